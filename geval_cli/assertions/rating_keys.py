@@ -18,6 +18,7 @@ from geval_cli.judge.prompt import prompt_version
 from geval_cli.providers.redaction import public_url
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.secrets import mask_config
+from geval_cli.specs.base import JurySpec, ProviderSpec
 
 CRITERION_KEY, RATING_KEY, JUDGED_FROM = "criterion_key", "rating_key", "judged_from"
 CRITERION_PARTS = "criterion_parts"
@@ -52,7 +53,9 @@ def rating_keys(
     """
     criterion = criterion_key(spec, subjects[0], tools, detail)
     texts = [spec.judged_texts(subject, tools) for subject in subjects]
+    votes = _votes_with_keys(spec, subjects[0], tools, detail)
     return {
+        **({} if votes is None else {"judges": votes}),
         CRITERION_KEY: criterion.key,
         RATING_KEY: _hash([criterion.key, texts, place]),
         CRITERION_PARTS: criterion.parts,
@@ -69,21 +72,64 @@ def criterion_key(
 
     def make() -> CriterionKey:
         judges = [judge_facts(tools.judge_for(judge)) for judge in judges_of(spec, test, tools.defaults)]
-        version, written = prompt_version(), spec.criterion(test, tools)
-        parts = {
-            "type": spec.type,
-            "judge": [judge[:-1] for judge in judges],
-            "params": [judge[-1] for judge in judges],
-            **spec.criterion_parts(written),
-            STEPS: steps,
-            "prompt_version": version,
-        }
-        return CriterionKey(
-            _hash([_VERSION, version, spec.base_type, judges, written, steps]),
-            {name: _hash(part).removeprefix("sha256:")[:_PART_DIGITS] for name, part in parts.items()},
-        )
+        return _key_of(spec, judges, spec.criterion(test, tools), steps)
 
     return tools.criteria.find(sources, steps, make)
+
+
+def member_key(
+    spec: ModelGradedAssertion,
+    judge: ProviderSpec,
+    subject: Subject,
+    tools: Tools,
+    detail: Mapping[str, JsonValue],
+) -> CriterionKey:
+    """Return the key of what one judge of a jury rates by: the one that it would have if it judged alone."""
+    test, steps = subject.test, _generated_steps(detail)
+    sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options, judge)
+
+    def make() -> CriterionKey:
+        return _key_of(spec, [judge_facts(tools.judge_for(judge))], spec.criterion_alone(test, tools), steps)
+
+    return tools.criteria.find(sources, steps, make)
+
+
+def _key_of(
+    spec: ModelGradedAssertion,
+    judges: Sequence[JsonValue],
+    written: JsonValue,
+    steps: Sequence[Sequence[str]],
+) -> CriterionKey:
+    version = prompt_version()
+    parts = {
+        "type": spec.type,
+        "judge": [judge[:-1] for judge in judges],
+        "params": [judge[-1] for judge in judges],
+        **spec.criterion_parts(written),
+        STEPS: steps,
+        "prompt_version": version,
+    }
+    return CriterionKey(
+        _hash([_VERSION, version, spec.base_type, judges, written, steps]),
+        {name: _short(part) for name, part in parts.items()},
+    )
+
+
+def _votes_with_keys(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
+) -> list[JsonValue] | None:
+    """Return the votes of a jury, each with the key of its judge; None where one judge decides."""
+    votes, jury = detail.get("judges"), spec.provider
+    if not votes or not isinstance(jury, JurySpec):
+        return None
+    return [
+        vote if vote["score"] is None else _with_key(vote, member_key(spec, judge, subject, tools, vote))
+        for judge, vote in zip(jury.members, votes, strict=True)
+    ]
+
+
+def _with_key(vote: Mapping[str, JsonValue], found: CriterionKey) -> dict[str, JsonValue]:
+    return {**vote, CRITERION_KEY: found.key, CRITERION_PARTS: found.parts}
 
 
 def judge_facts(judge: Judge) -> JsonValue:
@@ -93,6 +139,12 @@ def judge_facts(judge: Judge) -> JsonValue:
         return [judge.label, mask_config(dict(judge.provider_params))]
     endpoint = public_url(identity.endpoint) if "://" in identity.endpoint else identity.endpoint
     return [identity.kind, identity.model, endpoint, mask_config(dict(identity.params))]
+
+
+def judge_parts(judge: Judge) -> dict[str, str]:
+    """Return the parts of a key that say which judge it is, of a judge that judges alone."""
+    facts = judge_facts(judge)
+    return {"judge": _short([facts[:-1]]), "params": _short([facts[-1]])}
 
 
 def earlier_outcomes(
@@ -145,6 +197,10 @@ def _generated_steps(detail: Mapping[str, JsonValue]) -> tuple[tuple[str, ...], 
     """Return the evaluation steps of a rating; of each criterion or judge where there are several."""
     rated = detail.get("judges") or detail.get("parts") or [detail]
     return tuple(tuple(part.get("evaluation_steps") or ()) for part in rated)
+
+
+def _short(part: JsonValue) -> str:
+    return _hash(part).removeprefix("sha256:")[:_PART_DIGITS]
 
 
 def _hash(facts: JsonValue) -> str:

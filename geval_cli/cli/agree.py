@@ -8,10 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.cli.juries import print_jury
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.requirements import print_requirements
 from geval_cli.cli.trust_options import AgreeOptions
 from geval_cli.errors import ExitCode
+from geval_cli.labels.file import LabelFile, read_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
@@ -27,7 +29,6 @@ from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.documents import check_document_paths, write_document
 from geval_cli.trust.gates import gates_exit_code
 from geval_cli.trust.labelling import labels_kept_for
-from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
 _NO_VALUE = "-"
@@ -73,6 +74,12 @@ def print_agreement(found: Agreement, console: Console) -> None:
     console.print()
     for item in found.metrics:
         print_hanging(Text(""), Text(one_line(item.summary, 400)), console, indent=0)
+    for item in found.metrics:
+        if item.jury is not None:
+            console.print()
+            if len(found.metrics) > 1:
+                console.print(Text(f" {one_line(item.metric, 60)}", style="bold"))
+            print_jury(item.jury, console)
     notes: dict[str, list[str]] = {}
     for item in found.metrics:
         for note in item.notes:

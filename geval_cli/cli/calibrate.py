@@ -7,9 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.cli.juries import print_jury
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.trust_options import CalibrateOptions as GivenOptions
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.labels.file import read_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
@@ -17,10 +19,10 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.calibration import Calibration
-from geval_cli.trust.calibration import Calibrated, CalibrateOptions, Candidate, MetricCalibration, calibrate
+from geval_cli.trust.calibration import calibrate
 from geval_cli.trust.calibration_files import candidate_row, write_calibration
+from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions, Candidate, MetricCalibration
 from geval_cli.trust.documents import check_document_paths
-from geval_cli.trust.labels import read_labels
 
 _HEADINGS = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
 _WIDE, _MOST_WANTED = 76, (0, 1, 2, 5)
@@ -85,7 +87,7 @@ def print_calibration(found: Calibrated, console: Console) -> None:
 
 
 def _print_metric(item: MetricCalibration, console: Console) -> None:
-    name = one_line(item.metric, 60)
+    name = one_line(item.title, 80)
     print_hanging(Text(""), Text.assemble((name, "bold"), f": {item.summary}"), console, indent=0)
     console.print()
     shown, left_out = _shown(item)
@@ -98,6 +100,9 @@ def _print_metric(item: MetricCalibration, console: Console) -> None:
         row = candidate_row(item, one)
         table.add_row(*(row[place] for place in places), style="bold" if "chosen" in row[-1] else "")
     print_trimmed(indented(table), console)
+    if item.jury is not None:
+        console.print()
+        print_jury(item.jury, console, item.calibration.judges)
     if left_out:
         console.print(Text(f" {left_out:,} more thresholds: --json, or -o FILE", style="dim"))
     console.print()

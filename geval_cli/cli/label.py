@@ -15,6 +15,8 @@ from geval_cli.cli.keys import Keyboard, is_terminal, keyboard
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.labels.file import UNIT_SCALE, Scale, write_labels
+from geval_cli.labels.matching import judged_items
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
@@ -40,14 +42,13 @@ from geval_cli.trust.labelling import (
     label_row,
     labels_to_keep,
     outputs_to_label,
+    parts_to_read,
     removed_run,
     review,
     rows_of_sheet,
     scales_of,
     stored_label,
 )
-from geval_cli.trust.labels import UNIT_SCALE, Scale, write_labels
-from geval_cli.trust.matching import judged_items
 
 _REVIEWED = 20
 _WIDE = 100
@@ -386,7 +387,7 @@ class _Rater:
         head = f" {place + 1:,} of {total:,}   {one_line(output.metric, 60)}   {number} {name}".rstrip()
         console.print(Text(head, style="bold"))
         self._print_criterion(output.metric)
-        for title, text in _shown_parts(result):
+        for title, text in parts_to_read(result):
             console.print(Text(f" {title}", style="dim"))
             self._print_lines(clipped_lines(text, line_count=_FEW_LINES, character_count=_FEW_CHARACTERS))
         console.print(Text(" output", style="dim"))
@@ -441,17 +442,6 @@ def _is_keyed(scale: Scale) -> bool:
 
 def _label_text(label: float, scale: Scale) -> str:
     return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
-
-
-def _shown_parts(result: CaseResult) -> Iterator[tuple[str, str]]:
-    """Yield what stands above the output: what the model was asked, and the variables that are not in it."""
-    prompt = result.prompt.rendered
-    if prompt.strip():
-        yield "asked", prompt
-    for name, value in result.vars.items():
-        text = value_text(value)
-        if name != "output" and text.strip() and text not in prompt:
-            yield one_line(name, 60), text
 
 
 def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelOptions) -> None:

@@ -11,6 +11,7 @@ from geval_cli.errors import UsageError
 from geval_cli.judge.metric import Metric, ScoreRange
 from geval_cli.judge.prompt import (
     Criterion,
+    checklist_prompt_version,
     criteria_of,
     joint_prompt_version,
     read_prompt,
@@ -119,7 +120,7 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
     is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
     facts: list[JsonValue] = [
         metric.dimension,
-        [criterion.strip() for criterion in metric.criteria],
+        _checklist_facts(metric) or [criterion.strip() for criterion in metric.criteria],
         metric.evaluation_steps,
         metric.evaluation_params,
         metric.rubric,
@@ -135,4 +136,13 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
         facts.append(["joint", metric.joint, joint_prompt_version()])
     if metric.stop_error is not None:
         facts.append(["stop_error", metric.stop_error])
+    if metric.over != "conversation":
+        facts.append(["over", metric.over, metric.window])
     return facts
+
+
+def _checklist_facts(metric: Metric) -> list[JsonValue]:
+    """Return what of a checklist decides its score; empty without one."""
+    if not metric.checklist:
+        return []
+    return ["checklist", metric.checklist, checklist_prompt_version()]

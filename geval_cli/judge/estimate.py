@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelRes
 from geval_cli.statistics.early_stop import Decision, StopRule, batch_ends, decide
 
 MIN_COVERAGE = 0.5
+
+NO_LOGPROBS = "the judge gives no token probabilities"
+LOGPROBS_HINT = "use `scoring: auto` or `scoring: samples`, or a judge that gives token probabilities"
 
 _FEWEST_SAMPLES = 2
 _MOST_SHOWN = 5
@@ -119,14 +123,25 @@ class _Weighed(Struct, frozen=True):
     @property
     def shortcoming(self) -> str:
         if self.distribution is None:
-            return _NO_LOGPROBS
+            return NO_LOGPROBS
         return (
             f"the judge's token probabilities settle only {self.distribution.coverage:.0%} of the rating "
             f"(at least {MIN_COVERAGE:.0%} is needed)"
         )
 
 
-_NO_LOGPROBS = "the judge gives no token probabilities"
+Reply = TypeVar("Reply")
+Read_co = TypeVar("Read_co", covariant=True)
+
+
+class SampledQuestion(Protocol[Read_co]):
+    """A question that may be asked several times over, and the reader of its answers."""
+
+    def samples_request(
+        self, calls: JudgeCalls, indexes: tuple[int, ...], purpose: Purpose
+    ) -> ModelRequest: ...
+
+    def read(self, choice: Choice) -> Read_co: ...
 
 
 async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
@@ -156,8 +171,8 @@ async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
     weighed = await calls.read(request, lambda choice: _weigh(question, choice))
     if not weighed.is_sure:
-        hint = "use `scoring: auto` or `scoring: samples`, or a judge that gives token probabilities"
-        raise JudgeError(f"{weighed.shortcoming}, and `scoring: logprobs` asks for them", hint=hint)
+        message = f"{weighed.shortcoming}, and `scoring: logprobs` asks for them"
+        raise JudgeError(message, hint=LOGPROBS_HINT)
     return _weighted(weighed)
 
 
@@ -178,7 +193,7 @@ async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, call
     except OfflineError:
         # In the run that filled the cache another question found out first that the judge gives none.
         response = None
-    shortcoming = _NO_LOGPROBS
+    shortcoming = NO_LOGPROBS
     if response is not None and LOGPROBS not in response.dropped:
         choice = response.choices[0]
         weighed = await calls.read_again(request, choice, lambda choice: _weigh(question, choice))
@@ -194,7 +209,7 @@ async def _by_samples(
 ) -> Estimate:
     """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
-    taken, decision = _Taken(), Decision(stops=True, p_pass=None)
+    taken, decision = Taken[ParsedReply](), Decision(stops=True, p_pass=None)
     for end in (metric.samples,) if rule is None else batch_ends(metric.samples):
         indexes = tuple(range(taken.requested, end))
         request = question.samples_request(
@@ -205,13 +220,24 @@ async def _by_samples(
             decision = decide(rule, [reply.rating for reply in taken.replies], metric.samples - end)
         if taken.is_lost(metric) or (decision.stops and taken.is_enough(metric)):
             break
-    if len(taken.replies) < _least_valid(metric, taken.requested):
-        await taken.forget_unread(calls)
-        raise _too_few(taken, metric)
+    await taken.check(metric, calls)
     return _of_samples(taken, None if rule is None else _stopped(taken, metric, decision))
 
 
-def _of_samples(taken: "_Taken", early_stop: Mapping[str, JsonValue] | None) -> Estimate:
+async def take_samples(question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls) -> "Taken[Reply]":
+    """Take all samples of `metric` in one request.
+
+    Raises:
+        JudgeError: too few can be read.
+    """
+    taken = Taken[Reply]()
+    request = question.samples_request(calls, tuple(range(metric.samples)), Purpose.SAMPLES)
+    await taken.add(request, question, metric, calls)
+    await taken.check(metric, calls)
+    return taken
+
+
+def _of_samples(taken: "Taken[ParsedReply]", early_stop: Mapping[str, JsonValue] | None) -> Estimate:
     ratings = [reply.rating for reply in taken.replies]
     mean = mean_of_samples(ratings)
     return Estimate(
@@ -237,7 +263,7 @@ def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
     return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
 
 
-def _stopped(taken: "_Taken", metric: Metric, decision: Decision) -> Mapping[str, JsonValue]:
+def _stopped(taken: "Taken[ParsedReply]", metric: Metric, decision: Decision) -> Mapping[str, JsonValue]:
     """Return the account of an early stop for the detail: how many were taken of how many, and why no more."""
     left = metric.samples - taken.requested
     if not left:
@@ -253,16 +279,16 @@ def _least_valid(metric: Metric, requested: int) -> int:
     return max(1, math.ceil(round(metric.min_valid * requested, 9)))
 
 
-class _Taken(Struct):
+class Taken(Struct, Generic[Reply]):
     """The samples that were taken so far: how many, those that can be read, and what is wrong with the others."""
 
     requested: int = 0
-    replies: list[ParsedReply] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     problems: list[JudgeError] = field(default_factory=list)
     _unread: list[ModelRequest] = field(default_factory=list)
 
     async def add(
-        self, request: ModelRequest, question: RatingQuestion, metric: Metric, calls: JudgeCalls
+        self, request: ModelRequest, question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls
     ) -> None:
         """Ask for the samples of `request`; again without our token limit when that cut off too many."""
         count = len(request.sample_indexes)
@@ -288,15 +314,32 @@ class _Taken(Struct):
         valid = len(self.replies)
         return valid >= _least_valid(metric, self.requested) and valid >= _FEWEST_SAMPLES
 
-    async def forget_unread(self, calls: JudgeCalls) -> None:
-        await calls.forget(*(request for request in self._unread if request.sample_indexes))
+    async def check(self, metric: Metric, calls: JudgeCalls) -> None:
+        """Forget the samples that cannot be read where they are too many.
+
+        Raises:
+            JudgeError: they are.
+        """
+        if len(self.replies) < _least_valid(metric, self.requested):
+            await calls.forget(*(request for request in self._unread if request.sample_indexes))
+            raise self._too_few(metric)
+
+    def _too_few(self, metric: Metric) -> JudgeError:
+        valid, problems = len(self.replies), self.problems
+        lost = self.requested - valid - len(problems)
+        parts = [f"only {valid} of {self.requested} samples are valid, {metric.min_valid:.0%} are needed"]
+        if problems:
+            parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
+        if lost:
+            parts.append(f"{lost} never came")
+        return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
 
 
 def _read_all(
-    question: RatingQuestion, response: ModelResponse
-) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
+    question: SampledQuestion[Reply], response: ModelResponse
+) -> tuple[list[Reply], dict[int, JudgeError]]:
     """Return the samples that can be read, and what is wrong with the others, by their place in the response."""
-    replies: list[ParsedReply] = []
+    replies: list[Reply] = []
     problems: dict[int, JudgeError] = {}
     for place, choice in enumerate(response.choices):
         try:
@@ -313,17 +356,6 @@ def _without_readable(request: ModelRequest, response: ModelResponse, unread: It
     if len(indexes) != len(response.choices):
         return request
     return replace(request, sample_indexes=tuple(indexes[place] for place in unread))
-
-
-def _too_few(taken: _Taken, metric: Metric) -> JudgeError:
-    valid, problems = len(taken.replies), taken.problems
-    lost = taken.requested - valid - len(problems)
-    parts = [f"only {valid} of {taken.requested} samples are valid, {metric.min_valid:.0%} are needed"]
-    if problems:
-        parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
-    if lost:
-        parts.append(f"{lost} never came")
-    return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
 
 
 def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Turn, Usage, to_json
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -17,7 +18,7 @@ from geval_cli.specs.dialect import DEFAULT_RULES
 ScoreRange = tuple[float, float]
 
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
-"""How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
+"""How a rating came about. `mixed`: the parts of a list of criteria or a checklist did not all use the same one."""
 
 ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
 """The part of a reply that gave the rating: form asked for, verdict line or sentence; counts for samples."""
@@ -29,8 +30,14 @@ DEFAULT_SCORE_RANGE: ScoreRange = (0.0, 10.0)
 DEFAULT_THRESHOLD = DEFAULT_RULES.geval_threshold
 DEFAULT_SAMPLES = 20
 DEFAULT_MIN_VALID = 0.5
+DEFAULT_WINDOW = 5
+
+Over = Literal["conversation", "answers"]
+"""What of a conversation is rated: all of it at once, or each answer by itself."""
 
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
+SHARE_RANGE: ScoreRange = (0.0, 1.0)
+"""What a checklist is rated in: the weighted share of its items that are met."""
 
 
 class RubricBand(Struct, frozen=True):
@@ -48,8 +55,23 @@ class RubricPrompt(Struct, frozen=True):
     evaluate: str | None = None
 
 
+class ChecklistItem(Struct, frozen=True):
+    """One thing that an output is to have, answered with yes or no.
+
+    Attributes:
+        weight: what a yes counts in the score, against the other items; at least 0.
+        required: whether a no fails the output, whatever the score is.
+        evidence: whether a yes counts only with words of the output that show it.
+    """
+
+    text: str
+    weight: float = 1.0
+    required: bool = False
+    evidence: bool = True
+
+
 class Metric(Struct, frozen=True):
-    """One criterion: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
+    """One criterion: a named `dimension`, `criteria` and/or `evaluation_steps`, or a `checklist`.
 
     Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
 
@@ -58,6 +80,8 @@ class Metric(Struct, frozen=True):
         criteria: several mean: each judged for itself, the mean of the scores against one threshold.
         evaluation_params: None for the default: the input, the output and whatever else the test case has.
         evaluation_steps: None to have the judge write them once.
+        checklist: what the output is to have, item by item; then there are no criteria, steps or rubric, and the
+            rating is the weighted share of yes.
         joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
@@ -65,12 +89,15 @@ class Metric(Struct, frozen=True):
         samples: how many ratings to ask for; with `stop_error` the most.
         stop_error: the probability (0..0.5) of another verdict at which no further samples are taken; None takes all.
         min_valid: least share (0..1) of samples that must be readable.
+        over: what of a conversation is rated; nothing for a case without turns.
+        window: with `over: answers`, how many turns a judge sees, the answer among them.
     """
 
     name: str
     criteria: tuple[str, ...] = ()
     dimension: str | None = None
     joint: tuple[str, ...] = ()
+    checklist: tuple[ChecklistItem, ...] = ()
     evaluation_params: tuple[str, ...] | None = None
     evaluation_steps: tuple[str, ...] | None = None
     rubric: tuple[RubricBand, ...] = ()
@@ -84,6 +111,8 @@ class Metric(Struct, frozen=True):
     min_valid: float = DEFAULT_MIN_VALID
     explain: Explain = "failed"
     rubric_prompt: RubricPrompt | None = None
+    over: Over = "conversation"
+    window: int = DEFAULT_WINDOW
 
     @property
     def asked_range(self) -> ScoreRange:
@@ -116,6 +145,10 @@ class JudgedCase(Struct, frozen=True):
         vars: the test's vars, seen by the source search and by rubric prompts.
         rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
         repeat_index: which repeat of the run this is; part of every judge request except those for steps.
+        turns: of a conversation, the output as the last of them; None for a case that is no conversation.
+        rates_answer: one answer of a conversation is rated: `actual_output`, which is not among `turns`.
+        first_turn: the number of the first of `turns` in the conversation, from 1.
+        scenario, expected_outcome, role: what the conversation is about, where it should lead, who the assistant is.
     """
 
     actual_output: JsonValue
@@ -128,6 +161,12 @@ class JudgedCase(Struct, frozen=True):
     vars: Mapping[str, JsonValue] = field(default_factory=dict)
     rendered_prompt: str | None = None
     repeat_index: int = 0
+    turns: tuple[Turn, ...] | None = None
+    rates_answer: bool = False
+    first_turn: int = 1
+    scenario: str | None = None
+    expected_outcome: str | None = None
+    role: str | None = None
 
 
 class Judge(Protocol):
@@ -219,6 +258,29 @@ class Grade(Struct, frozen=True):
     usage: Usage = Usage()
     latency_ms: float = 0.0
     detail: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def with_detail(result: Grade, score_range: ScoreRange, about: Mapping[str, JsonValue]) -> Grade:
+    """Return `result` with its JSON form, and what else is known `about` it, without what does not apply."""
+    shares = {format_number(rating): share for rating, share in result.distribution.items()}
+    detail = {
+        "estimator": result.estimator,
+        "rating": result.rating,
+        "score_range": score_range,
+        "distribution": shares or None,
+        "coverage": result.coverage,
+        "valid": result.valid,
+        "requested": result.requested,
+        "early_stop": result.early_stop,
+        "read_from": result.read_from,
+        "fallback": result.fallback,
+        "evaluation_steps": result.evaluation_steps,
+        "usage": result.usage,
+        "latency_ms": result.latency_ms,
+        **about,
+    }
+    known = {name: to_json(value) for name, value in detail.items() if value is not None}
+    return replace(result, detail=known)
 
 
 def default_step(score_range: ScoreRange) -> float:

@@ -11,29 +11,10 @@ from string import Template
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.metric import Metric, RubricBand, ScoreRange, format_number
+from geval_cli.judge.markers import fence
+from geval_cli.judge.metric import ChecklistItem, Metric, RubricBand, ScoreRange, format_number
 from geval_cli.judge.source import PARAM_LABELS
 from geval_cli.records import JsonValue, Message
-
-_CODE_LENGTH = 16
-
-
-def fence(label: str, text: str) -> str:
-    """Return `text` between a BEGIN and an END line that carry a code made from it.
-
-    Equal texts get equal fences. To hold its own END line, a text would have to contain a piece of its own SHA-256.
-    """
-    code = marker_code(text)
-    return f"<<<BEGIN {label} {code}>>>\n{text}\n<<<END {label} {code}>>>"
-
-
-def marker_code(text: str) -> str:
-    """Return the code of a text: a piece of its hash that does not occur in it."""
-    code = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
-    while code in text:
-        code = hashlib.sha256(f"{code}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
-    return code
-
 
 Render = Callable[[str, Mapping[str, JsonValue]], str]
 """Renders a template with variables; raises TemplateError. The caller passes the product's sandboxed one."""
@@ -42,6 +23,7 @@ DIMENSION_PARAMS = ("Source", "Output")
 """The parts that the generated steps of a dimension relate to one another, the same for all tests."""
 
 _WORDINGS_KEPT = 256
+_NOTHING_TO_QUOTE = " (nothing to quote)"
 
 _PROMPT_FOLDER = "geval_cli.judge.prompts"
 _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
@@ -86,7 +68,16 @@ def prompt_version() -> str:
 @cache
 def joint_prompt_version() -> str:
     """Return a digest of all prompt files and of those for several dimensions in one call."""
-    names = ("joint/form", "joint/dimension")
+    return _version_with("joint/form", "joint/dimension")
+
+
+@cache
+def checklist_prompt_version() -> str:
+    """Return a digest of all prompt files and of that for checklists."""
+    return _version_with("checklist/form")
+
+
+def _version_with(*names: str) -> str:
     text = "\n".join([prompt_version(), *(read_prompt(name) for name in names)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -119,6 +110,20 @@ def joint_text(asked: Sequence[tuple[Criterion, Sequence[str]]], blocks: Sequenc
         dimensions="\n\n".join(dimensions),
         data_rule=read_prompt("data_rule").rstrip("\n"),
         form=",\n".join(form),
+        blocks=_fenced(blocks),
+    )
+
+
+def checklist_text(items: Sequence[ChecklistItem], blocks: Sequence[Block]) -> str:
+    """Return the request for one JSON object with yes or no for each item, by its number from 1."""
+    listed = [f"{' '.join(item.text.split())}{'' if item.evidence else _NOTHING_TO_QUOTE}" for item in items]
+    answer = '{"reason": <text>, "evidence": <text>, "answer": <"yes" or "no">}'
+    return _fill(
+        "checklist/form",
+        items=numbered(listed),
+        params=join_labels([block.label for block in blocks]),
+        data_rule=read_prompt("data_rule").rstrip("\n"),
+        form=",\n".join(f'    "{number}": {answer}' for number in range(1, len(items) + 1)),
         blocks=_fenced(blocks),
     )
 

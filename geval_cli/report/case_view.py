@@ -9,14 +9,17 @@ from msgspec import Struct, field
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
+from geval_cli.report.checklist import checklist_items
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, format_percentage, plural
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, case_number, case_title, output_text
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     PROBLEMS,
+    STYLES,
     Signs,
     case_verdict,
     column_title,
@@ -29,7 +32,8 @@ _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
 _TOLD = frozenset(
     {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
-    | {"evaluation_steps", "reason", "parts", "requested", "valid"}
+    | {"evaluation_steps", "reason", "parts", "requested", "valid", CHECKLIST}
+    | {"answers", "min", "over", "window"}
 )
 """The keys of `detail` that have words of their own."""
 
@@ -126,7 +130,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     def facts(self) -> list[tuple[str, str]]:
         """Label and text of each thing that is known about the rating."""
-        facts = [("rating", self._rating()), ("spread", self._distribution())]
+        facts = [("rating", self._rating()), ("answers", self._answers()), ("spread", self._distribution())]
         known = {**self.detail, "error": _message_of(self.detail.get("error"))}
         for label, key in (
             ("judge", "judge"),
@@ -155,6 +159,8 @@ class JudgeVerdict(Struct, frozen=True):
         rating = self.detail.get("rating")
         bounds = self.detail.get("score_range")
         estimator = self._estimator()
+        if self._answers():
+            estimator = f"mean of the answers, {estimator}"
         if not _is_number(rating):
             return f"none ({estimator})" if estimator else ""
         text = _short(float(rating))
@@ -175,6 +181,12 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "single":
             return "single rating"
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
+
+    def _answers(self) -> str:
+        """Return `1.00, 0.40, 0.70`: the scores of the answers of a conversation, where each was rated."""
+        answers = self.detail.get("answers")
+        found = [item.get("score") for item in answers or () if isinstance(item, Mapping)]
+        return ", ".join(format_score(score) for score in found if _is_number(score))
 
     def _distribution(self) -> str:
         """`3: 50%, 2: 40%, 1: 5%`: the likeliest ratings in the order of the scale."""
@@ -297,9 +309,9 @@ class CasePrinter:
             self._print_same(entry)
         if self._shown.has_inputs:
             self._print_inputs(result)
-        if result.output is not None:
-            lines = clipped_lines(value_text(result.output), **self._shown.output._asdict())
-            self._print_block("output", lines or ["(empty)"], indent=3)
+        if result.output is not None or result.turns:
+            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
+            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
         self._print_end(result.finish_reason)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)
@@ -339,29 +351,46 @@ class CasePrinter:
         if not is_problem and not self._shown.is_verbose:
             return
         inner = indent + 2
-        verdicts = view.verdicts()
-        if len(verdicts) == 1 or "judges" in assertion.detail:
-            self._print_reason(assertion.reason or "", indent=inner)
-        if assertion.error is not None:
-            self._print_error(assertion.error, indent=inner)
-        for position, part in enumerate(verdicts, start=1):
-            if len(verdicts) > 1:
-                of_whom = "judge" if "judges" in assertion.detail else "part"
-                self._print_block(f"{of_whom} {position}", [part.title()], indent=inner)
-                self._print_reason(part.reason(), indent=inner)
-            for label, text in part.facts():
-                self._print_block(label, [text], indent=inner, style="yellow" if label == "note" else "")
-            name = f"{case_number(result)}, {sanitize(assertion.metric or assertion.type)}"
-            self._print_steps(part.evaluation_steps(), name, indent=inner)
+        self._print_verdicts(view, case_number(result), indent=inner)
         if self._shown.has_inputs:
             for label, text in view.further():
                 self._print_block(label, sanitized_lines(text), indent=inner, style="dim")
         for item in assertion.assertions:
             self._print_assertion(item, result, indent=inner)
 
+    def _print_verdicts(self, view: AssertionView, number: str, *, indent: int) -> None:
+        assertion, verdicts = view.assertion, view.verdicts()
+        if len(verdicts) == 1 or "judges" in assertion.detail:
+            self._print_reason(assertion.reason or "", indent=indent)
+        if assertion.error is not None:
+            self._print_error(assertion.error, indent=indent)
+        if "judges" in assertion.detail:
+            self._print_items(assertion.detail, indent=indent)
+        for position, part in enumerate(verdicts, start=1):
+            if len(verdicts) > 1:
+                of_whom = "judge" if "judges" in assertion.detail else "part"
+                self._print_block(f"{of_whom} {position}", [part.title()], indent=indent)
+                self._print_reason(part.reason(), indent=indent)
+            self._print_items(part.detail, indent=indent)
+            for label, text in part.facts():
+                self._print_block(label, [text], indent=indent, style="yellow" if label == "note" else "")
+            name = f"{number}, {sanitize(assertion.metric or assertion.type)}"
+            self._print_steps(part.evaluation_steps(), name, indent=indent)
+
     def _print_reason(self, reason: str, *, indent: int) -> None:
         lines = clipped_lines(reason, **self._shown.reason._asdict())
         self._print_block("reason", lines, indent=indent)
+
+    def _print_items(self, detail: Mapping[str, JsonValue], *, indent: int) -> None:
+        for number, item in enumerate(checklist_items(detail)):
+            status = Status.PASSED if item.is_met else Status.FAILED
+            sign = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
+            print_hanging(
+                _label("items" if number == 0 else "").append(sign),
+                Text(item.line),
+                self._console,
+                indent=indent,
+            )
 
     def _print_steps(self, steps: tuple[str, ...], name: str, *, indent: int) -> None:
         if not steps:

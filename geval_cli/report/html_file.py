@@ -8,11 +8,15 @@ from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from jinja2 import Environment
 
 from geval_cli.events import RunEvent
 from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.report.charts.drawing import Choice
+from geval_cli.report.charts.figures import RunFigures
+from geval_cli.report.charts.run_charts import run_charts
 from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.environment import STATIC_FOLDER, make_environment
 from geval_cli.report.html.matrix import (
@@ -35,8 +39,8 @@ from geval_cli.store.run_pages import ResultRow, SortOrder
 CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
-_STYLES = ("colours.css", "style.css", "run.css", "report.css")
-_SCRIPTS = ("page.js", "columns.js", "matrix.js", "report.js")
+_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "report.css")
+_SCRIPTS = ("page.js", "charts.js", "columns.js", "matrix.js", "report.js")
 """In the order in which they need each other: they become one module."""
 _IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)
@@ -107,6 +111,7 @@ def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out:
     values: dict[str, Any] = {
         **run_values(report),
         "matrix": matrix,
+        "charts": list(run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link)),
         "style": style,
         "theme_script": theme,
         "policy": policy,
@@ -163,6 +168,11 @@ def _chunks(report: RunReport, room: int) -> Iterator[str]:
         if packer.is_full:
             yield packer.packed()
     yield packer.packed()
+
+
+def _choice_link(choice: Choice) -> str:
+    values = {name: getattr(choice, name) for name in choice.__struct_fields__}
+    return "#" + urlencode({name: value for name, value in values.items() if value is not None})
 
 
 def _case_link(result: CaseResult) -> str:

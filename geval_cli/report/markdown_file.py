@@ -19,6 +19,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
+from geval_cli.report.checklist import checklist_items
 from geval_cli.report.columns import (
     DIFFERENCES_MAX,
     PASS_RATE,
@@ -40,7 +41,14 @@ from geval_cli.report.columns import (
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
+from geval_cli.report.report import (
+    RunReport,
+    assertion_name,
+    case_number,
+    case_title,
+    output_text,
+    score_text,
+)
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
@@ -49,7 +57,6 @@ from geval_cli.report.sanitize import (
     markdown_table,
     one_line,
     sanitize,
-    value_text,
 )
 from geval_cli.report.verdict import (
     DERIVED_HEADER,
@@ -318,8 +325,8 @@ def _case(result: CaseResult, report: RunReport) -> str:
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
     lines.extend(_assertion_lines(result.assertions))
-    if result.output is not None:
-        lines.append(_block(value_text(result.output)))
+    if result.output is not None or result.turns:
+        lines.append(_block(output_text(result)))
     return "\n".join(lines) + "\n"
 
 
@@ -330,6 +337,9 @@ def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             reason = f": {code_span(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
+            for part in checklist_items(item.detail):
+                mark = _MARKS[Status.PASSED if part.is_met else Status.FAILED]
+                yield f"  - {mark} {code_span(part.line)}"
         yield from _assertion_lines(item.assertions)
 
 

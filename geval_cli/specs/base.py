@@ -91,7 +91,9 @@ class JuryRulesSpec(Spec):
     """How one verdict is made of those of several judges."""
 
     combine: Literal["mean", "median", "majority", "calibrated"] = Field(
-        "mean", description="Of the scores the mean or the median, or what more than half of the judges say."
+        "mean",
+        description="Of the scores the mean or the median; what more than half of the judges say; or the mean with the "
+        "weights of the calibration file.",
     )
     min_judges: Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many judges must give a verdict; more than half when left out."

@@ -5,12 +5,16 @@ Runs use it, so nothing here needs a library. How it is found from labels is in 
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 _DUST = 1e-9
 """Scores that differ by less are one: the way a score was computed must not move it over a threshold."""
+
+
+_DIGITS = 12
+"""Of a weighted score: the last ones are rounding, which would break ties."""
 
 
 class Block(Struct, frozen=True):
@@ -37,6 +41,65 @@ class Logistic(Struct, frozen=True):
         return odds / (1 + odds)
 
 
+class JudgeWeight(Struct, frozen=True):
+    """How much one judge of a jury counts, and how it uses the scale, as found from labels.
+
+    Attributes:
+        judge: its name.
+        key: of the criterion that it rated by, as if it judged alone; None where the run does not say.
+        parts: the key part by part, each as a hash.
+        n: labelled outputs that it scored.
+        r: Pearson's correlation of its scores with people's mean labels; None where its scores are all equal.
+        weight: 0 or more: r^2 / (1 - r^2), and 0 for a judge that does not follow people.
+        mean, sd: of its scores of the labelled outputs, 0..1.
+    """
+
+    judge: str
+    key: str | None
+    parts: Mapping[str, str]
+    n: int
+    r: float | None
+    weight: float
+    mean: float
+    sd: float
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the judge has a say."""
+        return self.weight > 0 and self.sd > 0
+
+
+def weighted_score(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> float | None:
+    """Return the score, 0..1, of a jury whose judges are weighted by how well they follow people.
+
+    It is the weighted mean of standardised scores, moved so that a jury whose judges all say 0 gets 0, and one whose
+    judges all say 1 gets 1. Where a judge broke (None), the weights of the others grow in proportion. None where no
+    judge that counts gave a score.
+    """
+    heard = [
+        (one, score) for one, score in zip(judges, scores, strict=True) if one.counts and score is not None
+    ]
+    total = math.fsum(one.weight for one, _ in heard)
+    if not total:
+        return None
+    found = math.fsum(one.weight * (score - one.mean) / one.sd for one, score in heard) / total
+    counted = [one for one in judges if one.counts]
+    whole = math.fsum(one.weight for one in counted)
+    lowest = math.fsum(-one.weight * one.mean / one.sd for one in counted) / whole
+    width = math.fsum(one.weight / one.sd for one in counted) / whole
+    return min(1.0, max(0.0, round((found - lowest) / width, _DIGITS)))
+
+
+def heard_shares(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> list[float]:
+    """Return each judge's share of the weight, 0..1: of those that gave a score the shares add up to 1."""
+    heard = [
+        one.weight if one.counts and score is not None else 0.0
+        for one, score in zip(judges, scores, strict=True)
+    ]
+    total = math.fsum(heard)
+    return [weight / total if total else 0.0 for weight in heard]
+
+
 class Calibration(Struct, frozen=True):
     """The meaning of one metric's scores, as found from labels.
 
@@ -53,6 +116,7 @@ class Calibration(Struct, frozen=True):
         pass_from: scores from here on are a clear pass; None where no score is.
         fail_below: scores below are a clear fail.
         judge: its name.
+        judges: for the score of a jury whose judges are weighted: their weights; else empty.
     """
 
     metric: str
@@ -69,6 +133,7 @@ class Calibration(Struct, frozen=True):
     pass_from: float | None = None
     fail_below: float | None = None
     judge: str | None = None
+    judges: tuple[JudgeWeight, ...] = ()
 
     def p_pass(self, score: float) -> float:
         """Return the chance, 0..1, that people find an output with this score good."""
@@ -93,3 +158,24 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
         return here.p
     before = blocks[place - 1]
     return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)
+
+
+def rising_blocks(points: Iterable[tuple[float, bool]]) -> tuple[Block, ...]:
+    """Return the rising steps that are nearest to (score, good) pairs, by pooling adjacent violators.
+
+    Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
+    """
+    goods: dict[float, list[bool]] = {}
+    for score, is_good in points:
+        goods.setdefault(score, []).append(is_good)
+    blocks: list[Block] = []
+    for score, verdicts in sorted(goods.items()):
+        blocks.append(Block(score, score, sum(verdicts) / len(verdicts), len(verdicts)))
+        while len(blocks) > 1 and blocks[-1].p <= blocks[-2].p:
+            blocks[-2:] = [_pooled(blocks[-2], blocks[-1])]
+    return tuple(blocks)
+
+
+def _pooled(before: Block, later: Block) -> Block:
+    n = before.n + later.n
+    return Block(before.low, later.high, (before.p * before.n + later.p * later.n) / n, n)

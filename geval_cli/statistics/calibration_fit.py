@@ -4,7 +4,7 @@ Needs numpy. Nothing is random: labels are split into folds by the order of thei
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Block, Calibration, Logistic
-from geval_cli.statistics.correlation import Numbers, encode
+from geval_cli.statistics.correlation import Codes, Numbers, encode
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 
 ALPHA = 0.1
@@ -247,22 +247,36 @@ def check(found: Calibration, held: Labelled, *, present: float, base: float) ->
     return _checked(held, _said(found, held.scores, present=present, base=base))
 
 
-def cross_check(labelled: Labelled, blank: Calibration, plan: Plan) -> Checked | None:
-    """Return how calibrations do on labels that were held back, in ten folds of whole clusters; None of one cluster.
-
-    With fewer than ten clusters each is a fold.
-    """
-    codes = encode(labelled.clusters)
+def folds_of(clusters: Sequence[str]) -> Codes | None:
+    """Return the fold of each item: one of ten, or each cluster where there are fewer; None of one cluster."""
+    codes = encode(clusters)
     count = min(FOLDS, int(codes.max()) + 1) if len(codes) else 0
-    if count < 2:  # noqa: PLR2004 - nothing can be held back
+    return codes % count if count > 1 else None
+
+
+def cross_check(
+    labelled: Labelled, blank: Calibration, plan: Plan, rescored: Callable[[Verdicts], Numbers] | None = None
+) -> Checked | None:
+    """Return how calibrations do on labels that were held back, fold by fold; None of one cluster.
+
+    Args:
+        labelled: all labels.
+        blank: what is the same in all calibrations.
+        plan: how they are made.
+        rescored: returns the scores of all outputs as they are made from the labels of some; None for fixed scores.
+    """
+    folds = folds_of(labelled.clusters)
+    if folds is None:
         return None
-    said = np.zeros((len(_COLUMNS), len(codes)))
-    for fold in range(count):
-        held, rest = codes % count == fold, labelled.take(codes % count != fold)
+    said = np.zeros((len(_COLUMNS), len(folds)))
+    for fold in range(int(folds.max()) + 1):
+        held = folds == fold
+        scored = labelled if rescored is None else replace(labelled, scores=rescored(~held))
+        rest = scored.take(~held)
         made = fit(rest, blank, plan)
         weights = class_weights(rest.good, plan.objective.prevalence)
         base = float(weights[rest.good].sum() / weights.sum())
-        said[:, held] = _said(made, labelled.scores[held], present=plan.present, base=base)
+        said[:, held] = _said(made, scored.scores[held], present=plan.present, base=base)
     return _checked(labelled, said)
 
 

@@ -25,6 +25,9 @@ class ResultFilter(Struct, frozen=True):
             prompt, the output, a reason or an error; upper and lower case are equal.
         metadata: names with the value that the result has for each.
         differs: only tests whose columns do not all have the same status.
+        column: only results of this column.
+        low: only results with a score from here on: of the `metric` if there is one, else of the case.
+        high: only results with a score below this; 1 takes in a score of 1, where the scale of scores ends.
     """
 
     status: Status | None = None
@@ -32,6 +35,9 @@ class ResultFilter(Struct, frozen=True):
     text: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
     differs: bool = False
+    column: int | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def is_active(self) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from geval_cli.errors import StoreError
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     CaseResult,
+    JsonValue,
     RunRecord,
     RunSummary,
     Status,
@@ -60,6 +62,32 @@ class StoredVerdict(Struct, frozen=True):
     description: str | None
     vars: str
     named_scores: Mapping[str, float] = field(default_factory=dict)
+
+
+class ScoredAssertion(Struct, frozen=True):
+    """The type, metric and threshold of one assertion's result, and of the members of a set."""
+
+    type: str
+    metric: str | None = None
+    threshold: float | None = None
+    assertions: tuple["ScoredAssertion", ...] = ()
+
+
+class ScoredResult(Struct, frozen=True):
+    """The scores of one result, without its texts: many times quicker to read than all of it."""
+
+    test_index: int
+    repeat_index: int
+    column: int
+    status: Status
+    score: float | None
+    description: str | None = None
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    named_scores: Mapping[str, float] = field(default_factory=dict)
+    assertions: tuple[ScoredAssertion, ...] = ()
+
+
+_SCORED_DECODER = msgspec.json.Decoder(ScoredResult)
 
 
 class RunChoice(Struct, frozen=True):
@@ -132,6 +160,9 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
+_SELECT_CASES = """
+    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
+"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
@@ -161,6 +192,10 @@ _SELECT_NEIGHBOUR = """
     WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?)
     ORDER BY test_index {1}, repeat_index {1} LIMIT 1
 """
+_HAS_COLUMN = "column_index = :column"
+# What is a round score but for dust counts as that score, as in the histograms that lead here.
+_HAS_SCORE_FROM = "{score} >= :low - 1e-10"
+_HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
 _METRIC_SCORE = "(SELECT value FROM json_each(named(result), '$.named_scores') WHERE key = :metric)"
 _ORDERS = {
@@ -255,6 +290,13 @@ class RunPages(Struct, frozen=True):
             rows = connection.execute(_SELECT_METADATA, (run_id,))
             return facets_of(json.loads(text) for (text,) in rows if text)
 
+    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
+        """Return results by their ids; ids that the run does not have are left out."""
+        with self._reading() as connection:
+            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
+            reader = ResultReader(connection, run_id)
+            return {case_id: reader.read(text) for case_id, text in found}
+
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""
         with self._reading() as connection:
@@ -274,6 +316,16 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
+
+    def scored(self, run_id: str) -> Iterator[ScoredResult | CaseResult]:
+        """Yield the scores of every result of a run by test, repeat and column; none is kept."""
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
+                try:
+                    yield _SCORED_DECODER.decode(reader.text(text))
+                except msgspec.DecodeError:  # written by another version
+                    yield reader.read(text)
 
     def _outline(
         self, connection: sqlite3.Connection, record: str, summary: str | None, config_file: str | None
@@ -313,23 +365,30 @@ def _run_query(chosen: RunChoice) -> tuple[str, dict[str, str | int | None]]:
     return " AND ".join(conditions), values
 
 
-def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | None]]:
+def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | float | None]]:
     """Return the SQL for (test, repeat, matching columns) of the chosen rows, and its values."""
-    conditions = ["run_id = :run"]
-    if wanted.metric is not None:
-        conditions.append(_HAS_METRIC)
-    elif wanted.status is not None:
-        conditions.append(_HAS_STATUS)
-    if wanted.words or wanted.metadata:
-        conditions.append(_FITS)
-    if wanted.differs:
-        conditions.append(_DIFFERS)
-    order = _ORDERS[sort].format(score=_CASE_SCORE if wanted.metric is None else _METRIC_SCORE)
+    score = _CASE_SCORE if wanted.metric is None else _METRIC_SCORE
+    conditions = {
+        _HAS_METRIC: wanted.metric is not None,
+        _HAS_STATUS: wanted.metric is None and wanted.status is not None,
+        _HAS_COLUMN: wanted.column is not None,
+        _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
+        _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
+        _DIFFERS: wanted.differs,
+        _FITS: bool(wanted.words or wanted.metadata),
+    }
+    chosen = ["run_id = :run", *(condition for condition, is_wanted in conditions.items() if is_wanted)]
     statement = f"""
         SELECT test_index, repeat_index, json_group_array(column_index) FROM results
-        WHERE {" AND ".join(conditions)} GROUP BY test_index, repeat_index ORDER BY {order}
+        WHERE {" AND ".join(chosen)} GROUP BY test_index, repeat_index ORDER BY {_ORDERS[sort].format(score=score)}
     """
-    return statement, {"status": wanted.status, "metric": wanted.metric}
+    return statement, {
+        "status": wanted.status,
+        "metric": wanted.metric,
+        "column": wanted.column,
+        "low": wanted.low,
+        "high": wanted.high,
+    }
 
 
 def _row(connection: sqlite3.Connection, run_id: str, key: RowPlace) -> ResultRow:

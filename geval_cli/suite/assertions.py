@@ -7,9 +7,15 @@ from typing import TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.assertions.calibrated import CALIBRATED
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec, RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import (
+    ChecklistItemSpec,
+    GEvalFields,
+    RatedDimensionSpec,
+    RubricBandSpec,
+)
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.errors import ConfigError
+from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
@@ -19,7 +25,7 @@ from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.calibration import with_threshold
+from geval_cli.suite.calibration import check_weights, with_threshold
 from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -272,8 +278,9 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     _write_out(fields, reading)
     if not issubclass(model, GEvalFields):
         _refuse_jury(fields, f"{base} takes", reading)
-    if "dimensions" in fields.written and "dimensions" not in fields.values:
-        return None  # what is wrong with them is said
+    for name in ("dimensions", "checklist"):
+        if name in fields.written and name not in fields.values:
+            return None  # what is wrong with them is said
     if "dimension" in fields.values and "dimensions" in fields.values:
         hint = "leave `dimension` out, and name it in `dimensions`"
         reading.report("`dimension` and `dimensions` say the same twice", fields.place.key("dimension"), hint)
@@ -281,11 +288,13 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     _read_members(fields, reading)
     read_value(model, fields, reading)
     is_calibrated = reading.calibrations is not None and fields.values.get("threshold") == CALIBRATED
-    if not is_calibrated:
-        return build_spec(model, fields, reading)
-    fields.drop("threshold")
+    if is_calibrated:
+        fields.drop("threshold")
     spec = build_spec(model, fields, reading)
-    return None if spec is None else with_threshold(spec, fields.child("threshold"), reading)
+    if spec is None:
+        return None
+    check_weights(spec, reading)
+    return with_threshold(spec, fields.child("threshold"), reading) if is_calibrated else spec
 
 
 def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:
@@ -399,6 +408,32 @@ def _read_dimensions(
     return tuple(found.values()) if len(reading.problems) == known else None
 
 
+def _read_checklist(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[ChecklistItemSpec, ...] | None:
+    """Return the items, each a text or a mapping; None with a problem for each that is wrong."""
+    if not isinstance(value, list | tuple):
+        message = f"`checklist` must be a list of items, found {describe_value(value)}"
+        hint = "for example `checklist: [Names the price, {item: Says when it arrives, required: true}]`"
+        reading.report(message, place.value(), hint)
+        return None
+    found = []
+    for index, item in enumerate(value):
+        written = {"item": item} if isinstance(item, str) else item
+        found.append(
+            read_spec(ChecklistItemSpec, written, place.child(index), "an item of `checklist`", reading)
+        )
+    if not value:
+        reading.report("`checklist` has no items", place.value(), "say what the output is to have")
+        return None
+    if len(value) > MOST_ITEMS:
+        message = f"`checklist` has {len(value)} items, and one reply answers {MOST_ITEMS} at most"
+        reading.report(message, place.value(), "share them out among several assertions")
+        return None
+    known = tuple(item for item in found if item is not None)
+    return known if len(known) == len(found) else None
+
+
 def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     return read_spec(JuryRulesSpec, value, place, "`jury`", reading)
 
@@ -441,6 +476,7 @@ _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] =
     "samples": _read_samples,
     "jury": _read_jury,
     "dimensions": _read_dimensions,
+    "checklist": _read_checklist,
     "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
 }

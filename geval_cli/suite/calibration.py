@@ -8,15 +8,16 @@ from pydantic import Field
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.calibrated import CALIBRATED, Calibrations
-from geval_cli.errors import ConfigError
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.errors import ConfigError, Location
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Score, Spec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.statistics.calibration import Block, Calibration, Logistic
-from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
+from geval_cli.statistics.calibration import Block, Calibration, JudgeWeight, Logistic
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 CALIBRATION_VERSION = 1
 _WRITE = "`geval calibrate LABELS --run RUN -o judge.cal.json` writes it"
@@ -28,6 +29,19 @@ _DUST = 1e-6
 
 AssertionT = TypeVar("AssertionT", bound=Assertion)
 Count = Annotated[int, Field(ge=0)]
+
+
+class JudgeEntry(Spec):
+    """The weight of one judge of a jury."""
+
+    judge: str = Field(description="Its name.")
+    key: str | None = Field(None, description="The criterion_key that it would have if it judged alone.")
+    parts: dict[str, str] = Field(default_factory=dict, description="A short hash of each part of the key.")
+    n: Count = Field(description="How many labelled outputs it scored.")
+    r: Annotated[float, Field(ge=-1, le=1)] | None = Field(None, description="Its correlation with people.")
+    weight: Annotated[float, Field(ge=0, le=_LARGEST)] = Field(description="How much it counts.")
+    mean: Score = Field(description="Of its scores.")
+    sd: Score = Field(description="The standard deviation of its scores.")
 
 
 class CalibrationEntry(Spec):
@@ -53,9 +67,13 @@ class CalibrationEntry(Spec):
     alpha: Score | None = Field(None, description="The share of errors among clear scores.")
     pass_from: Score | None = Field(None, description="Scores from here on are a clear pass.")
     fail_below: Score | None = Field(None, description="Scores below are a clear fail.")
+    judges: list[JsonValue] = Field(
+        default_factory=list,
+        description="The weights of a jury's judges, whose weighted score this is about.",
+    )
 
 
-_MAY_BE_NULL = ("key", "judge", "prevalence", "alpha", "pass_from", "fail_below", "logistic")
+_MAY_BE_NULL = ("key", "judge", "prevalence", "alpha", "pass_from", "fail_below", "logistic", "r")
 
 
 def as_reference(path: str) -> str:
@@ -84,10 +102,12 @@ def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext)
     entries = _entries(document.value, document.place, reading)
     if len(reading.problems) > known:
         return nothing
-    return Calibrations({entry.metric: _of_entry(entry) for entry in entries}, value, place)
+    plain = {entry.metric: entry for entry in entries if not entry.judges}
+    juries = {entry.metric: entry for entry in entries if entry.judges}
+    return Calibrations(plain, juries, value, place)
 
 
-def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[CalibrationEntry]:
+def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[Calibration]:
     if not isinstance(value, dict) or "calibration_version" not in value:
         reading.report("this is no calibration file: it has no `calibration_version`", place.value(), _WRITE)
         return []
@@ -108,31 +128,52 @@ def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[
         where = place.value("entries") if "entries" in value else place.value()
         reading.report("`entries` must be a list with an entry for each metric", where, _WRITE)
         return []
-    entries: dict[str, CalibrationEntry] = {}
+    entries: dict[tuple[str, bool], Calibration] = {}
     for index, item in enumerate(written):
         entry = _entry(item, place.child("entries", index), reading)
-        if entry is not None and entry.metric in entries:
-            reading.report(
-                f"`{entry.metric}` is there twice", entry.place.value("metric"), "keep one of them"
-            )
-        elif entry is not None:
-            entries[entry.metric] = entry
+        if entry is None:
+            continue
+        # A metric may have one for the score of the run, and one for that of its jury with weights.
+        key = (entry.metric, bool(entry.judges))
+        if key in entries:
+            place_of_it = place.child("entries", index).value("metric")
+            reading.report(f"`{entry.metric}` is there twice", place_of_it, "keep one of them")
+        entries.setdefault(key, entry)
     return list(entries.values())
 
 
-def _entry(item: JsonValue, place: SourcePath, reading: LoadContext) -> CalibrationEntry | None:
-    what = "a calibration"
-    given = (
-        {name: entry for name, entry in item.items() if entry is not None or name not in _MAY_BE_NULL}
-        if (isinstance(item, dict))
-        else item
-    )
-    fields = read_fields(CalibrationEntry, given, place, what, reading)
+def _entry(item: JsonValue, place: SourcePath, reading: LoadContext) -> Calibration | None:
+    fields = read_fields(CalibrationEntry, _without_nulls(item), place, "a calibration", reading)
     if fields is None:
         return None
     _as_numbers(fields)
     entry = build_spec(CalibrationEntry, fields, reading)
-    return entry if entry is not None and _is_curve(entry, reading) else None
+    if entry is None or not _is_curve(entry, reading):
+        return None
+    judges = _judges(entry, reading) if entry.judges else ()
+    return None if judges is None else _of_entry(entry, judges)
+
+
+def _without_nulls(item: JsonValue) -> JsonValue:
+    if not isinstance(item, dict):
+        return item
+    return {name: value for name, value in item.items() if value is not None or name not in _MAY_BE_NULL}
+
+
+def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight, ...] | None:
+    """Return the weights of a jury's judges; None with a problem where they are none."""
+    known, found = len(reading.problems), []
+    for index, item in enumerate(entry.judges):
+        place = entry.place.child("judges", index)
+        one = read_spec(JudgeEntry, _without_nulls(item), place, "the weight of a judge", reading)
+        if one is not None:
+            values = {name: getattr(one, name) for name in JudgeWeight.__struct_fields__}
+            found.append(JudgeWeight(**values))
+            if one.weight and not one.sd:
+                reading.report("a judge that counts has an `sd` above 0", place.value("sd"), _WRITE)
+    if len(reading.problems) == known and not any(one.weight for one in found):
+        reading.report("no judge has a weight above 0", entry.place.value("judges"), _WRITE)
+    return tuple(found) if len(reading.problems) == known else None
 
 
 def _as_numbers(fields: Fields) -> None:
@@ -183,7 +224,7 @@ def _follows(before: Sequence[float], block: Sequence[float]) -> bool:
     return before[1] < block[0] and before[2] <= block[2] + _DUST
 
 
-def _of_entry(entry: CalibrationEntry) -> Calibration:
+def _of_entry(entry: CalibrationEntry, judges: tuple[JudgeWeight, ...]) -> Calibration:
     blocks = tuple(Block(low, high, chance, int(count)) for low, high, chance, count in entry.p_pass)
     return Calibration(
         metric=entry.metric,
@@ -200,31 +241,67 @@ def _of_entry(entry: CalibrationEntry) -> Calibration:
         pass_from=entry.pass_from,
         fail_below=entry.fail_below,
         judge=entry.judge,
+        judges=judges,
     )
 
 
 def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) -> Assertion | None:
     """Return an assertion of `threshold: calibrated` with its number; None with a problem where there is none."""
-    calibrations, metric = reading.calibrations, spec.metric or getattr(spec, "dimension", None)
-    where = place.value()
+    metric, where = spec.metric or getattr(spec, "dimension", None), place.value()
     if not isinstance(spec, ModelGradedAssertion) or spec.is_negated:
         hint = "write a number; only what a judge scores, and without `not-`, has a calibrated threshold"
         reading.report(f"`threshold: {CALIBRATED}` is not for {spec.type}", where, hint)
         return None
-    if calibrations is None or (not calibrations.entries and not calibrations.is_broken):
+    found = _find(metric, f"`threshold: {CALIBRATED}`", where, reading, is_jury=is_calibrated_jury(spec))
+    return None if found is None else spec.with_calibrated_threshold(found.threshold)
+
+
+def is_calibrated_jury(spec: Assertion) -> bool:
+    """Return whether the judges of an assertion are to be weighted as labels say."""
+    return (
+        isinstance(spec, GEvalFields)
+        and spec.jury_rules is not None
+        and spec.jury_rules.combine == CALIBRATED
+    )
+
+
+def check_weights(spec: Assertion, reading: LoadContext) -> None:
+    """Report a jury of `combine: calibrated` whose weights are in no file. Which judges they are is checked later."""
+    if not isinstance(spec, GEvalFields) or not is_calibrated_jury(spec):
+        return
+    where = spec.place.child("jury").value("combine")
+    if spec.is_negated:
+        hint = "use `mean`, `median` or `majority`, or write the criteria the other way round"
+        reading.report(f"`combine: {CALIBRATED}` is not for {spec.type}", where, hint)
+        return
+    rated = [item.dimension for item in spec.dimensions or ()]
+    for metric in rated or (spec.metric or spec.dimension,):
+        if not _find(metric, f"`combine: {CALIBRATED}`", where, reading, is_jury=True):
+            return
+
+
+def _find(
+    metric: str | None, what: str, where: Location | None, reading: LoadContext, *, is_jury: bool
+) -> Calibration | None:
+    """Return the calibration of a metric; None with a problem that says what asks for it."""
+    calibrations = reading.calibrations
+    if calibrations is None or (calibrations.is_empty and not calibrations.is_broken):
         hint = "add `calibration: judge.cal.json` to the config; " + _WRITE
-        reading.report(f"`threshold: {CALIBRATED}`, and the config names no calibration file", where, hint)
+        reading.report(f"{what}, and the config names no calibration file", where, hint)
         return None
     if calibrations.is_broken:  # which is reported
         return None
     if metric is None:
-        hint = "add `metric`, as the labels name it"
-        reading.report(f"`threshold: {CALIBRATED}` needs a metric", where, hint)
+        reading.report(f"{what} needs a metric", where, "add `metric`, as the labels name it")
         return None
-    found = calibrations.entries.get(metric)
-    if found is None:
-        near = did_you_mean(metric, calibrations.entries)
-        hint = f"did you mean `{near}`?" if near else f"it has: {', '.join(calibrations.entries)}"
+    known = calibrations.juries if is_jury else calibrations.entries
+    found = known.get(metric)
+    if found is None and is_jury and metric in calibrations.entries:
+        hint = "calibrate a run in which the whole jury judged, with `combine: mean` for example"
+        reading.report(f"{calibrations.path} has no weights of judges for `{metric}`", where, hint)
+    elif found is None:
+        near = did_you_mean(metric, known)
+        named = ", ".join(dict.fromkeys([*known, *calibrations.entries, *calibrations.juries]))
+        hint = f"did you mean `{near}`?" if near else f"it has: {named}"
         reading.report(f"{calibrations.path} has no calibration of `{metric}`", where, hint)
-        return None
-    return spec.with_calibrated_threshold(found.threshold)
+    return found

@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.calibrated import CALIBRATED
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
+from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import (
     ChatMessageSpec,
@@ -26,6 +27,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
+from geval_cli.specs.conversation import TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric
@@ -105,6 +107,7 @@ def _test_forms() -> dict[str, JsonSchema]:
         "options": _reference("testOptions"),
         "evaluation_schema": _reference("jsonSchema"),
         "provider": _reference("provider"),
+        "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),
     }
 
 
@@ -170,6 +173,8 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
     if issubclass(model, GEvalFields):
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
         forms["dimensions"] = _list_of(rated, at_least=2)
+        item = {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ChecklistItemSpec, {})]}
+        forms["checklist"] = {**_list_of(item, at_least=1), "maxItems": MOST_ITEMS}
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
     if issubclass(model, ModelGradedAssertion):
         forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}

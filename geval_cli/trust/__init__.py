@@ -10,7 +10,8 @@ from geval_cli.trust.extra import require_statistics
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from geval_cli.trust.agreement import Agreement, Options, agree
-    from geval_cli.trust.calibration import Calibrated, CalibrateOptions, calibrate
+    from geval_cli.trust.calibration import calibrate
+    from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions
     from geval_cli.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
     from geval_cli.trust.probes import ProbeReport
     from geval_cli.trust.probing import ProbeOptions, aprobe, probe
@@ -21,8 +22,8 @@ else:
         "ProbeOptions": "geval_cli.trust.probing",
         "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
-        "CalibrateOptions": "geval_cli.trust.calibration",
-        "Calibrated": "geval_cli.trust.calibration",
+        "CalibrateOptions": "geval_cli.trust.calibration_records",
+        "Calibrated": "geval_cli.trust.calibration_records",
         "aprobe": "geval_cli.trust.probing",
         "calibrate": "geval_cli.trust.calibration",
         "probe": "geval_cli.trust.probing",

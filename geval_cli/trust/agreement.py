@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
+from geval_cli.labels.file import GOOD_AT, LabelFile, Scale
+from geval_cli.labels.matching import inexact_note
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
@@ -36,9 +38,8 @@ from geval_cli.statistics.correlation import (
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
 from geval_cli.trust.gates import Gate, GateOutcome
+from geval_cli.trust.juries import JuryAgreement, jury_agreement, jury_scores
 from geval_cli.trust.labelling import labels_kept_for
-from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
-from geval_cli.trust.matching import inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 _ROUNDING = 1e-9
@@ -223,8 +224,15 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
             *filter(None, [inexact_note(name, (pair.match for pair in scored))]),
         ),
         summary=_sentence(name, verdicts, len(scored)),
+        jury=_jury(name, scored, data.score),
         points=tuple((pair.label.human, pair.score or 0.0, pair.words) for pair in scored),
     )
+
+
+def _jury(metric: str, pairs: Sequence[Pair], scores: Numbers) -> JuryAgreement | None:
+    found = jury_scores(metric, pairs)
+    how = next((pair.match.item.combined.get(metric) for pair in pairs if pair.match is not None), None)
+    return None if found is None else jury_agreement(found, scores, how or "mean")
 
 
 def _dataset(data: _Data) -> Level:

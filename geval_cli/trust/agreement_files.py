@@ -1,13 +1,15 @@
 """The files of `geval agree -o FILE`: every statistic, the verdicts, and plots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from geval_cli.numbers import fixed
 from geval_cli.report.numbers import plural
+from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.agreement import Agreement
 from geval_cli.trust.agreement_records import Level, MetricAgreement
-from geval_cli.trust.documents import Document, Quote, Section, Table, gate_sections
+from geval_cli.trust.documents import Document, Quote, Section, Table, estimate_cells, gate_sections
+from geval_cli.trust.juries import JuryAgreement, jury_sentence
 from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
 
 _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
@@ -15,8 +17,15 @@ _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
 
 def agreement_document(found: Agreement) -> Document:
     """Return the record as a document."""
-    sections = [*map(_section, found.metrics), *gate_sections(found.gates)]
+    metrics = [section for item in found.metrics for section in _sections(item)]
+    sections = [*metrics, *gate_sections(found.gates)]
     return Document("Agreement with people", lambda quote: _about(found, quote), sections, found.to_json())
+
+
+def _sections(item: MetricAgreement) -> Iterator[Section]:
+    yield _section(item)
+    if item.jury is not None:
+        yield jury_section(item.metric, item.jury)
 
 
 def _section(item: MetricAgreement) -> Section:
@@ -58,9 +67,7 @@ def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
 
 def _rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
     for name, estimate in statistics_of(item):
-        value = "-" if estimate.value is None else fixed(estimate.value, 3)
-        bounds = "-" if estimate.interval is None else " to ".join(fixed(end, 3) for end in estimate.interval)
-        yield name, value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
+        yield name, *estimate_cells(estimate)
 
 
 def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
@@ -100,4 +107,28 @@ def _about(found: Agreement, quote: Quote) -> str:
     return (
         f"Judge: {judges}.{run} {plural(found.matched, 'label')} of {people}, {found.unmatched:,} unmatched."
         f" Intervals group outputs by {quote(found.clustered_by)}."
+    )
+
+
+def jury_table(found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Table:
+    """Return the judges as a table, with their shares of the weight where they have some, and the jury last."""
+    header = ("judge", "rho", "95 % interval", "outputs", "groups")
+    total = sum(one.weight for one in weights)
+    shares = [f"{100 * one.weight / total:.0f} %" for one in weights] if total else []
+    names = [one.judge for one in found.judges]
+    rows = [(name, *estimate_cells(one.spearman)) for name, one in zip(names, found.judges, strict=True)]
+    rows.append((f"jury ({found.combine})", *estimate_cells(found.jury)))
+    rows.append(("jury minus best judge", *estimate_cells(found.gain)))
+    if not shares:
+        return Table(header, rows)
+    more = [*shares, "", ""]
+    return Table((*header, "weight"), [(*row, share) for row, share in zip(rows, more, strict=True)])
+
+
+def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Section:
+    """Return the jury of a metric, judge by judge, as a part of a document."""
+    return Section(
+        f"{metric}: the judges of the jury",
+        lambda quote: jury_sentence(found, quote),
+        tables=[jury_table(found, weights)],
     )

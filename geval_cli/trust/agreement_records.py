@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from geval_cli.labels.file import Scale
 from geval_cli.statistics.agreement import AltTest, Confusion
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.labels import Scale
+from geval_cli.trust.juries import JuryAgreement
 
 
 class Level(Struct, frozen=True):
@@ -84,6 +85,7 @@ class MetricAgreement(Struct, frozen=True):
         people: None with one annotator; `alt_test` likewise, and with too few items.
         notes: what is missing, and why.
         summary: one sentence for readers who take no interest in statistics.
+        jury: beside its best judge; None where one judge gave the scores.
         points: (label, score, words) of each output, for plots; not in the JSON.
     """
 
@@ -104,4 +106,5 @@ class MetricAgreement(Struct, frozen=True):
     alt_test: AltTest | None
     notes: tuple[str, ...]
     summary: str
+    jury: JuryAgreement | None = None
     points: tuple[tuple[float, float, int | None], ...] = ()

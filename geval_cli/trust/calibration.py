@@ -5,26 +5,26 @@ Labels and scores become a calibration for each metric, which a config may name;
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CriterionKey
-from geval_cli.assertions.calibrated import other_parts
+from geval_cli.assertions.calibrated import CALIBRATED, other_parts
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.labels.file import LabelFile
+from geval_cli.labels.matching import Match, inexact_note
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
-from geval_cli.statistics.calibration import Calibration, Logistic
+from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
 from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA
 from geval_cli.statistics.calibration_fit import (
     MIN_ISOTONIC,
-    Checked,
     Labelled,
     Objective,
     Plan,
@@ -34,9 +34,9 @@ from geval_cli.statistics.calibration_fit import (
     labels_for_bands,
     labels_per_class,
 )
-from geval_cli.suite.calibration import CALIBRATION_VERSION
-from geval_cli.trust.labels import LabelFile
-from geval_cli.trust.matching import inexact_note
+from geval_cli.statistics.correlation import Mask, Numbers
+from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions, Candidate, MetricCalibration
+from geval_cli.trust.juries import JuryScores, jury_agreement, jury_scores
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 MIN_LABELS = 10
@@ -45,94 +45,8 @@ ADVISED = 50
 _ROUGHLY = 0.1
 """Half the width of an interval of balanced accuracy that is better than nothing."""
 _DUST = 1e-9
-_DIGITS = 6
-
-
-class CalibrateOptions(Struct, frozen=True):
-    """How a calibration is made.
-
-    Attributes:
-        good: mean labels from here on are good, 0..1.
-        present: the threshold of today; None for the run's own, or `good` where it has none or several.
-        costs: of a false pass and of a false fail; None to maximise Matthews' correlation.
-        prevalence: the share of good outputs where the judge will be used; None for that of the labels.
-        cluster: a column of the labels or a key of the tests' metadata; None for `doc`, else the test.
-        only: metrics; empty for all.
-    """
-
-    good: float = 0.75
-    present: float | None = None
-    costs: tuple[float, float] | None = None
-    prevalence: float | None = None
-    cluster: str | None = None
-    only: tuple[str, ...] = ()
-
-
-class Candidate(Struct, frozen=True):
-    """A threshold with its verdicts on the labels; `value` is what the objective says, higher is better."""
-
-    threshold: float
-    counts: Confusion
-    balanced_accuracy: float | None
-    mcc: float | None
-    value: float | None
-
-
-class MetricCalibration(Struct, frozen=True):
-    """The calibration of one metric, and how good it is.
-
-    Attributes:
-        calibration: what a run uses.
-        present: the threshold of today.
-        candidates: all thresholds, lowest first; `at_present` is that of today.
-        checked: on labels that were held back; None where they are all of one group.
-        errored: labels whose output the judge could not score; they are left out.
-        notes: what to know before it is used.
-        summary: one sentence, after the metric's name.
-        points: (score, good, labels) for plots; not in the JSON.
-    """
-
-    metric: str
-    calibration: Calibration
-    present: float
-    at_present: Candidate
-    candidates: tuple[Candidate, ...]
-    checked: Checked | None
-    errored: int
-    notes: tuple[str, ...]
-    summary: str
-    points: tuple[tuple[float, float, int], ...] = ()
-
-
-class Calibrated(Struct, frozen=True):
-    """The result of `geval calibrate`.
-
-    Attributes:
-        labels: the file; `run`: the run's id, None where the scores stood beside the labels.
-        matched: labels with an output; `unmatched` have none.
-        clustered_by: what outputs are grouped by.
-    """
-
-    labels: str
-    run: str | None
-    matched: int
-    unmatched: int
-    clustered_by: str
-    prevalence: float | None
-    metrics: tuple[MetricCalibration, ...]
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON document of `geval calibrate --json`."""
-        found: dict[str, JsonValue] = to_builtins(self)
-        for item, written in zip(self.metrics, found["metrics"], strict=True):
-            written.pop("points")
-            written["calibration"] = _entry(item.calibration, self.prevalence)
-        return {"schema_version": 1, "kind": "calibrate", **found}
-
-    def to_file(self) -> dict[str, JsonValue]:
-        """Return the content of the calibration file that a config names."""
-        entries = [_entry(item.calibration, self.prevalence) for item in self.metrics]
-        return {"calibration_version": CALIBRATION_VERSION, "entries": entries}
+_SAYS_NOTHING = 0.5
+"""Where labels that are left give no judge a weight, its score says nothing: it is the same for all outputs."""
 
 
 def calibrate(
@@ -179,7 +93,9 @@ def calibrate(
         unmatched=unmatched,
         clustered_by=clustered_by,
         prevalence=options.prevalence,
-        metrics=tuple(_metric(name, members, options) for name, members in chosen.items()),
+        metrics=tuple(
+            item for name, members in chosen.items() for item in _of_metric(name, members, options)
+        ),
     )
 
 
@@ -227,7 +143,7 @@ def _criterion_problems(
     metric: str, scored: Sequence[Pair], *, place_of: Sequence[Pair]
 ) -> Iterator[Problem]:
     place = place_of[0].label.place.value("metric")
-    found = [pair.match.item.criteria.get(metric, ()) for pair in scored if pair.match is not None]
+    found = [match.item.criteria.get(metric, ()) for match in _whole(metric, scored)]
     if any(len(of_case) > 1 for of_case in found):
         hint = "give each assertion a metric of its own"
         yield Problem(f"`{metric}` is the mean of several assertions of a test", place, hint)
@@ -244,25 +160,84 @@ def _is_good(pair: Pair, options: CalibrateOptions) -> bool:
     return pair.label.human >= options.good - _DUST
 
 
-def _metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> MetricCalibration:
-    scored = [(pair, pair.score) for pair in pairs if pair.score is not None]
+def _of_metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Iterator[MetricCalibration]:
+    """Yield the calibration of a metric's score; of a jury's also that of its score with weights for the judges.
+
+    A score that has weights already is made anew, with those that its labels say.
+    """
+    scored = [pair for pair in pairs if pair.score is not None]
+    scores = np.array([pair.score for pair in scored], dtype=np.float64)
+    jury = jury_scores(name, scored)
+    is_weighted = bool(scored[0].match and scored[0].match.item.combined.get(name) == CALIBRATED)
+    weights = () if jury is None else jury.weights(np.ones(len(scored), dtype=bool))
+    has_weights = jury is not None and any(one.counts for one in weights)
+    if not (is_weighted and has_weights):
+        own = _calibration(name, pairs, scored, scores, options)
+        is_lost = jury is not None and not has_weights
+        yield replace(own, notes=(*own.notes, _NO_WEIGHTS)) if is_lost else own
+    if jury is not None and has_weights:
+        yield _jury_calibration(name, pairs, scored, jury, options)
+
+
+_NO_WEIGHTS = "no judge of the jury follows people, so there are no weights for `combine: calibrated`"
+
+
+def _jury_calibration(
+    name: str, pairs: Sequence[Pair], scored: Sequence[Pair], jury: JuryScores, options: CalibrateOptions
+) -> MetricCalibration:
+    """Return the calibration of a jury's score with weights for its judges, which are checked on labels held back."""
+    everything = np.ones(len(scored), dtype=bool)
+    rows = ~np.isnan(jury.weighted(everything))  # elsewhere only judges without a weight gave a score
+    jury, scored = jury.take(rows), [pair for pair, is_there in zip(scored, rows, strict=True) if is_there]
+    everything = everything[rows]
+
+    def rescored(kept: Mask) -> Numbers:
+        found = jury.weighted(kept)
+        return np.where(np.isnan(found), _SAYS_NOTHING, found)
+
+    item = _calibration(name, pairs, scored, jury.weighted(everything), options, rescored)
+    found = replace(item.calibration, key=None, parts={}, judges=jury.weights(everything))
+    notes = [*item.notes, *_judge_notes(found.judges)]
+    agreement = jury_agreement(jury, jury.held_back(), "weights of other labels")
+    return replace(item, calibration=found, jury=agreement, notes=tuple(notes))
+
+
+def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
+    if any(one.key is None for one in judges):
+        yield (
+            "nothing says what each judge rated by (an older geval, or steps that changed), so no run will use these"
+            " weights; name a new run with --run"
+        )
+    silent = sum(not one.counts for one in judges)
+    if silent:
+        yield f"{silent:,} of {len(judges):,} judges have no say: their scores do not follow people's labels"
+
+
+def _calibration(
+    name: str,
+    pairs: Sequence[Pair],
+    items: Sequence[Pair],
+    scores: Numbers,
+    options: CalibrateOptions,
+    rescored: Callable[[Mask], Numbers] | None = None,
+) -> MetricCalibration:
+    """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
     labelled = Labelled(
-        np.array([score for _, score in scored], dtype=np.float64),
-        np.array([_is_good(pair, options) for pair, _ in scored]),
-        [pair.cluster for pair, _ in scored],
+        scores,
+        np.array([_is_good(pair, options) for pair in items]),
+        [pair.cluster for pair in items],
     )
-    items = [pair for pair, _ in scored]
     key = _key_of(name, items)
     plan = Plan(
         Objective(options.costs, options.prevalence),
         _present(name, items, options),
-        is_isotonic=len(scored) >= MIN_ISOTONIC,
+        is_isotonic=len(items) >= MIN_ISOTONIC,
     )
     blank = Calibration(
         metric=name,
         key=None if key is None else key.key,
         parts={} if key is None else key.parts,
-        n=len(scored),
+        n=len(items),
         good=int(labelled.good.sum()),
         clusters=len(set(labelled.clusters)),
         good_at=options.good,
@@ -285,11 +260,11 @@ def _metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Metr
         present=plan.present,
         at_present=at_present,
         candidates=candidates,
-        checked=cross_check(labelled, blank, plan),
-        errored=len(pairs) - len(scored),
+        checked=cross_check(labelled, blank, plan, rescored),
+        errored=len(pairs) - len(items),
         notes=(
-            *_notes(found, labelled, len(pairs) - len(scored), has_run=items[0].match is not None),
-            *filter(None, [inexact_note(name, (pair.match for pair, _ in scored))]),
+            *_notes(found, labelled, len(pairs) - len(items), has_run=items[0].match is not None),
+            *filter(None, [inexact_note(name, (pair.match for pair in items))]),
         ),
         summary="",
         points=tuple(_points(labelled)),
@@ -299,8 +274,17 @@ def _metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Metr
 
 def _key_of(metric: str, pairs: Sequence[Pair]) -> CriterionKey | None:
     """Return what all scores were rated by; None where a result does not say it."""
-    found = [key for pair in pairs if pair.match for key in pair.match.item.criteria.get(metric, ())]
-    return found[0] if found and len(found) == len(pairs) and None not in found else None
+    whole = _whole(metric, pairs)
+    found = [key for match in whole for key in match.item.criteria.get(metric, ())]
+    return found[0] if found and len(found) == len(whole) and None not in found else None
+
+
+def _whole(metric: str, pairs: Sequence[Pair]) -> list[Match]:
+    """Return the outputs that all judges of a jury scored; a judge that broke leaves no trace of what it rated by."""
+    matches = [pair.match for pair in pairs if pair.match is not None]
+    return [
+        match for match in matches if all(vote.score is not None for vote in match.item.votes.get(metric, ()))
+    ] or matches
 
 
 def _present(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> float:
@@ -374,20 +358,3 @@ def _sentence(item: MetricCalibration) -> str:
         f" {after.false_fail:,} of {after.good:,} good ones; {item.present:.4g} today: {before.false_pass:,} and"
         f" {before.false_fail:,}."
     )
-
-
-def _entry(found: Calibration, prevalence: float | None) -> dict[str, JsonValue]:
-    """Return a calibration as its file has it; chances have six digits."""
-    curve = found.curve
-    given: dict[str, JsonValue] = {
-        name: getattr(found, name) for name in found.__struct_fields__ if name != "curve"
-    }
-    if isinstance(curve, Logistic):
-        given["logistic"] = [curve.slope, curve.intercept]
-    else:
-        given["p_pass"] = [[block.low, block.high, round(block.p, _DIGITS), block.n] for block in curve]
-    if prevalence is not None:
-        given["prevalence"] = prevalence
-    if found.judge is None:
-        del given["judge"]
-    return given

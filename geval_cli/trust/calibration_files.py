@@ -8,7 +8,8 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.statistics.calibration import Logistic
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.calibration import Calibrated, Candidate, MetricCalibration
+from geval_cli.trust.agreement_files import jury_section
+from geval_cli.trust.calibration_records import Calibrated, Candidate, MetricCalibration
 from geval_cli.trust.documents import (
     Document,
     Section,
@@ -58,9 +59,15 @@ def calibration_document(found: Calibrated) -> Document:
             f"Labels: {quote(found.labels)}{quote(run)}; {count}. Outputs are grouped by"
             f" {quote(found.clustered_by)}."
         ),
-        [_section(item) for item in found.metrics],
+        [section for item in found.metrics for section in _sections(item)],
         found.to_json(),
     )
+
+
+def _sections(item: MetricCalibration) -> Iterator[Section]:
+    yield _section(item)
+    if item.jury is not None:
+        yield jury_section(item.metric, item.jury, item.calibration.judges)
 
 
 def _section(item: MetricCalibration) -> Section:
@@ -72,7 +79,7 @@ def _section(item: MetricCalibration) -> Section:
     if item.checked is not None:
         tables.append(Table(_FIGURES, list(figure_rows(item))))
     return Section(
-        item.metric,
+        item.title,
         lambda quote: f"On {quote(item.metric)} {item.summary}",
         plots=[reliability_plot(item.points, found.p_pass, found.threshold)],
         tables=tables,

@@ -9,16 +9,7 @@ from msgspec import Struct, field
 from geval_cli.errors import UsageError
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.scoring import passes
-from geval_cli.metrics import with_members
-from geval_cli.records import AssertionResult, CaseResult, JsonValue
-from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import value_text
-from geval_cli.source.problems import did_you_mean
-from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.store.runs import RunStore
-from geval_cli.store.state import open_runs
-from geval_cli.trust.draws import DRAW_COLUMN, draw
-from geval_cli.trust.labels import (
+from geval_cli.labels.file import (
     GOOD_AT,
     UNIT_SCALE,
     LabelFile,
@@ -27,7 +18,16 @@ from geval_cli.trust.labels import (
     output_digest,
     read_labels,
 )
-from geval_cli.trust.matching import JudgedItem, judged_items, match_labels, scores_of
+from geval_cli.labels.matching import JudgedItem, judged_items, match_labels, scores_of
+from geval_cli.metrics import with_members
+from geval_cli.records import AssertionResult, CaseResult, JsonValue
+from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import one_line, value_text
+from geval_cli.source.problems import did_you_mean
+from geval_cli.store.labels import RunLabels, StoredLabel
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+from geval_cli.trust.draws import DRAW_COLUMN, draw
 
 _DIGITS = 12
 _EXCERPT = 1000
@@ -299,6 +299,17 @@ def labels_to_keep(
             doc = {} if match.label.doc is None else {"doc": match.label.doc}
             kept.append(stored_label({**row, **doc, **match.label.columns}))
     return kept
+
+
+def parts_to_read(result: CaseResult) -> Iterator[tuple[str, str]]:
+    """Yield what stands above an output, title and text: what the model was asked, and the variables not in it."""
+    prompt = result.prompt.rendered
+    if prompt.strip():
+        yield "asked", prompt
+    for name, value in result.vars.items():
+        text = value_text(value)
+        if name != "output" and text.strip() and text not in prompt:
+            yield one_line(name, 60), text
 
 
 class Reviewed(Struct, frozen=True):

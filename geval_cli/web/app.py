@@ -21,7 +21,7 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
-from geval_cli.web.api import geval, openapi, run_actions, runs
+from geval_cli.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
@@ -50,6 +50,7 @@ ROUTERS = (
     geval.router,
     runs.router,
     run_actions.router,
+    labels.router,
     _health,
     openapi.router,
     editor_router,

@@ -70,13 +70,37 @@ def test_the_outputs_of_the_page_are_those_of_its_first_config(product: Product)
     with of_the_page() as server:
         finished = product.run(path, server)
 
-    assert blocks("text")[0] in finished.stdout
+    shown = next(block for block in blocks("text") if "consistency" in block)
+    assert shown in finished.stdout
     detail = finished.verdicts[0]["detail"]
     documented = json.loads(blocks("json")[0])
     assert {name: detail[name] for name in documented} == {
         **documented,
         "distribution": pytest.approx(documented["distribution"]),
     }
+
+
+def test_the_output_of_the_checklist_is_that_of_its_config(product: Product) -> None:
+    path = product.folder / "refund.yaml"
+    path.write_text(next(block for block in blocks("yaml") if "checklist:" in block), encoding="utf-8")
+    answers = [
+        ("yes", "refund of 5 euros", "It names the amount."),
+        ("yes", "within two days", "It gives a time."),
+        ("no", "", "There is no apology."),
+        ("yes", "", "None is named."),
+    ]
+    reply = {
+        str(number): {"reason": reason, "evidence": evidence, "answer": word}
+        for number, (word, evidence, reason) in enumerate(answers, 1)
+    }
+    with of_the_page(checklist=json.dumps(reply)) as server:
+        finished = product.run(path, server, "--scoring", "single")
+
+    shown = next(block for block in blocks("text") if "items" in block)
+    assert shown in finished.stdout, finished.stdout
+    entry = finished.verdicts[0]["detail"]["checklist"][0]
+    named = re.findall(r"each entry of `detail.checklist` has (.*?)\nA reply", PAGE, re.DOTALL)[0]
+    assert set(entry) == set(re.findall(r"`(\w+)`", named))
 
 
 def test_the_table_of_keys_has_every_key_and_its_default() -> None:

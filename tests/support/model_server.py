@@ -27,9 +27,13 @@ _BEGINNINGS = {
     "You rate a text on a single dimension": "form",
     "You rate a text on": "joint",
     "You decide whether a text": "form",
+    "You check the Actual Output": "checklist",
     "A text was rated": "explain",
 }
 _SCALE = re.compile(r"from (\d+) \(worst\) to (\d+) \(best\)")
+
+_ITEM = re.compile(r'^    "(\d+)": ', re.MULTILINE)
+_OUTPUT = re.compile(r"<<<BEGIN Actual Output (\w+)>>>\n(.*?)\n<<<END Actual Output \1>>>", re.DOTALL)
 
 _JOINT_SCALE = re.compile(r'"(\w+)": <your rating from \d+ \(worst\) to (\d+) \(best\)')
 
@@ -38,7 +42,7 @@ Says = Answer | Callable[[Any], Answer | Awaitable[Answer]]
 
 
 class ModelServer(LoopbackServer):
-    """Answers by kind of prompt: steps, evaluate, form, joint, explain; `answer` is for all else."""
+    """Answers by kind of prompt: steps, evaluate, form, joint, checklist, explain; `answer` is for all else."""
 
     def __init__(self, **says: Says) -> None:
         """Without a word of the test, every rating is a good one, with token probabilities where they are asked for."""
@@ -96,11 +100,19 @@ def _good_ratings(body: Any) -> str:
     return json.dumps({name: int(best) for name, best in _JOINT_SCALE.findall(prompt_of(body))})
 
 
+def _all_yes(body: Any) -> str:
+    """Yes to each item of a checklist, with the whole output for evidence."""
+    output = _OUTPUT.search(prompt_of(body))
+    reply = {"reason": "It does.", "evidence": output[2] if output else "", "answer": "yes"}
+    return json.dumps(dict.fromkeys(_ITEM.findall(prompt_of(body)), reply))
+
+
 _SENSIBLE: Mapping[str, Says] = {
     "steps": json.dumps({"steps": STEPS}),
     "evaluate": _good_verdict,
     "form": _good_form,
     "joint": _good_ratings,
+    "checklist": _all_yes,
     "explain": "The last sentence repeats the first.",
     "answer": "Elmsund has a new ferry terminal.",
 }

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.geval_command import clean_environment, run_geval
 
+from geval_cli.labels.file import KEYS, read_labels
+from geval_cli.labels.rows import VAR_COLUMN
 from geval_cli.trust.estimation import STATISTICS as TRUE_FIGURES
 from geval_cli.trust.gates import STATISTICS
-from geval_cli.trust.label_rows import VAR_COLUMN
-from geval_cli.trust.labels import KEYS, read_labels
 from geval_cli.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,8 @@ def test_the_walk_through_the_example_suite_prints_what_the_page_shows(tmp_path:
     shown = [text for kind, text in BLOCKS if kind == "text" and text.startswith("helpful")]
     assert len(shown) == 2
     assert [text.strip() in "".join(printed) for text in shown] == [True, True]
+    judges = next(text for kind, text in BLOCKS if kind == "text" and text.startswith(" judge "))
+    assert " ".join(judges.split()) in " ".join("".join(printed).split())
     config = next(text for kind, text in BLOCKS if kind == "yaml")
     whole = (folder / "calibrated.yaml").read_text(encoding="utf-8")
     assert [line for line in config.splitlines()[1:] if line not in whole.splitlines()] == []

@@ -6,6 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.calibrated import CALIBRATED, weights_of
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import (
@@ -18,15 +19,20 @@ from geval_cli.assertions.graded.geval_metric import (
 )
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.rating_keys import judge_parts
 from geval_cli.errors import Problem, Severity, TemplateError
+from geval_cli.judge.checklist import missed_required
+from geval_cli.judge.conversation import last_words
 from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
 from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
+from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -40,7 +46,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 class GEvalAssertion(GEvalFields):
-    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
+    """g-eval: an LLM judge rates the output, by a named `dimension`, custom `criteria` or a `checklist`."""
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
@@ -49,12 +55,18 @@ class GEvalAssertion(GEvalFields):
         problems += check_threshold_on_rating(self, levels)
         problems += check_early_stop(self, context.test, context.defaults, context.templates)
         _check_criteria(self, context, problems)
+        _check_items(self, context, problems)
         for step in self.evaluation_steps or ():
             place = self.place.spelled("evaluation_steps", "evaluationSteps")
             context.render(step, place, problems)
         if self.source is not None:
             context.render(self.source, self.place.value("source"), problems)
         _check_rubric_prompt(self, context, problems)
+        if self.over is not None and not context.test.turns:
+            message = f"`over` is about the turns of a conversation, and {context.where.removeprefix('in ')} has none"
+            problems.append(
+                Problem(message, self.place.key("over"), "give the test `turns`, or leave `over` out")
+            )
         missing = _missing_params(self, context)
         if missing:
             problems.append(
@@ -85,7 +97,14 @@ class GEvalAssertion(GEvalFields):
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
         facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
-        return facts if rules is None else [*facts, ["jury", rules.combine, rules.min_judges]]
+        if rules is None:
+            return facts
+        weights = [[one.parts, one.weight, one.mean, one.sd] for one in jury_weights(self, test, tools)]
+        return [*facts, ["jury", rules.combine, rules.min_judges, *([weights] if weights else [])]]
+
+    def criterion_alone(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return what of the metric decides the rating of one judge, its templates rendered."""
+        return criterion_facts(metric_of(self, test, tools))
 
     def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
         """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
@@ -128,7 +147,8 @@ class GEvalAssertion(GEvalFields):
         if self.jury_rules is not None and self.jury_rules.combine == "majority":
             return majority_again(rated, threshold)
         is_default = self.threshold is None and not self.strict_mode
-        return rated.against(threshold, is_default=is_default)
+        again = rated.against(threshold, is_default=is_default)
+        return replace(again, status=Status.FAILED) if missed_required(rated.detail) else again
 
 
 def prefetch_case(
@@ -160,7 +180,9 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     rules = spec.jury_rules
     if rules is not None and isinstance(named, JurySpec):
         members = [Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members]
-        outcome = verdict_of_jury(await ask_jury(members), rules)
+        parts = [judge_parts(tools.judge_for(judge)) for judge in named.members]
+        weights = weights_of(parts, jury_weights(spec, test, tools))
+        outcome = verdict_of_jury(await ask_jury(members), rules, weights)
         return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
     result = await ask(named)
     return Outcome(
@@ -174,6 +196,14 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     )
 
 
+def jury_weights(spec: GEvalFields, test: TestCase, tools: Tools) -> tuple[JudgeWeight, ...]:
+    """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
+    if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
+        return ()
+    found = tools.calibrations.juries.get(metric_name(spec, test, tools.templates) or "")
+    return () if found is None else found.judges
+
+
 def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
     """Return the metric of a checked `spec` in one test, its templates rendered."""
     variables = test.variables
@@ -183,14 +213,17 @@ def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
 
     criteria = rendered(_criteria(spec)) or None
     steps = None if spec.evaluation_steps is None else rendered(spec.evaluation_steps)
+    items = None if spec.checklist is None else rendered([item.item for item in spec.checklist])
 
     def make() -> Metric:
         defaults = _metric_defaults(spec, test, tools)
         silent = spec.model_copy(update={"rubric_prompt": None})  # what counts of it is in the defaults
-        return metric_from_spec(silent, criteria=criteria, evaluation_steps=steps, defaults=defaults)
+        return metric_from_spec(
+            silent, criteria=criteria, evaluation_steps=steps, checklist=items, defaults=defaults
+        )
 
     sources = (spec, test.options, test.default_options, tools.defaults)
-    metric = tools.metrics.find(sources, (criteria, steps), make)
+    metric = tools.metrics.find(sources, (criteria, steps, items), make)
     if metric.stop_error is None or why_all_samples(spec, test, tools.defaults, tools.templates) is None:
         return metric
     return replace(metric, stop_error=None)
@@ -208,6 +241,8 @@ def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricD
 def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
     """Return the parts of a test and its output that the judge sees."""
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
+    if turns := subject.conversation:
+        case = replace(case, turns=turns)
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
@@ -218,13 +253,17 @@ def _case_of(
 ) -> JudgedCase:
     return JudgedCase(
         actual_output=output,
-        input=test.input,
+        input=last_words(test.turns) if test.input is None else test.input,
         expected_output=test.expected_output,
         context=test.context,
         retrieval_context=test.retrieval_context,
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
         repeat_index=repeat_index,
+        turns=test.turns or None,
+        scenario=test.scenario,
+        expected_outcome=test.expected_outcome,
+        role=test.role,
     )
 
 
@@ -245,6 +284,17 @@ def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Pro
             problems.append(Problem(f"{what} ({context.where})", location, "a variable in it is empty"))
 
 
+def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
+    """Check that each item of a checklist says something, once the variables of a test are in it."""
+    for number, item in enumerate(spec.checklist or (), start=1):
+        place = item.place.value("item") or item.place.value()
+        text = context.render(item.item, place, problems)
+        # One that is written empty is a problem of the metric, whatever the test.
+        if item.item.strip() and text is not None and not text.strip():
+            message = f"item {number} of the checklist is empty ({context.where})"
+            problems.append(Problem(message, place, "a variable in it is empty"))
+
+
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
     """Check the user's own prompt by rendering it, with examples for the variables that only a judgement has."""
     owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
@@ -252,6 +302,10 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
         message = "a `rubricPrompt` cannot rate several `dimensions` in one call"
         hint = "write an assertion with `dimension` for each"
         problems.append(Problem(message, spec.place.key("dimensions"), hint))
+    if owner is not None and spec.checklist is not None and owner is not spec:
+        message = "a `rubricPrompt` cannot ask for a `checklist`"
+        hint = "take it out of the options, and write it into the assertions that it is for"
+        problems.append(Problem(message, spec.place.key("checklist"), hint))
     if owner is None:
         if spec.rubric_prompt is not None:
             problems.append(_unused_prompt(spec))

@@ -1,13 +1,19 @@
 """Check g-eval assertions before anything is sent."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RubricBandSpec
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, ScoreRange, default_step, format_number
+from geval_cli.judge.metric import (
+    DEFAULT_SCORE_RANGE,
+    SHARE_RANGE,
+    ScoreRange,
+    default_step,
+    format_number,
+)
 from geval_cli.judge.weighing import LARGEST_SCALE
 from geval_cli.numbers import percent_hint
 from geval_cli.source.problems import did_you_mean
@@ -18,17 +24,19 @@ _DUST = 1e-9
 
 def check_metric(spec: GEvalFields) -> list[Problem]:
     """Return every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
-    problems = [*_check_form(spec), *_check_joint(spec), *_check_texts(spec)]
+    problems = [*_check_form(spec), *_check_joint(spec), *_check_checklist(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
-    if not range_problems:
+    if not range_problems and spec.checklist is None:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
-    return [*problems, *_check_threshold(spec), *_check_jury(spec)]
+    return [*problems, *_check_threshold(spec), *_check_jury(spec), *_check_window(spec)]
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
-    """Return the range of the ratings: the dimension's, else the one written, else 0 to 10."""
+    """Return the range of the ratings: the dimension's, a share for a checklist, else the one written, or 0 to 10."""
+    if spec.checklist is not None:
+        return SHARE_RANGE
     if spec.dimension is not None and spec.dimension in DIMENSIONS:
         return DIMENSIONS[spec.dimension].score_range
     return spec.score_range or DEFAULT_SCORE_RANGE
@@ -64,11 +72,12 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.key("dimension"),
             "leave one of them out",
         )
-    if spec.dimension is None and spec.criteria is None and not spec.evaluation_steps:
+    is_silent = spec.dimension is None and spec.criteria is None and not spec.evaluation_steps
+    if is_silent and spec.checklist is None:
         yield Problem(
             "a g-eval assertion needs a `dimension`, `criteria` or `evaluation_steps`",
             spec.place.key(),
-            "nothing says what to judge by",
+            "nothing says what to judge by; a `checklist` does, too",
         )
     for key in ("score_range", "evaluation_params"):
         if spec.dimension is not None and getattr(spec, key) is not None:
@@ -85,7 +94,15 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
         )
 
 
-_NOT_JOINT = ("metric", "evaluation_steps", "rubric", "score_step", "strict_mode", "rubric_prompt")
+_NOT_JOINT = (
+    "checklist",
+    "metric",
+    "evaluation_steps",
+    "rubric",
+    "score_step",
+    "strict_mode",
+    "rubric_prompt",
+)
 
 
 def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
@@ -100,6 +117,55 @@ def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
                 place or spec.place.key(name),
                 "each dimension has its own; write an assertion with `dimension` for each",
             )
+
+
+_NOT_WITH_CHECKLIST = (
+    "dimension",
+    "criteria",
+    "evaluation_steps",
+    "rubric",
+    "score_range",
+    "score_step",
+    "over",
+)
+
+
+def _check_checklist(spec: GEvalFields) -> Iterator[Problem]:
+    """Check what is said beside a checklist, and the weights of its items."""
+    if spec.checklist is None:
+        return
+    if spec.dimensions is not None:
+        return  # that is said there
+    for name in _NOT_WITH_CHECKLIST:
+        if getattr(spec, name) is not None:
+            place = spec.place.key(name) or spec.place.spelled("value", "evaluationSteps")
+            hint = "leave it out: the items say what is judged"
+            yield Problem(f"`{name}` does not go with a `checklist`", place, hint)
+    if spec.rubric_prompt is not None:
+        place = spec.place.spelled("rubricPrompt", "rubric_prompt")
+        yield Problem("a `rubricPrompt` cannot ask for a `checklist`", place, "leave it out")
+    yield from _check_items(spec, spec.checklist)
+    if spec.evaluation_params is not None and "actual_output" not in spec.evaluation_params:
+        place = spec.place.spelled("evaluation_params", "evaluationParams")
+        yield Problem(
+            "a `checklist` is about the output, which `evaluation_params` leaves out",
+            place,
+            "add actual_output",
+        )
+
+
+def _check_items(spec: GEvalFields, items: Sequence[ChecklistItemSpec]) -> Iterator[Problem]:
+    if not any(item.weight for item in items):
+        place = spec.place.child("checklist").value()
+        yield Problem("all items of the `checklist` weigh 0", place, "give one at least a weight")
+    known: dict[str, int] = {}
+    for number, item in enumerate(items, start=1):
+        plain, place = " ".join(item.item.split()), item.place.value("item") or item.place.value()
+        if not plain:
+            yield Problem(f"item {number} of the `checklist` is empty", place, "say what is to be so")
+        elif known.setdefault(plain, number) != number:
+            message = f"items {known[plain]} and {number} of the `checklist` are the same"
+            yield Problem(message, place, "leave one out, or give it a `weight`")
 
 
 def _check_texts(spec: GEvalFields) -> Iterator[Problem]:
@@ -194,6 +260,16 @@ def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
         )
 
 
+def _check_window(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.window is not None and spec.over != "answers":
+        hint = "write `over: answers`, or leave it out: the whole conversation is rated"
+        yield Problem(
+            "`window` says how much of a conversation is shown with each answer",
+            spec.place.key("window"),
+            hint,
+        )
+
+
 def _check_jury(spec: GEvalFields) -> Iterator[Problem]:
     jury = spec.provider
     if not isinstance(jury, JurySpec):
@@ -202,12 +278,6 @@ def _check_jury(spec: GEvalFields) -> Iterator[Problem]:
             yield Problem("`jury` needs several judges in `provider`", spec.place.key("jury"), hint)
         return
     rules = spec.jury or JuryRulesSpec()
-    if rules.combine == "calibrated":
-        yield Problem(
-            "`combine: calibrated` needs a weight for each judge, found from outputs that people have rated",
-            spec.place.child("jury").value("combine"),
-            "there are none here: use `mean`, `median` or `majority`",
-        )
     if rules.min_judges is not None and rules.min_judges > len(jury.members):
         message = f"`min_judges` is {rules.min_judges}, and the jury has {len(jury.members)} judges"
         yield Problem(

@@ -6,9 +6,20 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.metric import Over
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleCount, Score, Scoring, Spec
 
-EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
+EvaluationParam = Literal[
+    "input",
+    "actual_output",
+    "expected_output",
+    "context",
+    "retrieval_context",
+    "turns",
+    "scenario",
+    "expected_outcome",
+    "role",
+]
 
 
 class RubricBandSpec(Spec):
@@ -28,8 +39,24 @@ class RatedDimensionSpec(Spec):
     )
 
 
+class ChecklistItemSpec(Spec):
+    """One thing that the output is to have."""
+
+    item: str = Field(
+        description="What is to be so, as a sentence that is answered with yes or no. Template."
+    )
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        1.0, description="What a yes counts in the score, against the other items."
+    )
+    required: bool = Field(False, description="Whether a no fails the output, whatever its score is.")
+    evidence: bool = Field(
+        True,
+        description="Whether a yes counts only with words of the output that show it; false for what is absent.",
+    )
+
+
 class GEvalFields(ModelGradedAssertion):
-    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
+    """g-eval: an LLM judge rates the output, by a named `dimension`, custom `criteria` or a `checklist`."""
 
     dimension: str | None = Field(
         None,
@@ -38,6 +65,9 @@ class GEvalFields(ModelGradedAssertion):
     dimensions: tuple[RatedDimensionSpec, ...] | None = Field(
         None,
         description="Several dimensions that are rated in one call; each is a metric with a verdict of its own.",
+    )
+    checklist: tuple[ChecklistItemSpec, ...] | None = Field(
+        None, description="What the output is to have: each item is answered with yes or no, all in one call."
     )
     criteria: str | tuple[str, ...] | None = Field(
         None,
@@ -74,6 +104,15 @@ class GEvalFields(ModelGradedAssertion):
     )
     source: str | None = Field(None, description="What the output was made from; a template.")
     jury: JuryRulesSpec | None = Field(None, description="How the verdicts of several judges become one.")
+    over: Over | None = Field(
+        None,
+        description="What of a test's `turns` is rated: the conversation at once, or each of its answers; the score is"
+        " then their mean.",
+    )
+    window: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None,
+        description="With `over: answers`, how many turns the judge sees, the answer among them; 5 if left out.",
+    )
 
     @property
     def parts(self) -> "tuple[GEvalFields, ...]":

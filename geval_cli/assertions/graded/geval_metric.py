@@ -13,6 +13,8 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.judge.metric import (
     DEFAULT_SAMPLES,
     DEFAULT_THRESHOLD,
+    DEFAULT_WINDOW,
+    ChecklistItem,
     Explain,
     Metric,
     RubricBand,
@@ -58,6 +60,7 @@ def metric_from_spec(
     *,
     criteria: tuple[str, ...] | None = None,
     evaluation_steps: tuple[str, ...] | None = None,
+    checklist: tuple[str, ...] | None = None,
     defaults: MetricDefaults = _NO_DEFAULTS,
 ) -> Metric:
     """Return the metric of a `spec` that `check_metric` finds no error in.
@@ -66,12 +69,16 @@ def metric_from_spec(
         spec: the assertion.
         criteria: the rendered criteria; None for the text as written.
         evaluation_steps: the rendered steps; None for the text as written.
+        checklist: the rendered items; None for the texts as written.
         defaults: what holds where the assertion is silent.
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
     texts = _written_criteria(spec) if criteria is None else criteria
-    # The scores of several criteria are averaged, so a settled verdict on one of them is not enough.
-    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and len(texts) <= 1 else None
+    # The scores of several criteria or answers are averaged, so a settled verdict on one of them is not enough.
+    is_mean = len(texts) > 1 or spec.over == "answers"
+    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and not is_mean else None
+    if spec.checklist is not None:  # its items are decided one by one, so that no verdict is settled early
+        stop_error, evaluation_steps = None, ()
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
     own_prompt = spec.rubric_prompt if spec.rubric_prompt is not None else defaults.rubric_prompt
     return Metric(
@@ -79,6 +86,7 @@ def metric_from_spec(
         criteria=texts,
         dimension=spec.dimension,
         joint=tuple(item.dimension for item in spec.dimensions or ()),
+        checklist=_items(spec, checklist),
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,
@@ -92,6 +100,8 @@ def metric_from_spec(
         min_valid=spec.min_valid,
         explain=_explain(spec),
         rubric_prompt=_rubric_prompt(own_prompt),
+        over=spec.over or "conversation",
+        window=DEFAULT_WINDOW if spec.window is None else spec.window,
     )
 
 
@@ -113,6 +123,15 @@ def _written_criteria(spec: GEvalFields) -> tuple[str, ...]:
     if spec.criteria is None:
         return ()
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
+
+
+def _items(spec: GEvalFields, texts: tuple[str, ...] | None) -> tuple[ChecklistItem, ...]:
+    written = spec.checklist or ()
+    rendered = [item.item for item in written] if texts is None else texts
+    return tuple(
+        ChecklistItem(text, item.weight, item.required, item.evidence)
+        for item, text in zip(written, rendered, strict=True)
+    )
 
 
 def _explain(spec: GEvalFields) -> Explain:
@@ -149,12 +168,9 @@ def why_all_samples(
 
     Only pass or fail is settled early. Where something is made of the score itself, it has to be as exact as it can be.
     """
-    if not spec.weight:
-        return "with the weight 0 it has no verdict to settle"
-    if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
-        return "the scores of several criteria are averaged"
-    if _combines_scores(spec):
-        return "the scores of several judges are combined"
+    own = _why_by_itself(spec)
+    if own is not None:
+        return own
     if test.threshold is not None:
         return "the `threshold` of the test is held against its score"
     if test.promptfoo.assert_scoring_function is not None:
@@ -168,6 +184,24 @@ def why_all_samples(
         return "a gate on `score.mean`, or a derived metric, is made of its score"
     name = metric_name(spec, test, templates)
     return f"a gate holds the mean of `{name}` against a limit" if name in defaults.exact_metrics else None
+
+
+def _why_by_itself(spec: GEvalFields) -> str | None:
+    if not spec.weight:
+        return "with the weight 0 it has no verdict to settle"
+    if spec.checklist is not None:
+        return "each item of the checklist is decided by all of them"
+    averaged = _averaged(spec)
+    if averaged:
+        return f"the scores of {averaged} are averaged"
+    return "the scores of several judges are combined" if _combines_scores(spec) else None
+
+
+def _averaged(spec: GEvalFields) -> str:
+    """Return the name of what a score is the mean of; empty for a score of one rating."""
+    if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
+        return "several criteria"
+    return "the answers" if spec.over == "answers" else ""
 
 
 def _combines_scores(spec: GEvalFields) -> bool:
@@ -196,11 +230,11 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
     rating, all-or-nothing, and a threshold that nobody wrote are not warned about; nor is the criteria form with
     `scoring: auto`, where the judge decides what is averaged.
     """
-    if spec.threshold is None or not 0 < spec.threshold <= 1 or spec.strict_mode:
+    if spec.threshold is None or not 0 < spec.threshold <= 1 or spec.strict_mode or spec.checklist:
         return []
     scoring, _ = choose_scoring(levels)
     is_mean = scoring in ("samples", "logprobs") or (scoring == "auto" and spec.dimension is not None)
-    if not is_mean or _combines_scores(spec) or (isinstance(spec.criteria, tuple) and len(spec.criteria) > 1):
+    if not is_mean or _combines_scores(spec) or _averaged(spec):
         return []
     low, high = range_of(spec)
     if not low < high:

@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import BudgetError, GevalError, JudgeError
+from geval_cli.errors import BudgetError, GevalError, JudgeError, UnjudgeableError
+from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
 from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
 from geval_cli.specs.base import JuryRulesSpec
+from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
 
 SPLIT = 0.5
 """Scores that lie so far apart are marked: the judges do not mean the same."""
@@ -24,8 +27,8 @@ _DIGITS = 9  # beyond them lies rounding: 0.7 and 0.2 are 0.5 apart, and not 0.4
 Combine = Callable[[Sequence[float]], float]
 
 COMBINED_SCORES: Mapping[str, Combine] = {"mean": statistics.fmean, "median": statistics.median}
-"""How one score is made of the judges' scores; `majority` counts verdicts instead. One that weighs judges by how well
-they agree with people belongs here, with the weights bound to it."""
+"""How one score is made of the judges' scores; `majority` counts verdicts instead, and `calibrated` weighs the judges
+by how well they follow people."""
 
 
 class Member(Struct, frozen=True):
@@ -62,11 +65,18 @@ async def ask_jury(members: Sequence[Member]) -> list[Vote]:
     return votes
 
 
-def verdict_of_jury(votes: Sequence[Vote], rules: JuryRulesSpec) -> Outcome:
+def verdict_of_jury(
+    votes: Sequence[Vote], rules: JuryRulesSpec, weights: Sequence[JudgeWeight | None] = ()
+) -> Outcome:
     """Return one verdict: of the combined score, or with `majority` of how many judges pass the output.
 
+    Args:
+        votes: of all judges.
+        rules: how they are combined.
+        weights: of the same judges, for `calibrated`.
+
     Raises:
-        JudgeError: fewer than `min_judges` gave a verdict.
+        JudgeError: fewer than `min_judges` gave a verdict, or none that has a weight.
     """
     grades = [vote.grade for vote in votes if vote.grade is not None]
     needed = rules.min_judges or len(votes) // 2 + 1
@@ -78,24 +88,84 @@ def verdict_of_jury(votes: Sequence[Vote], rules: JuryRulesSpec) -> Outcome:
         score = sum(grade.status is Status.PASSED for grade in grades) / len(grades)
         # On the scale of the score, the share of judges that pass: 2 of 3 must, 3 of 4, 3 of 5.
         threshold = majority / len(grades)
+    elif rules.combine == CALIBRATED:
+        score, threshold = _weighted(votes, weights), grades[0].threshold
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
+    shares = _shares(votes, weights)
+    of_grades = [share for share, vote in zip(shares, votes, strict=False) if vote.grade is not None]
+    items = _checklist_of_jury(grades, rules.combine, of_grades)
+    status = Status.PASSED if passes(score, threshold) else Status.FAILED
+    if rules.combine != "majority" and missed_required(items):
+        status = Status.FAILED
     spread = round(max(scores) - min(scores), _DIGITS)
     return Outcome(
-        status=Status.PASSED if passes(score, threshold) else Status.FAILED,
+        status=status,
         score=score,
         reason=_reason(votes, math.fsum(scores) / len(scores) if rules.combine == "majority" else score),
         threshold=threshold,
-        detail=_detail(votes, rules, grades) | {"spread": spread, "split": spread >= SPLIT},
+        detail=_detail(votes, rules, grades, shares) | items | {"spread": spread, "split": spread >= SPLIT},
         latency_ms=max(grade.latency_ms for grade in grades),
     )
 
 
+def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> float:
+    """Return the score by the judges' weights, which the check before the run has found to be there for all of them."""
+    known = [weight for weight in weights if weight is not None]
+    if len(known) < len(votes):
+        hint = "name the file that `geval calibrate` wrote, as `calibration:` in a config"
+        raise UnjudgeableError("there are no weights for the judges of this jury", hint=hint)
+    score = weighted_score(known, _scores(votes))
+    if score is None:
+        first = next(vote for vote in votes if vote.error is not None)
+        assert first.error is not None
+        message = "no judge whose weight is above 0 gave a verdict"
+        raise JudgeError(f"{message}; {first.judge.title}: {first.error.message}", hint=first.error.hint)
+    return score
+
+
+def _scores(votes: Sequence[Vote]) -> list[float | None]:
+    return [None if vote.grade is None else vote.grade.score for vote in votes]
+
+
+def _shares(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> list[float]:
+    """Return how much each judge counted, where judges have weights; else nothing."""
+    known = [weight for weight in weights if weight is not None]
+    return heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
+
+
+def _checklist_of_jury(
+    grades: Sequence[Grade], combine: str, shares: Sequence[float]
+) -> dict[str, JsonValue]:
+    """Return the items of a checklist as the jury sees them, by the key of the detail; empty for other criteria.
+
+    Scores of an item are combined as those of the output are; with `majority` the share of the judges counts that find
+    it met, and with `calibrated` each judge counts for its share of the weight: `shares` has that of each grade. The
+    jury finds it met where that is more than half.
+    """
+    lists = [grade.detail.get(CHECKLIST) for grade in grades]
+    if not all(lists):
+        return {}
+    found = []
+    for answers in zip(*lists, strict=True):
+        if combine == "majority":
+            score = statistics.fmean(float(answer["met"]) for answer in answers)
+        elif combine == CALIBRATED:
+            parts = zip(shares, answers, strict=True)
+            score = round(math.fsum(share * answer["score"] for share, answer in parts), _DIGITS)
+        else:
+            score = COMBINED_SCORES[combine]([answer["score"] for answer in answers])
+        known = {name: answers[0][name] for name in ("item", "weight", "required")}
+        found.append({**known, "met": score > HALF, "score": score})
+    return {CHECKLIST: found}
+
+
 def majority_again(rated: Outcome, threshold: float) -> Outcome:
     """Return the verdict of a majority on scores that its judges gave before, with the threshold of today."""
-    scores = [vote["score"] for vote in rated.detail["judges"] if vote["score"] is not None]
-    score = sum(passes(found, threshold) for found in scores) / len(scores)
-    least = (len(scores) // 2 + 1) / len(scores)
+    votes = [vote for vote in rated.detail["judges"] if vote["score"] is not None]
+    passed = [passes(vote["score"], threshold) and not missed_required(vote) for vote in votes]
+    score = sum(passed) / len(passed)
+    least = (len(passed) // 2 + 1) / len(passed)
     status = Status.PASSED if passes(score, least) else Status.FAILED
     detail = {**rated.detail, "jury": {**rated.detail["jury"], "threshold": threshold}}
     return replace(rated, status=status, score=score, threshold=least, detail=detail)
@@ -122,19 +192,28 @@ def _reason(votes: Sequence[Vote], score: float) -> str:
     return "\n".join(filter(None, (nearest.reason and f"{judge.title}: {nearest.reason}", shown)))
 
 
-def _detail(votes: Sequence[Vote], rules: JuryRulesSpec, grades: Sequence[Grade]) -> dict[str, JsonValue]:
+def _detail(
+    votes: Sequence[Vote],
+    rules: JuryRulesSpec,
+    grades: Sequence[Grade],
+    shares: Sequence[float],
+) -> dict[str, JsonValue]:
     names = ", ".join(vote.judge.title for vote in votes)
     usage = sum((grade.usage for grade in grades[1:]), grades[0].usage)
     shared = {name: grades[0].detail.get(name) for name in ("dimension", "criteria", "score_range")}
     jury: dict[str, JsonValue] = {"combine": rules.combine, "judged": len(grades), "asked": len(votes)}
     if rules.combine == "majority":
         jury["threshold"] = grades[0].threshold
+    shown = [_vote_shown(vote) for vote in votes]
+    if rules.combine == CALIBRATED:
+        jury["reweighted"] = len(grades) < len(votes)
+        shown = [{**vote, "weight": round(share, _DIGITS)} for vote, share in zip(shown, shares, strict=True)]
     found: dict[str, JsonValue] = {name: value for name, value in shared.items() if value is not None}
     return {
         **found,
         "judge": names,
         "jury": jury,
-        "judges": [_vote_shown(vote) for vote in votes],
+        "judges": shown,
         "usage": to_json(usage),
         "latency_ms": max(grade.latency_ms for grade in grades),
     }

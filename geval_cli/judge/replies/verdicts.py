@@ -50,7 +50,7 @@ def parse_rubric_verdict(text: str) -> Decision:
         verdict, rating = found.last("pass", "passed"), found.last("score")
         if verdict is None and rating is None:
             return None
-        passed = True if verdict is None else _as_claim(verdict.value) is True
+        passed = True if verdict is None else as_claim(verdict.value) is True
         return Decision(passed, reason_of(found), None if rating is None else _share(rating.value, text))
 
     return _last_of(text, read, "verdict")
@@ -65,7 +65,7 @@ def parse_yes_or_no(text: str) -> Decision:
 
     def read(found: JsonObject) -> Decision | None:
         member = found.last(*_VERDICT_KEYS)
-        claim = None if member is None else _as_claim(member.value)
+        claim = None if member is None else as_claim(member.value)
         return None if claim is None else Decision(claim, reason_of(found))
 
     decision = _find_last(text, read)
@@ -253,13 +253,13 @@ def _claims_of(found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...])
 def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
     for item in items:
         if not isinstance(item, JsonObject):
-            yield _as_claim(item)
+            yield as_claim(item)
             continue
         member = item.last(*keys)
-        yield None if member is None else _as_claim(member.value)
+        yield None if member is None else as_claim(member.value)
 
 
-def _as_claim(value: Value) -> bool | None:
+def as_claim(value: Value) -> bool | None:
     """Return a yes or no in any of its spellings; None for anything else."""
     if isinstance(value, bool):
         return value

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from geval_cli.metrics import with_members
+from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, ColumnSummary, RunSummary, Status
 from geval_cli.report.html.environment import short_text
+from geval_cli.report.matching import column_label
 from geval_cli.report.verdict import has_fallback
 from geval_cli.store.result_filter import Facet, ResultFilter
 from geval_cli.store.run_pages import ResultRow, SortOrder
@@ -77,6 +79,25 @@ class Matrix(Struct, frozen=True):
     def chosen(self) -> Mapping[str, str]:
         """The values that metadata was chosen by, by name."""
         return dict(self.wanted.metadata)
+
+    @property
+    def choice_words(self) -> list[str]:
+        """What a mark of a drawing chose beside status and metric, in words."""
+        return choice_words(self.wanted, [head.column for head in self.heads])
+
+
+def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
+    """Return in words what a drawing's mark chose beside status and metric."""
+    words = []
+    if wanted.column is not None:
+        named = [item for item in columns if item.index == wanted.column]
+        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
+    if wanted.low is not None:
+        words.append(f"with a score from {format_score(wanted.low)}")
+    if wanted.high is not None:
+        joint = " to" if wanted.low is not None else "with a score"
+        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
+    return words
 
 
 def heads_of(columns: Iterable[Column], summary: RunSummary) -> tuple[Head, ...]:

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from msgspec import Struct
 
+from geval_cli.web.api.labels import LABEL_ANSWERS
 from geval_cli.web.api.runs import ANSWERS
 from geval_cli.web.html import render_page
 from geval_cli.web.problems_json import ProblemDocument
@@ -59,7 +60,7 @@ def _add_problem_schemas(document: dict[str, Any]) -> None:
 
 def _add_record_schemas(document: dict[str, Any]) -> None:
     template = _REFERENCE.format(model="{name}")
-    _, schemas = msgspec.json.schema_components(ANSWERS, ref_template=template)
+    _, schemas = msgspec.json.schema_components((*ANSWERS, *LABEL_ANSWERS), ref_template=template)
     document["components"]["schemas"].update(schemas)
 
 

@@ -10,7 +10,7 @@ from geval_cli.records import CaseResult
 from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.matrix import row_title
 from geval_cli.web.html import render_page
-from geval_cli.web.pages.routing import PageRoute, case_link, run_link, stored_runs
+from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 
 router = APIRouter(route_class=PageRoute)
 
@@ -29,6 +29,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         "case.html",
         section="runs",
         run=run,
+        rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=Path(run.config_path).name or run.config_path,

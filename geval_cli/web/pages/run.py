@@ -24,11 +24,13 @@ from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
     link_with,
+    number_in_query,
     page_count,
     page_number,
     place_link,
     run_link,
     stored_runs,
+    whole_number_in_query,
     word_in_query,
 )
 
@@ -56,6 +58,9 @@ class Choice(Struct, frozen=True):
             "metric": wanted.metric,
             "q": wanted.text,
             "differs": "yes" if wanted.differs else None,
+            "column": wanted.column,
+            "low": wanted.low,
+            "high": wanted.high,
             **{f"{_METADATA}{name}": value for name, value in wanted.metadata},
             "sort": None if self.sort is SortOrder.TEST else self.sort,
         }
@@ -74,6 +79,9 @@ def choice_of(request: Request) -> Choice:
         text=request.query_params.get("q", "").strip(),
         metadata=tuple(metadata.items()),
         differs=request.query_params.get("differs") == "yes",
+        column=whole_number_in_query(request, "column"),
+        low=number_in_query(request, "low"),
+        high=number_in_query(request, "high"),
     )
     sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
     return Choice(wanted, sort, page_number(request))

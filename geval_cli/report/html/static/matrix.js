@@ -173,10 +173,11 @@ function setUpForm() {
   });
   document.addEventListener("click", (event) => {
     if (!isPlainClick(event)) return;
-    const link = event.target.closest("[data-filter], [data-clear], [data-results] [data-page]");
+    const link = event.target.closest("[data-filter], [data-clear], [data-results] [data-page], [data-charts] a");
     if (!link) return;
     event.preventDefault();
-    if (link.dataset.page) turnPage(link.dataset.page);
+    if (link.closest("[data-charts]")) filterBy(source.query(new URL(link.getAttribute("href"), location.href).href));
+    else if (link.dataset.page) turnPage(link.dataset.page);
     else filterBy(link.dataset.filter ?? "");
   });
 }

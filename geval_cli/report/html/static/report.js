@@ -6,6 +6,7 @@ import { setUpMatrix } from "./matrix.js";
 const ROWS_PER_PAGE = 50;
 const SEVERITY = { failed: 3, error: 2, not_evaluated: 1, passed: 0 };
 const WORDS = { failed: "Failed", error: "Error", not_evaluated: "Not evaluated", passed: "Passed" };
+const DUST = 1e-10; // a round score but for so much is that score
 const WORD = /"([^"]+)"|([^\s"]+)/g;
 
 const page = document.querySelector("[data-results]");
@@ -67,8 +68,14 @@ function chooser(query) {
   const metric = query.get("metric");
   const meta = [...query].filter(([name, value]) => name.startsWith("meta.") && value).map(([name, value]) => [name.slice(5), value]);
   const hits = new Map();
+  const column = query.get("column");
+  const [low, high] = ["low", "high"].map((name) => (query.has(name) ? Number(query.get(name)) : null));
+  const isBetween = (score) =>
+    typeof score === "number" && (low === null || score >= low - DUST) && (high === null || score < high - DUST || (high === 1 && score <= 1 + DUST));
   return (found) => {
     const { chunk } = found;
+    if (column && Number(column) !== found.at[2]) return false;
+    if ((low !== null || high !== null) && !isBetween(metric ? found.metrics[metric]?.[1] : found.score)) return false;
     if (metric && !found.metrics[metric]) return false;
     if (status && (metric ? found.metrics[metric][0] : found.status) !== status) return false;
     if (!meta.every(([name, value]) => found.meta[name]?.includes(value))) return false;
@@ -158,7 +165,12 @@ function foundText(count, query) {
   const rows = `${count.toLocaleString("en")} row${count === 1 ? "" : "s"}`;
   const isChosen = [...query.keys()].some((name) => name !== "sort" && name !== "page");
   const metric = query.get("metric");
-  return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; scores are those of ${metric}` : "");
+  const said = [];
+  if (query.has("column")) said.push(`in column ${Number(query.get("column")) + 1}`);
+  if (query.has("low")) said.push(`with a score from ${query.get("low")}`);
+  if (query.has("high")) said.push(`${query.has("low") ? "to" : "with a score"} ${query.get("high") === "1" ? "" : "below "}${query.get("high")}`);
+  const only = said.length ? `; only those ${said.join(" ")}` : "";
+  return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; scores are those of ${metric}` : "") + only;
 }
 
 async function list(query) {

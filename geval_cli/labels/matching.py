@@ -13,11 +13,11 @@ from msgspec import Struct
 from geval_cli.assertions.base import CriterionKey
 from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.labels.file import ItemRef, Label, count_words, output_digest, vars_key
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.report.numbers import plural
 from geval_cli.source.problems import did_you_mean
-from geval_cli.trust.labels import ItemRef, Label, count_words, output_digest, vars_key
 
 T = TypeVar("T")
 
@@ -26,6 +26,14 @@ _MOST_NAMED = 20
 _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
+
+
+class Vote(Struct, frozen=True):
+    """The score, 0..1, of one judge of a jury; None where it broke. `key` is what it rated by, where that was kept."""
+
+    judge: str
+    score: float | None
+    key: CriterionKey | None = None
 
 
 class JudgedItem(Struct, frozen=True):
@@ -42,6 +50,7 @@ class JudgedItem(Struct, frozen=True):
         criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
         ranges: the lowest and highest rating that the judge could give, by metric.
         inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
+        votes: of each judge, by metrics that one assertion with a jury decides; `combined` says how it makes one score.
     """
 
     id: str
@@ -61,6 +70,8 @@ class JudgedItem(Struct, frozen=True):
     criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
     ranges: Mapping[str, tuple[float, float]] = {}
     inexact: frozenset[str] = frozenset()
+    votes: Mapping[str, tuple[Vote, ...]] = {}
+    combined: Mapping[str, str] = {}
 
 
 class Match(Struct, frozen=True):
@@ -109,6 +120,8 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             criteria=_criteria_of(result),
             ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
             inexact=frozenset(_of_metrics(result, _ended_early)),
+            votes=_votes_of(result),
+            combined=_of_metrics(result, lambda item: (item.detail.get("jury") or {}).get("combine")),
         )
 
 
@@ -147,10 +160,35 @@ def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...
     found: dict[str, tuple[CriterionKey | None, ...]] = {}
     for assertion, _ in with_members(result.assertions):
         if assertion.metric is not None and assertion.score is not None:
-            key, parts = (assertion.detail.get(name) for name in (CRITERION_KEY, CRITERION_PARTS))
-            kept = CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
-            found[assertion.metric] = (*found.get(assertion.metric, ()), kept)
+            found[assertion.metric] = (*found.get(assertion.metric, ()), _key_in(assertion.detail))
     return found
+
+
+def _key_in(detail: Mapping[str, JsonValue]) -> CriterionKey | None:
+    key, parts = (detail.get(name) for name in (CRITERION_KEY, CRITERION_PARTS))
+    return CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
+
+
+def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
+    found: dict[str, tuple[Vote, ...]] = {}
+    several = set()
+    for assertion, _ in with_members(result.assertions):
+        metric, votes = assertion.metric, assertion.detail.get("judges")
+        if metric is None or not votes:
+            continue
+        several.update({metric} & found.keys())
+        turned = assertion.type.startswith(
+            "not-"
+        )  # the score of the result is turned round, those of its judges not
+        found[metric] = tuple(_vote(vote, is_turned=turned) for vote in votes)
+    return {metric: votes for metric, votes in found.items() if metric not in several}
+
+
+def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> Vote:
+    score = vote.get("score")
+    if score is not None and is_turned:
+        score = 1 - score
+    return Vote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
 
 
 def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:

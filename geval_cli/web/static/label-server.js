@@ -1,0 +1,70 @@
+// Rating with a server: outputs come from it one by one, and every label is in its store before the next is shown.
+
+import { send } from "./editor-server.js";
+import { Rating } from "./label.js";
+
+function sentence(body) {
+  const more = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
+  return [body.detail, ...more].join(": ") + (body.hint ? ` (${body.hint})` : "");
+}
+
+async function get(address, accept) {
+  let response;
+  try {
+    response = await fetch(address, { headers: { accept } });
+  } catch {
+    throw new Error("the server cannot be reached (is `geval view` still running?)");
+  }
+  return response;
+}
+
+class ServerLabels {
+  constructor(runId, backLink) {
+    this.api = `/api/runs/${encodeURIComponent(runId)}`;
+    this.pages = `/runs/${encodeURIComponent(runId)}`;
+    this.backLink = backLink;
+  }
+
+  async sheet(choice) {
+    const query = new URLSearchParams(Object.entries(choice).filter(([, value]) => value));
+    const response = await get(`${this.api}/labels/sheet?${query}`, "application/json");
+    const body = await response.json();
+    if (!response.ok) throw new Error(sentence(body));
+    return body;
+  }
+
+  async show(output, { annotator, verdict }) {
+    const query = new URLSearchParams({ id: output.id, metric: output.metric, annotator, verdict });
+    const response = await get(`${this.pages}/label/output?${query}`, "text/html");
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const found = page.querySelector("[data-rated]");
+    if (!found) throw new Error(page.querySelector("main")?.textContent.trim().replace(/\s+/g, " ") ?? `the server answered ${response.status}`);
+    const title = found.querySelector("[data-rated-title]");
+    const { label, note } = JSON.parse(found.dataset.rated);
+    title.remove();
+    return { element: document.adoptNode(found), title: title.textContent.trim(), label, note, hasVerdict: Boolean(found.querySelector("[data-rated-verdict]")) };
+  }
+
+  async keep(output, { label, note, annotator, scale, draw }) {
+    const given = { id: output.id, metric: output.metric, output_sha256: output.output_sha256, label, note, annotator, scale };
+    if (draw) given.seed = Number(draw.replace("seed ", ""));
+    const answer = await send(`${this.api}/labels`, { labels: [given] });
+    if (!answer.ok) throw new Error(sentence(answer.body));
+  }
+
+  leave() {
+    this.backLink.click();
+  }
+
+  endLinks() {
+    const review = document.createElement("a");
+    review.className = "button is-primary";
+    review.href = `${this.pages}/labels`;
+    review.textContent = "Judge beside people";
+    return [review];
+  }
+}
+
+const root = document.querySelector("[data-labelling]");
+const rating = new Rating(root, new ServerLabels(root.dataset.labelling, document.querySelector("[data-back]")));
+rating.begin(rating.choice(), new URLSearchParams(location.search).get("at") ?? "");

@@ -1,0 +1,219 @@
+"""A person rates outputs in a real browser: by keyboard, blind, and nothing that was said is lost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import Visit, forget, open_window, serve, watch
+from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
+
+from geval_cli.records import JsonValue
+from geval_cli.store.runs import RunStore
+
+_JUDGED_RUNS = 8
+
+
+@dataclass(frozen=True)
+class Site:
+    """A served folder. No test gets a judged run that another has labelled: each takes one of `judged`."""
+
+    folder: Path
+    address: str
+    judged: list[str]
+    hostile: str
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Runs cannot be made while a browser is open, so all are made before."""
+    folder = tmp_path_factory.mktemp("labels")
+    judged = [store_judged_run(folder) for _ in range(_JUDGED_RUNS)]
+    tests = [{**test, "assert": [{**test["assert"][0], "metric": "kept"}]} for test in hostile_tests()]
+    hostile = store_run(write_config(folder, "hostile.json", tests))
+    with serve(folder) as address:
+        yield Site(folder, address, judged, hostile)
+
+
+@pytest.fixture
+def folder(site: Site) -> Path:
+    return site.folder
+
+
+@pytest.fixture
+def run_id(site: Site) -> str:
+    """A run with four outputs to rate, which nobody has labelled."""
+    return site.judged.pop()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    with open_window(browser) as found:
+        yield found
+
+
+@pytest.fixture
+def window(site: Site, page: Any) -> Iterator[Visit]:
+    with watch(page, site.address) as found:
+        yield found
+        forget(found)
+
+
+def kept(folder: Path, run_id: str) -> list[dict[str, JsonValue]]:
+    """The rows of a run's labels, in the order in which they were given."""
+    runs = RunStore.open(folder / ".geval")
+    try:
+        return [item.row for item in runs.labels().of_run(run_id)]
+    finally:
+        runs.close()
+
+
+def press_tab_until(page: Any, selector: str) -> None:
+    """Walk with Tab alone to the first element that fits."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab leads to no {selector}")
+
+
+def wait_for_place(page: Any, text: str) -> None:
+    page.locator("[data-rating-place]", has_text=text).wait_for()
+
+
+def rate(page: Any, key: str, then: str) -> None:
+    page.keyboard.press(key)
+    wait_for_place(page, then)
+
+
+def test_keyboard_alone_from_the_list_to_a_rated_output_and_back(
+    window: Visit, folder: Path, run_id: str
+) -> None:
+    page = window.page
+    window.go()
+    press_tab_until(page, f"#run-{run_id} a.main-link")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{run_id}")
+    press_tab_until(page, f"a[href='/runs/{run_id}/label']")
+    page.keyboard.press("Enter")
+    wait_for_place(page, "1 of 4")
+    page.keyboard.press("n")
+    page.keyboard.type("sagt p und f, nicht mehr")
+    page.keyboard.press("Escape")
+    rate(page, "p", "2 of 4")
+    rate(page, "s", "3 of 4")
+    rate(page, "f", "4 of 4")
+    rate(page, "b", "3 of 4")
+    assert page.locator(".rating-choice.is-fail").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("q")
+    page.wait_for_url(f"**/runs/{run_id}")
+    rows = kept(folder, run_id)
+    assert [(row["id"], row["label"], row.get("note")) for row in rows] == [
+        ("0.0.0", "pass", "sagt p und f, nicht mehr"),
+        ("1.0.0", "fail", None),
+    ]
+    assert all("annotator" not in row and "draw" not in row for row in rows)
+    page.go_back()
+    wait_for_place(page, "3 of 4")
+
+
+def test_the_verdict_is_not_in_the_page_until_it_is_rated_or_asked_for(window: Visit, run_id: str) -> None:
+    page = window.page
+    window.go(f"/runs/{run_id}/label")
+    wait_for_place(page, "1 of 4")
+    assert "0.9" not in page.content()
+    assert page.locator("[data-rated-verdict]").count() == 0
+    page.keyboard.press("v")
+    page.locator("[data-rated-verdict]").get_by_text("0.90").wait_for()
+    rate(page, "p", "2 of 4")
+    assert page.locator("[data-rated-verdict]").count() == 0
+    rate(page, "f", "3 of 4")
+    rate(page, "b", "2 of 4")
+    page.locator("[data-rated-verdict]").wait_for()
+
+
+def test_two_people_and_then_the_judge_beside_them(window: Visit, folder: Path, run_id: str) -> None:
+    page = window.page
+    window.go(f"/runs/{run_id}/label?draw=2&seed=7")
+    for name in ("anna", "béa"):
+        page.locator("[data-label-settings]").evaluate("element => { element.open = true; }")
+        page.get_by_label("Your name").fill(name)
+        page.get_by_role("button", name="Apply").click()
+        page.get_by_text(f"0 of 2 rated by {name}, drawn with seed 7").wait_for()
+        rate(page, "f", "2 of 2")
+        page.keyboard.press("f")
+        page.get_by_role("heading", name="All outputs are rated").wait_for()
+    rows = kept(folder, run_id)
+    assert [row["annotator"] for row in rows] == ["anna", "anna", "béa", "béa"]
+    assert {row["draw"] for row in rows} == {"seed 7"}
+    page.reload()
+    page.get_by_text("2 of 2 rated by béa").wait_for()
+    page.locator("[data-label-end]").get_by_role("link", name="Judge beside people").click()
+    page.get_by_role("heading", name="Judge beside people").wait_for()
+    page.locator("tbody tr").first.get_by_text("differ").wait_for()
+    assert page.locator("tbody tr").count() == 4
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the labels").click()
+    assert download.value.suggested_filename == f"labels-{run_id}.jsonl"
+    page.locator("tbody tr a").first.click()
+    page.get_by_role("link", name="Rate this output yourself").click()
+    page.locator("[data-rated-verdict]").wait_for()  # béa has rated it
+
+
+@pytest.mark.parametrize(
+    ("scale", "keys", "label"),
+    [("1,5", ["7", "4"], 4), ("0,100", ["8", "5", "Enter"], 85), ("-1,1", ["-", ".", "5", "Enter"], -0.5)],
+)
+def test_other_scales_have_other_keys(
+    window: Visit, folder: Path, run_id: str, scale: str, keys: list[str], label: float
+) -> None:
+    page = window.page
+    window.go(f"/runs/{run_id}/label?scale={scale}")
+    wait_for_place(page, "1 of 4")
+    for key in keys:
+        page.keyboard.press(key)
+    wait_for_place(page, "2 of 4")
+    assert [row["label"] for row in kept(folder, run_id)] == [label]
+
+
+def test_a_number_off_the_scale_is_refused_where_it_is_typed(
+    window: Visit, folder: Path, run_id: str
+) -> None:
+    page = window.page
+    window.go(f"/runs/{run_id}/label?scale=0,100")
+    wait_for_place(page, "1 of 4")
+    page.keyboard.type("999")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").get_by_text("999 is no label from 0 to 100").wait_for()
+    assert kept(folder, run_id) == []
+
+
+def test_a_label_that_cannot_be_kept_is_not_passed_over(window: Visit, folder: Path, run_id: str) -> None:
+    page = window.page
+    window.go(f"/runs/{run_id}/label")
+    wait_for_place(page, "1 of 4")
+    page.context.set_offline(True)
+    page.keyboard.press("p")
+    page.get_by_role("alert").get_by_text("Not kept: the server cannot be reached").wait_for()
+    assert page.locator("[data-rating-place]").inner_text() == "1 of 4"
+    page.context.set_offline(False)
+    rate(page, "p", "2 of 4")
+    window.complaints.clear()  # the browser itself complains about the request that was lost
+    assert len(kept(folder, run_id)) == 1
+
+
+def test_hostile_outputs_are_only_text(window: Visit, site: Site) -> None:
+    page = window.page
+    window.go(f"/runs/{site.hostile}/label")
+    for number in range(1, len(HOSTILE) + 1):
+        wait_for_place(page, f"{number} of {len(HOSTILE)}")
+        output = page.locator(".is-output")
+        assert output.evaluate("element => element.children.length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("window.hacked") is None
+        page.keyboard.press("f")
+    page.get_by_role("heading", name="All outputs are rated").wait_for()
+    window.go(f"/runs/{site.hostile}/labels")
+    assert page.get_by_role("heading", name="Hacked", exact=True).count() == 0
+    assert page.locator("tbody tr").count() == len(HOSTILE)
