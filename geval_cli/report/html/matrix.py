@@ -82,7 +82,7 @@ class Matrix(Struct, frozen=True):
 
     @property
     def choice_words(self) -> list[str]:
-        """What a mark of a drawing chose beside status and metric, in words."""
+        """The choice that a mark of a drawing made beside status and metric, in words."""
         return choice_words(self.wanted, [head.column for head in self.heads])
 
 
