@@ -85,6 +85,25 @@ class Turn(Struct, frozen=True):
     tool_call_id: str | None = None
 
 
+class TraceStep(Struct, frozen=True):
+    """One step of an agent.
+
+    Attributes:
+        type: tool, llm or step.
+        args: what it was called with; None where that is not known.
+        output: what came back.
+        error: why it failed; None when it did not.
+        ms: how long it took.
+    """
+
+    type: str
+    name: str
+    args: JsonValue = None
+    output: JsonValue = None
+    error: str | None = None
+    ms: float | None = None
+
+
 class ModelRequest(Struct, frozen=True):
     """One question to a model, for as many choices as there are `sample_indexes`.
 
@@ -275,6 +294,7 @@ class CaseResult(Struct, frozen=True):
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
         turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
+        trace: the steps of the agent that led to the output, as far as they are known.
     """
 
     id: str
@@ -297,6 +317,7 @@ class CaseResult(Struct, frozen=True):
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     finish_reason: str | None = None
     turns: tuple[Turn, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
 
 
 class Column(Struct, frozen=True):
@@ -325,6 +346,24 @@ class GitState(Struct, frozen=True):
     dirty: bool | None = None
 
 
+class WorkerRecord(Struct, frozen=True):
+    """The work of one of the processes of a run.
+
+    Attributes:
+        name: within the run, such as `worker 1`.
+        host: the machine.
+        cases: results that came from it.
+        requests: that it sent, repetitions among them; of a shard that was lost with it, none is counted.
+        lost: how often the process ended before its work did.
+    """
+
+    name: str
+    host: str
+    cases: int = 0
+    requests: int = 0
+    lost: int = 0
+
+
 class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
@@ -337,6 +376,7 @@ class RunRecord(Struct, frozen=True):
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
+        workers: the processes that did its cases; empty when that was the one that shows it.
         title: the name that somebody gave the run afterwards; None without one.
     """
 
@@ -357,6 +397,7 @@ class RunRecord(Struct, frozen=True):
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
     judged_from: str | None = None
+    workers: tuple[WorkerRecord, ...] = ()
     title: str | None = None
 
 

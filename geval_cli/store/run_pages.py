@@ -15,7 +15,9 @@ from geval_cli.record_reading import run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     CaseResult,
     JsonValue,
+    MetricSummary,
     RunRecord,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -116,7 +118,13 @@ class RunOutline(Struct, frozen=True):
 
 
 class RunPoint(Struct, frozen=True):
-    """One finished run in the history of its config."""
+    """One run with a summary in the history of its config.
+
+    Attributes:
+        is_partial: it did not run to its end.
+        pass_interval: the 95 % interval of the pass rate.
+        metrics: over all its cases.
+    """
 
     run_id: str
     config_path: str
@@ -124,6 +132,9 @@ class RunPoint(Struct, frozen=True):
     passed: int
     failed: int
     errored: int
+    is_partial: bool = False
+    pass_interval: tuple[float, float] | None = None
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
 
     @property
     def pass_rate(self) -> float | None:
@@ -144,7 +155,8 @@ _WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
 _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{0} AND value = :value{0})"
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
-           json_extract(summary, '$.errored')
+           json_extract(summary, '$.errored'), status, json_extract(summary, '$.pass_interval'),
+           json_extract(summary, '$.metrics')
     FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
@@ -233,7 +245,7 @@ class RunPages(Struct, frozen=True):
     def history(self, limit: int) -> list[RunPoint]:
         """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
-            return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
+            return [_point(row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
@@ -430,6 +442,21 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
         description=description,
         vars=variables,
         named_scores=json.loads(named_scores),
+    )
+
+
+def _point(row: tuple[Any, ...]) -> RunPoint:
+    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics = row
+    return RunPoint(
+        run_id,
+        config_path,
+        started_at,
+        passed=passed,
+        failed=failed,
+        errored=errored,
+        is_partial=status != RunStatus.COMPLETED,
+        pass_interval=msgspec.json.decode(interval or "null", type=tuple[float, float] | None),
+        metrics=msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary]),
     )
 
 

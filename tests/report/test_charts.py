@@ -177,6 +177,15 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&&", "?0&&&&", "?1&&&&"]
 
 
+def test_equal_figures_have_no_best() -> None:
+    columns = (column("a"), column("b"))
+    assert leaderboard(columns, link).description == "All 2 columns: 50% [40, 60]."
+    histograms = score_histograms("scores-1", "tone", columns, figures_of([0.2, 1.4], columns=2), link)
+    assert histograms.description.startswith(
+        "All means: 0.80. Threshold 0.50. Scores below 0 and above 1 stand"
+    )
+
+
 def test_interval_and_value_lie_where_their_numbers_say() -> None:
     [interval] = parse(leaderboard((column("a", 0.5),), link)).findall(
         f".//{SVG}rect[@class='chart-interval']"
@@ -275,11 +284,14 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_drawings_of_pairs_are_sane(name: str) -> None:
     for draw in (score_scatter, sorted_differences):
-        chart = draw(PAIRS[name], HOSTILE)
+        chart = draw("pairs-1", HOSTILE, PAIRS[name])
         check(chart)
         assert chart.markup.count("<circle") <= DOTS_MAX * 2
     if len(PAIRS[name]) > DOTS_MAX:
-        assert "400 bars drawn, evenly chosen of 2,000." in sorted_differences(PAIRS[name]).description
+        assert (
+            "400 bars drawn, evenly chosen of 2,000."
+            in sorted_differences("pairs-1", "score", PAIRS[name]).description
+        )
 
 
 def test_scatter_counts_what_changed() -> None:
@@ -288,14 +300,14 @@ def test_scatter_counts_what_changed() -> None:
         PairedScore(0.8, 0.2, "down"),
         PairedScore(0.5, 0.5, "same", "/case"),
     ]
-    chart = score_scatter(pairs)
+    chart = score_scatter("pairs-1", "score", pairs)
     assert chart.description == "Of 3 cases, 1 scored higher, 1 lower and 1 the same."
     up, down, same = parse(chart).findall(f".//{SVG}circle")
     assert "is-better" in up.attrib["class"]
     assert "is-worse" in down.attrib["class"]
     assert "is-" not in same.attrib["class"].replace("is-clear", "")
     assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["/case"]
-    differences = sorted_differences(pairs)
+    differences = sorted_differences("pairs-2", "score", pairs)
     assert differences.description == "From -0.60 to +0.60; half of the cases are at 0.00 or below."
 
 
@@ -305,13 +317,13 @@ def test_intervals_are_drawn_around_zero() -> None:
         DifferenceRow(HOSTILE, -0.5, None, 1, "undecided"),
         *(DifferenceRow(f"m{number}", 0.0, (-0.1, 0.1), 9, "undecided") for number in range(40)),
     ]
-    chart = difference_intervals(rows)
+    chart = difference_intervals("intervals-1", "tone", rows)
     check(chart)
     assert chart.description.startswith(
-        "More than chance: 1 of 42 differences. 12 further differences not drawn."
+        "Shown to be more than chance, all that was tested allowed for: 1 of 42. 12 further differences not drawn."
     )
     assert "tone: +0.10 [+0.02, +0.18] of 40 pairs, better" in words(chart)
-    check(difference_intervals([]))
+    check(difference_intervals("intervals-1", HOSTILE, []))
 
 
 def point(
@@ -341,7 +353,8 @@ def test_trends_are_sane(points: list[TrendPoint]) -> None:
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
     chart = trend("trend-1", "tone", [point(0.5), point(0.7, is_partial=True)])
     assert chart.description == (
-        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Hollow: runs that did not finish."
+        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Last change: +0.20."
+        " Hollow: runs that did not finish."
     )
     assert [("is-hollow" in item.attrib["class"]) for item in parse(chart).iter(f"{SVG}circle")] == [
         False,

@@ -19,6 +19,8 @@ EvaluationParam = Literal[
     "scenario",
     "expected_outcome",
     "role",
+    "trace",
+    "tools_called",
 ]
 
 

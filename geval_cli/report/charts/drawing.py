@@ -61,6 +61,7 @@ class Chart(Struct, frozen=True):
         markup: the drawing, safe to put into a page.
         figures: the same figures as a table.
         is_wide: it takes the whole width of the page.
+        href: the address of a page about what is drawn.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Chart(Struct, frozen=True):
     markup: str = ""
     figures: FigureTable | None = None
     is_wide: bool = False
+    href: str | None = None
 
 
 class Scale(Struct, frozen=True):

@@ -46,6 +46,10 @@ _EQUAL = 0.005
 """Scores that differ by less look equal in every table."""
 
 
+_LEAST_LIMIT = 0.05
+"""A scale of differences reaches at least so far: a drawing must not make much of nearly nothing."""
+
+
 class PairedScore(Struct, frozen=True):
     """The scores of one case in an earlier and a later run, with its title and where it is shown."""
 
@@ -61,7 +65,7 @@ class PairedScore(Struct, frozen=True):
 
 
 class DifferenceRow(Struct, frozen=True):
-    """A mean difference of a metric, later minus earlier, with its 95 % interval and the verdict on it."""
+    """A mean difference, later minus earlier, with its 95 % interval and the verdict on it; `name` is the column's."""
 
     name: str
     value: float
@@ -70,9 +74,15 @@ class DifferenceRow(Struct, frozen=True):
     verdict: str
 
 
-def score_scatter(pairs: Sequence[PairedScore], what: str = "score") -> Chart:
-    """Return later scores (upwards) against earlier ones: what lies above the diagonal became better."""
-    name, title = "paired-scores", f"Before and after: {one_line(what, _NAME)}"
+def score_scatter(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
+    """Return later scores (upwards) against earlier ones: what lies above the diagonal became better.
+
+    Args:
+        name: of the drawing.
+        what: which scores they are.
+        pairs: of all cases that have a score in both runs.
+    """
+    title = f"Before and after: {one_line(what, _NAME)}"
     if not pairs:
         return Chart(name, title, "No case has a score in both runs.")
     better, worse, equal = _counts(pairs)
@@ -140,9 +150,9 @@ def _pair_text(pair: PairedScore) -> str:
     return f"{one_line(pair.title, _TITLE)}: {said}"
 
 
-def sorted_differences(pairs: Sequence[PairedScore], what: str = "score") -> Chart:
+def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
     """Return the differences of all pairs from the worst to the best; of many pairs evenly chosen ones."""
-    name, title = "differences", f"Paired differences: {one_line(what, _NAME)}"
+    title = f"Paired differences: {one_line(what, _NAME)}"
     if not pairs:
         return Chart(name, title, "No case has a score in both runs.")
     ranked = sorted(pairs, key=lambda pair: pair.difference)
@@ -185,17 +195,20 @@ def _difference_bar(pair: PairedScore, x: float, step: float, high: Scale) -> st
 
 def _symmetric(values: Sequence[float], start: float, end: float) -> Scale:
     """Return a scale with 0 in its middle that holds all values."""
-    limit = round_scale([max(map(abs, values), default=0.0)], 0, 1).high
+    limit = max(round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
     return Scale(-limit, limit, start, end)
 
 
-def difference_intervals(rows: Sequence[DifferenceRow]) -> Chart:
-    """Return the mean difference of each metric with its interval; one that holds 0 shows no difference."""
-    name, title = "intervals", "Mean differences with 95 % intervals"
+def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) -> Chart:
+    """Return the mean differences of a metric with their intervals; one that holds 0 shows no difference.
+
+    The intervals are those of each difference by itself; verdicts allow for all that were tested.
+    """
+    title = f"Mean differences: {one_line(what, _NAME)}"
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
     decided = sum(row.verdict in {"better", "worse"} for row in rows)
-    said = f"More than chance: {decided:,} of {plural(len(rows), 'difference')}."
+    said = f"Shown to be more than chance, all that was tested allowed for: {decided:,} of {len(rows):,}."
     if len(rows) > ROWS_MAX:
         said += f" {plural(len(rows) - ROWS_MAX, 'further difference')} not drawn."
     shown = rows[:ROWS_MAX]
@@ -203,10 +216,10 @@ def difference_intervals(rows: Sequence[DifferenceRow]) -> Chart:
     scale = _symmetric(ends, 20, WIDTH - 20)
     floor = 8 + _ROW * len(shown)
     drawn = [_interval_row(8 + _ROW * place, scale, row) for place, row in enumerate(shown)]
-    axis = across(scale, floor, 8, "after minus before", signed, 5)
+    axis = across(scale, floor, 8, "after minus before; bar: 95 % interval", signed, 5)
     zero = line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
     figures = FigureTable(
-        ("metric", "difference", "95 % interval", "pairs", "verdict"),
+        ("column", "difference", "95 % interval", "pairs", "verdict"),
         tuple(
             (
                 one_line(row.name, _NAME),
@@ -239,8 +252,7 @@ def _interval_row(top: float, scale: Scale, row: DifferenceRow) -> str:
 def _interval_text(row: DifferenceRow) -> str:
     if row.interval is None:
         return ""
-    low, high = row.interval
-    return f"[{low:+.2f}, {high:+.2f}]"
+    return f"[{', '.join(map(format_difference, row.interval))}]"
 
 
 def format_difference(value: float) -> str:
@@ -278,7 +290,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     say = _percent_text if is_share else format_score
     title = one_line(title, _NAME)
     figures = FigureTable(
-        ("run", "began", "value", "95 % interval", "n", ""),
+        ("run", "began", "value", "95 % interval", "n", "note"),
         tuple(
             (point.run_id, _day(point.when), *_point_cells(point, say), _n(point.n), _note(point))
             for point in points
@@ -290,6 +302,8 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     first, last = known[0], known[-1]
     said = f"{plural(len(known), 'run')}: {say(first[2])} on {_day(first[1].when)}"
     said += f", {say(last[2])} on {_day(last[1].when)}." if last is not first else "."
+    if len(known) > 1:
+        said += f" Last change: {_change_text(last[2] - known[-2][2], is_share=is_share)}."
     if any(point.is_partial for point in points):
         said += " Hollow: runs that did not finish."
     ends = [end for _, point, value in known for end in point.interval or (value,)]
@@ -336,9 +350,8 @@ def _dates(points: Sequence[TrendPoint], wide: Scale) -> str:
     last = len(points) - 1
     for place in sorted({round(last * share / 4) for share in range(5)}):
         x = wide.at(place)
-        anchor = "end" if place == last and last else "start" if place == 0 else "middle"
         parts.append(line(x, 170, x, 174, "chart-axis"))
-        parts.append(text(x, 186, _short_day(points[place].when), kind="is-muted", anchor=anchor))
+        parts.append(text(x, 186, _short_day(points[place].when), kind="is-muted", anchor="middle"))
     parts.append(
         text((LEFT + RIGHT) / 2, 200, "runs by when they began (UTC)", kind="is-muted", anchor="middle")
     )
@@ -369,6 +382,10 @@ def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, s
 
 def _note(point: TrendPoint) -> str:
     return "did not finish" if point.is_partial else ""
+
+
+def _change_text(change: float, *, is_share: bool) -> str:
+    return f"{100 * change:+.1f} points" if is_share else format_difference(change)
 
 
 def _percent_text(share: float) -> str:
