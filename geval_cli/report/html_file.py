@@ -120,6 +120,7 @@ def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out:
         "clear_link": "#",
         "export_link": None,
         "has_case_pages": False,
+        "tag_link": None,
         "page_link": lambda number: f"#page={number}",
         "case_link": _case_link,
         "place_link": _place_link,

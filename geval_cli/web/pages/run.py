@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,14 +10,13 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.records import CaseResult, RunRecord, RunStatus, Status
+from geval_cli.records import CaseResult, RunRecord, Status
 from geval_cli.report.csv_file import csv_document
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import ROWS_PER_PAGE, Matrix, columns_of, heads_of, shown_row
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
 from geval_cli.store.result_filter import Facet, ResultFilter
 from geval_cli.store.run_pages import RunPages, SortOrder
 from geval_cli.web.html import render_page
@@ -33,6 +33,7 @@ from geval_cli.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
+from geval_cli.web.pages.run_actions import actions_of, display_name, seen_run
 
 _CONFIG_CHARACTERS_MAX = 40_000
 _ROWS_AT_ONCE = 200
@@ -97,7 +98,7 @@ def go_to_runs() -> RedirectResponse:
 def show_run(request: Request, run_id: str) -> Response:
     """Return a run by its id, the beginning of it, or `latest`."""
     runs = stored_runs(request)
-    report = load_report(runs, run_id)
+    report, progress = seen_run(request, run_id)
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
@@ -110,9 +111,15 @@ def show_run(request: Request, run_id: str) -> Response:
         form_action=run_link(run.id),
         filter_link=lambda **changes: link_with(run_link(run.id), {**choice.query, **changes}),
         place_link=lambda *place: place_link(run.id, *place),
-        config_is_gone=not (request.app.state.settings.folder / run.config_path).is_file(),
+        config_file_name=Path(run.config_path).name or run.config_path,
+        config_link=link_with("/", {"config": run.config_path}),
+        tag_link=lambda name, value: link_with("/", {"tag": f"{name}={value}"}),
+        progress=progress,
+        actions=actions_of(request, report),
+        planned=report.planned or 0,
+        missing=max((report.planned or 0) - report.summary.total, 0),
         config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),
-        **run_values(report),
+        **{**run_values(report), "config_name": display_name(run), "is_live": progress is not None},
         **_results_values(pages, report, choice, pages.facets(run.id)),
     )
 
@@ -121,10 +128,9 @@ def show_run(request: Request, run_id: str) -> Response:
 def show_results(request: Request, run_id: str) -> HTMLResponse:
     """Return the part of a run's page that its filters change, for the script that puts it in place."""
     runs = stored_runs(request)
-    report = load_report(runs, run_id)
-    is_live = report.run.status is RunStatus.RUNNING
+    report, progress = seen_run(request, run_id)
     values = _results_values(runs.pages(), report, choice_of(request))
-    return render_page("results.html", run=report.run, is_live=is_live, **values)
+    return render_page("results.html", run=report.run, is_live=progress is not None, **values)
 
 
 @router.get("/runs/{run_id}/results.{kind}")

@@ -337,5 +337,7 @@ export function setUpMatrix(from) {
   setUpDrawer();
   setUpKeys();
   addEventListener("popstate", route);
+  // Of a run under way the matrix comes late and grows.
+  document.addEventListener("geval:results", readGrid);
   if (!source.isListed) route();
 }
