@@ -255,6 +255,7 @@ class TestCase(Struct, frozen=True):
     `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
+    `images` are markers (`source.images`), as are images in any of the texts.
     """
 
     __test__ = False
@@ -269,6 +270,7 @@ class TestCase(Struct, frozen=True):
     expected_output: str | None = None
     context: str | tuple[str, ...] | None = None
     retrieval_context: str | tuple[str, ...] | None = None
+    images: tuple[str, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     threshold: float | None = None
     provider: ProviderSpec | None = None
@@ -308,6 +310,8 @@ class TestCase(Struct, frozen=True):
             own["context"] = self.context
         if self.retrieval_context is not None:
             own["retrieval_context"] = self.retrieval_context
+        if self.images:
+            own["images"] = "\n".join(self.images)
         own.update(self.vars)
         return own
 

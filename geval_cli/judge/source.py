@@ -8,16 +8,20 @@ from msgspec import Struct
 from geval_cli.errors import MissingParamsError
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.records import JsonValue
+from geval_cli.source.images import markers_in
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",
     "input": "Input",
+    "images": "Images",
     "actual_output": "Actual Output",
     "expected_output": "Expected Output",
     "context": "Context",
     "retrieval_context": "Retrieval Context",
 }
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
+
+IMAGES = "images"
 
 # The order counts: the first variable that has a text is taken.
 _SOURCE_VARS = ("Document", "document", "source", "article", "conversation", "text")
@@ -94,16 +98,34 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
     """
     present = present_texts(case)
     if params is None:
-        return present
+        return _each_image_once(present)
     if missing := tuple(name for name in params if name not in present):
         raise MissingParamsError(missing)
-    return {name: text for name, text in present.items() if name in params}
+    return _each_image_once({name: text for name, text in present.items() if name in params})
+
+
+def _each_image_once(texts: dict[str, str]) -> dict[str, str]:
+    """Return the texts without the images that another of them shows already, which are paid for each time."""
+    if IMAGES not in texts:
+        return texts
+    # The output is not known when steps are asked for, and these hang on what is shown.
+    others = [text for name, text in texts.items() if name not in (IMAGES, "actual_output")]
+    left = [line for line in texts[IMAGES].splitlines() if not any(line in text for text in others)]
+    shown = {**texts, IMAGES: "\n".join(left)}
+    return {name: text for name, text in shown.items() if text or name != IMAGES}
+
+
+def images_text(case: JudgedCase) -> str:
+    """Return the markers of the images that a case has, one a line; of equal ones one."""
+    return "\n".join(dict.fromkeys((*case.images, *markers_in(case.vars))))
 
 
 def param_text(name: str, case: JudgedCase) -> str:
     """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
+    if name == IMAGES:
+        return images_text(case)
     value = getattr(case, name)
     if value is None and name != "actual_output":
         return ""

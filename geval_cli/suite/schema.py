@@ -42,6 +42,9 @@ class TestSpec(Spec):
         validation_alias=AliasChoices("retrieval_context", "retrievalContext"),
         description="What a search found for the input. Text, texts or file://.",
     )
+    images: tuple[str, ...] | None = Field(
+        None, description="Images that model and judge see: file:// (png, jpeg, gif, webp) or data URLs."
+    )
     evaluation_schema: WrittenSchema | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),

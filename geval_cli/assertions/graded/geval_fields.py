@@ -8,7 +8,9 @@ from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleCount, Score, Scoring, Spec
 
-EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
+EvaluationParam = Literal[
+    "input", "images", "actual_output", "expected_output", "context", "retrieval_context"
+]
 
 
 class RubricBandSpec(Spec):
