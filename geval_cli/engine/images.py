@@ -9,7 +9,14 @@ from geval_cli.engine.prompt import Rendered
 from geval_cli.errors import Location, Problem
 from geval_cli.providers.registry import sees_images
 from geval_cli.records import Message
-from geval_cli.source.images import find_image, image_parts, images_of_messages, markers_in, too_many
+from geval_cli.source.images import (
+    find_image,
+    image_parts,
+    images_of_messages,
+    markers_in,
+    shown_images,
+    too_many,
+)
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 _WHO_CAN = "models of OpenAI, Anthropic and Google can, and those of servers that speak OpenAI's chat API"
@@ -28,7 +35,7 @@ def check_prompt_images(
             yield Problem(f"an image stands in a {message.role} message ({where})", place, hint)
     if not images:
         return
-    problem = too_many(messages, images)
+    problem = too_many(shown_images(messages, images))
     if problem:
         yield Problem(f"{problem} ({where})", place, "show fewer or smaller images")
     for provider in answerers:
@@ -45,7 +52,7 @@ def check_judged_images(
     if not shown:
         return
     messages, images = images_of_messages((Message("user", "\n".join(shown)),))
-    problem = too_many(messages, images)
+    problem = too_many(shown_images(messages, images))
     if problem:
         yield Problem(f"{problem} ({where})", test.place.value(), "show fewer or smaller images")
     for spec in (item for group in specs for item in (group, *group.members)):

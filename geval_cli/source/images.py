@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from weakref import WeakValueDictionary
 
@@ -180,16 +180,6 @@ def data_url_image(url: str, asked_at: Location | None) -> Image:
     return keep(Image(DATA_URL_NAME, media_type, digest, len(content), data=content))
 
 
-def image_of_bytes(content: bytes, name: str) -> Image:
-    """Return the image that a program gives.
-
-    Raises:
-        ConfigError: one problem: it is too large, or no image of a known form.
-    """
-    media_type = _checked(content, f"`{name}`", None, None)
-    return keep(Image(name, media_type, hashlib.sha256(content).hexdigest(), len(content), data=content))
-
-
 class ConfigImages:
     """The images that one config names, held as long as the config is in use."""
 
@@ -228,7 +218,7 @@ _MOST_WRITTEN_OUT = 256 * _MB
 
 def _checked(content: bytes, what: str, expected: str | None, asked_at: Location | None) -> str:
     """Return the media type by the first bytes, which must be the one that the name promises."""
-    found = _media_type(content)
+    found = media_type_of(content)
     if not content:
         message, hint = f"{what} is empty", "name an image"
     elif len(content) > MAX_IMAGE_BYTES:
@@ -243,7 +233,8 @@ def _checked(content: bytes, what: str, expected: str | None, asked_at: Location
     raise ConfigError([Problem(message, asked_at, hint)])
 
 
-def _media_type(content: bytes) -> str | None:
+def media_type_of(content: bytes) -> str | None:
+    """Return the media type of an image by its first bytes; None for what is no image of a known form."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _STARTS if content.startswith(start)), None)
@@ -269,22 +260,26 @@ def with_images(request: ModelRequest) -> ModelRequest:
     messages = tuple(_with_parts(message, found) for message in request.messages)
     if not found:
         return request
-    problem = too_many(messages, found)
+    problem = too_many(shown_images(messages, found))
     if problem:
         raise UnjudgeableError(problem, hint="show fewer or smaller images")
     return replace(request, messages=messages, images=tuple(found.values()))
 
 
-def too_many(messages: tuple[Message, ...], images: Mapping[str, Image]) -> str:
-    """Return why messages hold more than a request may; "" when they do not. `images` are theirs, by hash."""
-    shown = [images[part["sha256"]] for message in messages for part in image_parts(message)]
-    if len(shown) > MAX_IMAGES:
-        return f"{len(shown)} images are in one request, and {MAX_IMAGES} may be"
-    size = sum(image.size for image in shown)
+def too_many(images: Sequence[Image]) -> str:
+    """Return why a request may not hold these images, of which one may be there twice; "" when it may."""
+    if len(images) > MAX_IMAGES:
+        return f"{len(images)} images are in one request, and {MAX_IMAGES} may be"
+    size = sum(image.size for image in images)
     if size > MAX_IMAGE_BYTES:
         most = MAX_IMAGE_BYTES // _MB
         return f"the images of one request have {size / _MB:.1f} MB together, and {most} MB may be"
     return ""
+
+
+def shown_images(messages: tuple[Message, ...], images: Mapping[str, Image]) -> list[Image]:
+    """Return the images of messages in order, as often as they are there; `images` are theirs, by hash."""
+    return [images[part["sha256"]] for message in messages for part in image_parts(message)]
 
 
 def images_of_messages(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], dict[str, Image]]:
@@ -411,6 +406,24 @@ def _image_of(written: str) -> Image | None:
         return data_url_image(written, None)
     except ConfigError:
         return None
+
+
+def written_out(value: JsonValue) -> JsonValue:
+    """Return data with data URLs in the places of the markers that its texts are, for a file that stands for itself.
+
+    Raises:
+        UnjudgeableError: an image cannot be read any more.
+    """
+    if isinstance(value, str):
+        image = find_image(value) if is_marker(value) else None
+        if image is None:
+            return value
+        return f"data:{image.media_type};base64,{base64.b64encode(image.read()).decode('ascii')}"
+    if isinstance(value, list | tuple):
+        return [written_out(item) for item in value]
+    if isinstance(value, dict):
+        return {key: written_out(item) for key, item in value.items()}
+    return value
 
 
 # -- in results -------------------------------------------------------------------------------------------------
