@@ -69,6 +69,22 @@ class Message(Struct, frozen=True):
     further: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
+class Turn(Struct, frozen=True):
+    """One turn of a conversation.
+
+    Attributes:
+        role: user, assistant, system, developer or tool.
+        content: what was said; empty where an assistant only calls tools.
+        tool_calls: the tools that an assistant calls, as the test or the API wrote them.
+        tool_call_id: which of them a tool answers.
+    """
+
+    role: str
+    content: str = ""
+    tool_calls: tuple[Mapping[str, JsonValue], ...] = ()
+    tool_call_id: str | None = None
+
+
 class SentImage(Protocol):
     """An image that a request holds, by its hash (`geval_cli.source.images.Image`)."""
 
@@ -280,6 +296,7 @@ class CaseResult(Struct, frozen=True):
         column: numbers the prompt x provider pairs.
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
+        turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
     """
 
     id: str
@@ -301,6 +318,7 @@ class CaseResult(Struct, frozen=True):
     assertions: tuple[AssertionResult, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     finish_reason: str | None = None
+    turns: tuple[Turn, ...] = ()
 
 
 class Column(Struct, frozen=True):

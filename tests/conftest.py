@@ -19,6 +19,7 @@ GROUPS = {
     ),
     "browser": (
         "report/test_html_file",
+        "web/browser/test_charts_in_browser",
         "web/browser/test_labels_in_browser",
         "web/browser/test_runs_in_browser",
         "web/editor/test_editor_in_browser",

@@ -37,6 +37,7 @@ ROOMS = (
     {"suite"},  # from a config file to the typed suite
     {"engine"},  # a run in memory
     {"report"},  # tables and files
+    {"labels"},  # people's labels, read and matched
     {"runs"},  # use cases, and where the parts are put together
     {"trust"},  # judges held against people
     {"library", "web", "mcp_server"},  # fronts, which do not know each other

@@ -172,3 +172,12 @@ def test_the_pytest_example_passes_without_a_key_and_without_the_network(tmp_pat
     schema = json.loads((EXAMPLES / "gevalconfig.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator(schema).validate(read_yaml(suite.read_text(encoding="utf-8"), suite.name).value)
     assert run_geval("run", "support.geval.yaml", cwd=folder).code == 0
+
+
+def test_the_example_of_conversations_tells_a_kind_clerk_from_a_rude_one(project: Path) -> None:
+    finished = run_geval("run", "conversations.yaml", "-o", "results.json", cwd=project)
+    assert (finished.code, finished.stderr.count("error:")) == (1, 0)
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))["results"]
+    assert [case["status"] for case in results] == ["passed", "failed"]
+    assert results[0]["output"] == "Wonderful, the sencha it is. Shall I wrap it for you?"
+    assert results[1]["assertions"][1]["detail"]["min"] == {"score": 0.1, "answer": 2, "turn": 4}

@@ -16,9 +16,10 @@ from pydantic import AliasChoices, Field, PrivateAttr
 from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
+from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, Turn
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.source_map import SourcePath
@@ -256,6 +257,8 @@ class TestCase(Struct, frozen=True):
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
     `images` are markers (`source.images`), as are images in any of the texts.
+    `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
+    assistant said the last word, that is the `output`.
     """
 
     __test__ = False
@@ -281,6 +284,16 @@ class TestCase(Struct, frozen=True):
     evaluation_parsing: EvaluationParsing | None = None
     schema_place: SourcePath = field(default_factory=SourcePath.nowhere)
     promptfoo: PromptfooTestOptions = _NO_OPTIONS
+    turns: tuple[Turn, ...] = ()
+    plays_turns: bool = False
+    scenario: str | None = None
+    expected_outcome: str | None = None
+    role: str | None = None
+
+    @property
+    def ends_with_answer(self) -> bool:
+        """Return whether `turns` are a whole conversation, which is judged as it is."""
+        return bool(self.turns) and not self.plays_turns and self.turns[-1].role == ASSISTANT
 
     @property
     def transform(self) -> tuple[str, Location | None] | None:
@@ -312,6 +325,9 @@ class TestCase(Struct, frozen=True):
             own["retrieval_context"] = self.retrieval_context
         if self.images:
             own["images"] = "\n".join(self.images)
+        for name in ("scenario", "expected_outcome", "role"):
+            if getattr(self, name) is not None:
+                own[name] = getattr(self, name)
         own.update(self.vars)
         return own
 
@@ -342,6 +358,7 @@ class Subject(Struct, frozen=True):
         opaque: the variables of the test that models made in earlier jobs; they are put into no code.
         rules: of the config, which say how data is written as text.
         column: where it is compared with other outputs; else None.
+        turns: what was said when the test's turns were played, the output at the end; empty for other tests.
     """
 
     test: TestCase
@@ -354,6 +371,19 @@ class Subject(Struct, frozen=True):
     opaque: frozenset[str] = frozenset()
     rules: DialectRules = DEFAULT_RULES
     column: RowColumn | None = None
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def conversation(self) -> tuple[Turn, ...]:
+        """The conversation that the output ends, as it is judged; empty for a test without turns."""
+        turns = self.turns or self.test.turns
+        if not turns:
+            return ()
+        is_whole = bool(self.turns) or self.test.ends_with_answer
+        last = turns[-1] if is_whole else Turn(ASSISTANT)
+        # Calls of tools are the output already where nothing else was said.
+        calls = last.tool_calls if last.content else ()
+        return (*(turns[:-1] if is_whole else turns), Turn(ASSISTANT, self.text, calls))
 
     @property
     def text(self) -> str:

@@ -13,6 +13,7 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.requirements import print_requirements
 from geval_cli.cli.trust_options import AgreeOptions
 from geval_cli.errors import ExitCode
+from geval_cli.labels.file import LabelFile, read_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
@@ -28,7 +29,6 @@ from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.documents import check_document_paths, write_document
 from geval_cli.trust.gates import gates_exit_code
 from geval_cli.trust.labelling import labels_kept_for
-from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
 _NO_VALUE = "-"

@@ -11,6 +11,7 @@ from geval_cli.cli.juries import print_jury
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.trust_options import CalibrateOptions as GivenOptions
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.labels.file import read_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
@@ -22,7 +23,6 @@ from geval_cli.trust.calibration import calibrate
 from geval_cli.trust.calibration_files import candidate_row, write_calibration
 from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions, Candidate, MetricCalibration
 from geval_cli.trust.documents import check_document_paths
-from geval_cli.trust.labels import read_labels
 
 _HEADINGS = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
 _WIDE, _MOST_WANTED = 76, (0, 1, 2, 5)

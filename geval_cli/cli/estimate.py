@@ -11,6 +11,7 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.requirements import print_requirements
 from geval_cli.cli.trust_options import EstimateOptions as GivenOptions
 from geval_cli.errors import ExitCode
+from geval_cli.labels.file import read_labels, write_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
@@ -31,7 +32,6 @@ from geval_cli.trust.estimation import (
     estimate_document,
 )
 from geval_cli.trust.gates import gates_exit_code
-from geval_cli.trust.labels import read_labels, write_labels
 
 
 def run_estimate(labels: Path, given: GivenOptions) -> ExitCode:

@@ -15,6 +15,8 @@ from geval_cli.cli.keys import Keyboard, is_terminal, keyboard
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.labels.file import UNIT_SCALE, Scale, write_labels
+from geval_cli.labels.matching import judged_items
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
@@ -47,8 +49,6 @@ from geval_cli.trust.labelling import (
     scales_of,
     stored_label,
 )
-from geval_cli.trust.labels import UNIT_SCALE, Scale, write_labels
-from geval_cli.trust.matching import judged_items
 
 _REVIEWED = 20
 _WIDE = 100

@@ -10,6 +10,8 @@ from rich.text import Text
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.trust_options import ProbeOptions as Given
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.labels.file import read_labels
+from geval_cli.labels.matching import judged_items
 from geval_cli.numbers import fixed, format_cost
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
@@ -23,8 +25,6 @@ from geval_cli.runs.stored import load_report
 from geval_cli.store.state import State, open_state
 from geval_cli.trust.documents import check_document_paths, write_document
 from geval_cli.trust.labelling import kept_labels
-from geval_cli.trust.labels import read_labels
-from geval_cli.trust.matching import judged_items
 from geval_cli.trust.probe_files import (
     about,
     interval_text,

@@ -14,6 +14,7 @@ from geval_cli.assertions.programs.code import test_shown
 from geval_cli.assertions.registry import (
     wants_logprobs,
 )
+from geval_cli.engine.conversation import Conversation, history_text, hold_conversation
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
 from geval_cli.engine.judge_output import (
@@ -132,17 +133,27 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         if job.generates:
             unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
             _prefetch(job, unanswered, context, prefetched)
-        answered, response = await _answer(job, test, rendered, context)
+        if job.generates and test.turns:
+            held = await _converse(job, test, context, earlier)
+            answered, response = _after(held, _blank_result(job, held.sent))
+            if held.error is not None:
+                info = error_info(held.error)
+                info = replace(info, message=f"{held.failed_at}{info.message}")
+                return PendingResult(job, replace(answered, error=info))
+        else:
+            held = None
+            answered, response = await _answer(job, test, rendered, context)
         subject = Subject(
             test,
             answered.output,
-            rendered.whole,
+            rendered.whole if held is None else held.sent,
             job.repeat_index,
             rendered.system,
             response=response,
             provider=_answerer(job, context.tools),
             opaque=frozenset(earlier),
             rules=context.tools.rules,
+            turns=() if held is None else tuple(held.turns),
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except BudgetError:
@@ -182,6 +193,7 @@ async def _judge_stored(
         provider=_answerer(job, context.tools),
         opaque=frozenset(earlier),
         rules=context.tools.rules,
+        turns=found.turns,
     )
     known = tuple(with_all_members(found.assertions))
     tools = replace(context.tools, earlier=known)
@@ -242,7 +254,50 @@ async def _answer(
     blank = _blank_result(job, rendered.text)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
+        if test.turns:  # nothing is sent, but what was said before is the output's prompt
+            shown = RenderedPrompt(job.prompt.id, job.prompt.label, history_text(test))
+            return replace(blank, output=output, prompt=shown), None
         return replace(blank, output=output), None
+    response = await _ask(job, test, rendered, context)
+    answered = replace(
+        blank,
+        output=_output_of(response.choices[0]) if context.tools.rules.keeps_data else response.text,
+        finish_reason=response.choices[0].finish_reason,
+        latency_ms=response.latency_ms,
+        cached=response.is_from_cache,
+        usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
+    )
+    return answered, response
+
+
+async def _converse(
+    job: Job, test: TestCase, context: JobContext, earlier: Mapping[str, JsonValue]
+) -> Conversation:
+    async def ask(asked: TestCase, rendered: Rendered) -> ModelResponse:
+        return await _ask(job, asked, rendered, context)
+
+    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask)
+
+
+def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResponse | None]:
+    """Return the result of a conversation before it is judged, and its answers as one; None where there is none."""
+    if not held.responses:
+        return replace(blank, turns=tuple(held.turns)), None
+    response = held.response
+    answered = replace(
+        blank,
+        output=response.text if held.error is None else None,
+        finish_reason=response.choices[0].finish_reason,
+        latency_ms=response.latency_ms,
+        cached=held.is_from_cache and held.error is None,
+        usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
+        turns=tuple(held.turns),
+    )
+    return answered, response
+
+
+async def _ask(job: Job, test: TestCase, rendered: Rendered, context: JobContext) -> ModelResponse:
+    """Ask the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules
     if rules.prompts_spell_chats:
@@ -260,16 +315,7 @@ async def _answer(
         text=rendered.sent,
         origin=_origin(job) if rules.tells_programs and is_program(job.provider) else {},
     )
-    response = await context.generate(job.provider, request)
-    answered = replace(
-        blank,
-        output=_output_of(response.choices[0]) if rules.keeps_data else response.text,
-        finish_reason=response.choices[0].finish_reason,
-        latency_ms=response.latency_ms,
-        cached=response.is_from_cache,
-        usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
-    )
-    return answered, response
+    return await context.generate(job.provider, request)
 
 
 def _check_chat(job: Job, rendered: Rendered) -> None:
@@ -328,6 +374,7 @@ async def _judged(
     judging = sum((assertion.usage for assertion in assertions), Usage())
     result = replace(
         answered,
+        turns=subject.conversation,
         status=verdict.status,
         score=verdict.score,
         error=error,

@@ -19,6 +19,7 @@ from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
 from geval_cli.engine.aggregate import check_formulas
 from geval_cli.engine.columns import check_column_name, columns_named
+from geval_cli.engine.conversation import check_conversation, check_input
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
@@ -75,13 +76,24 @@ class _Totals(Struct):
     cases: int = 0
     checks_nothing: bool = True
     is_in_rows: bool = False
+    without_turns: int = 0
+    with_answers: int = 0
 
     def note(self, test: TestCase, plan: Plan) -> None:
         self.tests += 1
+        self.without_turns += not test.turns
+        self.with_answers += test.ends_with_answer
         self.cases += plan.cases_of(test)
         self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
         self.is_serial = self.is_serial or is_order_bound(test)
         self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
+
+    def problems(self, plan: Plan) -> Iterator[Problem]:
+        """Yield what is wrong with providers and tests together; turns need no prompt to say what is asked."""
+        if self.without_turns or not self.tests:
+            yield from _check_silence(plan)
+        elif self.with_answers == self.tests:
+            yield from _check_unasked(plan)
 
 
 class _Judges(Struct):
@@ -168,7 +180,7 @@ def check_plan(
     """
     findings, judges = _Findings(), _Judges(defaults)
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
-    for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
+    for problem in of_suite:
         findings.add(problem, "")
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
     subjects, asked = GateSubjects(plan.suite.gates), _AskedTheSame(plan.suite.prompts)
@@ -187,6 +199,8 @@ def check_plan(
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), totals.tests)
+    for problem in totals.problems(plan) if is_complete else ():
+        findings.add(problem, "")
     of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
     return Checked(
         (*findings.all(), *asked.problems(), *of_gates),
@@ -245,11 +259,13 @@ def _check_test(
     yield from check_made_variables(context)
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
     yield from check_judged_images(test, test.assertions, judges.defaults, context.where)
+    yield from check_input(test, where=describe_test(test))
     for prompt in plan.suite.prompts:
         try:
             rendered = render_prompt(prompt, test, templates)
             context = replace(context, rendered_prompt=rendered.whole)
             yield from check_prompt_images(prompt, rendered, answerers.values(), context.where)
+            yield from check_conversation(prompt, test, templates, where=describe_test(test))
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test, plan.suite)
         evaluation = evaluation_of(prompt, test)
@@ -297,7 +313,7 @@ class _AskedTheSame:
 
     def note(self, test: TestCase) -> None:
         """Note the next test; a few are enough to decide."""
-        if not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
+        if test.turns or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return
         self._tests += 1
         if self._first is None:
@@ -377,12 +393,31 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
             return
 
 
+def _check_unasked(plan: Plan) -> Iterator[Problem]:
+    """Report providers that no test asks, since all bring their answers."""
+    asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
+    if asked is not None:
+        yield Problem(
+            "no provider is asked: the `turns` of every test end with an answer, which is judged",
+            asked.place.value(),
+            "leave the last turn out to have a model answer",
+            severity=Severity.WARNING,
+        )
+
+
 def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
     """Report a test without an output to judge, and a stored output that is left unused."""
     answering = [plan.answering(test, provider) for provider in plan.providers]
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)
     judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)
-    if test.provider is not None and generates and all(prompt == NO_PROMPT for prompt in plan.suite.prompts):
+    if test.ends_with_answer:
+        return
+    if (
+        test.provider is not None
+        and generates
+        and not test.turns
+        and all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
+    ):
         message = f"`provider` of {describe_test(test)} would be asked nothing: the config has no `prompts`"
         yield Problem(message, test.provider.place.value(), 'add `prompts: ["{{ input }}"]`')
     if test.promptfoo.output_replaces_answer:

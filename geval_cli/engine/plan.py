@@ -218,7 +218,9 @@ class Job(Struct, frozen=True):
     @property
     def generates(self) -> bool:
         """Return whether a model is asked for the output, or the test's own output is judged."""
-        return self.provider.id != NO_PROVIDER.id and not self.test.promptfoo.output_replaces_answer
+        test = self.test
+        is_given = test.promptfoo.output_replaces_answer or test.ends_with_answer
+        return self.provider.id != NO_PROVIDER.id and not is_given
 
 
 class Plan(Struct, frozen=True, dict=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
 from geval_cli.errors import ConfigError, TemplateError
+from geval_cli.judge.conversation import last_words
 from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
@@ -265,6 +266,8 @@ def render_prompt(
 ) -> Rendered:
     """Put the test's variables into the prompt; the values of `opaque` ones came from a model.
 
+    Of a test with turns, the input is what the user says first, or said last where the turns are not to be played.
+
     Raises:
         TemplateError: a template is broken or names something undefined, or a `{system: ...}` prompt meets a test
             without `input`.
@@ -295,6 +298,8 @@ def _with_images(rendered: Rendered, markers: Sequence[str]) -> Rendered:
 
 
 def _rendered(prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Collection[str]) -> Rendered:
+    if test.turns:
+        test = replace(test, input=last_words(test.turns[:1] if test.plays_turns else test.turns) or "")
     variables = test.variables
     if templates.rules.prompts_spell_chats and prompt.raw is not None:
         is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)

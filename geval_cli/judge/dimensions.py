@@ -136,6 +136,8 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
         facts.append(["joint", metric.joint, joint_prompt_version()])
     if metric.stop_error is not None:
         facts.append(["stop_error", metric.stop_error])
+    if metric.over != "conversation":
+        facts.append(["over", metric.over, metric.window])
     return facts
 
 

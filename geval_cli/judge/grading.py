@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.errors import JudgeError, ProviderError
+from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
 from geval_cli.judge.checklist import grade_checklist
+from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
@@ -42,8 +43,10 @@ from geval_cli.judge.source import (
     chosen_texts,
     images_text,
     param_text,
+    rated_output,
     resolve_input,
     resolve_source,
+    with_all_answers,
 )
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
 
@@ -51,6 +54,7 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose,
 _STEPS_KEPT = 256
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
+_OF_CONVERSATIONS = ("turns", "scenario", "expected_outcome", "role")
 
 _STEPS_SCHEMA: Mapping[str, Any] = reply_schema({"steps": {"type": "array", "items": {"type": "string"}}})
 
@@ -87,14 +91,47 @@ async def grade(
         TemplateError: the rubric prompt cannot be rendered.
     """
     if metric.checklist:
-        return await grade_checklist(metric, case, JudgeCalls(judge, memory or JudgeMemory()))
-    shown = _what_is_shown(metric, case)
-    criteria = metric_criteria(metric)
-    judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
+        return await grade_checklist(
+            metric, with_all_answers(case), JudgeCalls(judge, memory or JudgeMemory())
+        )
+    criteria, memory = metric_criteria(metric), memory or JudgeMemory()
+    cases = rated_cases(metric, case)
+    judgings = {
+        turn: _Judging(metric, item, _what_is_shown(metric, item), judge, render, memory)
+        for turn, item in cases.items()
+    }
     if len(criteria) == 1:
-        return await judging.grade(criteria[0])
-    parts = await all_of(judging.grade(item) for item in criteria)
+        return await _rate(metric, judgings, criteria[0])
+    parts = await all_of(_rate(metric, judgings, criterion) for criterion in criteria)
     return _joined(metric, parts, judge.label)
+
+
+async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: Criterion) -> Grade:
+    """Rate a case by one criterion: as a whole, or each answer of its conversation, all of them at once."""
+    if metric.over != "answers":
+        return await judgings[WHOLE].grade(criterion)
+    rated = await all_of(judging.grade(criterion) for judging in judgings.values())
+    return _mean_of_answers(metric, dict(zip(judgings, rated, strict=True)))
+
+
+WHOLE = 0
+"""Stands for the turn of an answer where a case is rated as a whole."""
+
+
+def rated_cases(metric: Metric, case: JudgedCase) -> Mapping[int, JudgedCase]:
+    """Return what is rated, by the number of its turn: each answer of the conversation, or the case as a whole.
+
+    Raises:
+        UsageError: answers are to be rated, and the case is no conversation.
+    """
+    if metric.over != "answers":
+        return {WHOLE: case}
+    if case.turns is None:
+        hint = "give it `turns`"
+        raise UsageError(
+            "`over: answers` rates the answers of a conversation, and the test has none", hint=hint
+        )
+    return dict(cases_of_answers(case, metric.window))
 
 
 def steps_requests(
@@ -112,7 +149,8 @@ def steps_requests(
 def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the criteria that a judge writes steps for whatever the output is, with the labels of what is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
-        labels = _what_is_shown(metric, case).step_labels
+        first = next(iter(rated_cases(metric, case).values()))
+        labels = _what_is_shown(metric, first).step_labels
         for criterion in metric_criteria(metric):
             yield criterion.criteria, labels
 
@@ -131,11 +169,18 @@ async def write_steps(
 
 def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
     """Return the texts of `case` that a judge is shown, each with its label."""
-    own = metric.rubric_prompt
+    texts = [_texts_of(metric, item) for item in rated_cases(metric, case).values()]
+    return texts if metric.over == "answers" else texts[0]
+
+
+def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
     shown = [[block.label, block.text] for block in _what_is_shown(metric, case).blocks]
-    if own is None:
+    if metric.rubric_prompt is None:
         return shown
-    others = {name: param_text(name, case) for name in _OTHER_PARAMS}
+    others = {
+        name: param_text(name, case)
+        for name in (*_OTHER_PARAMS, *(_OF_CONVERSATIONS if case.turns is not None else ()))
+    }
     if case.images:
         others["images"] = images_text(case)
     return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
@@ -161,7 +206,7 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
     images = [line for line in images_text(case).splitlines() if line not in shown]
     texts = (("Source", source.text), ("Context", source.knowledge), ("Images", "\n".join(images)))
     blocks = tuple(Block(label, text) for label, text in texts if text)
-    return _Shown((*blocks, Block("Output", as_text(case.actual_output))), DIMENSION_PARAMS, None, source)
+    return _Shown((*blocks, Block("Output", rated_output(case))), DIMENSION_PARAMS, None, source)
 
 
 class _Judging(Struct, frozen=True):
@@ -262,7 +307,7 @@ class _Judging(Struct, frozen=True):
         shown = {"input": resolve_input(self.case), "output": as_text(self.case.actual_output)}
         shown |= {
             name: param_text(name, self.case)
-            for name in _OTHER_PARAMS
+            for name in (*_OTHER_PARAMS, *_OF_CONVERSATIONS)
             if getattr(self.case, name) is not None
         }
         if self.case.images:
@@ -353,6 +398,65 @@ def _read_steps(choice: Choice) -> tuple[str, ...]:
 
 
 _parsed_steps = lru_cache(maxsize=_STEPS_KEPT)(parse_steps)
+
+
+def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
+    """Return the grade of a conversation by its answers: the mean of their scores, and which was the lowest.
+
+    Args:
+        metric: the criterion.
+        rated: the grade of each answer, by the number of its turn.
+    """
+    grades = list(rated.values())
+    score = math.fsum(grade.score for grade in grades) / len(grades)
+    estimators = {grade.estimator for grade in grades}
+    answers = [
+        {**grade.detail, "turn": turn, "status": grade.status, "score": grade.score, "reason": grade.reason}
+        for turn, grade in rated.items()
+    ]
+    lowest = min(range(len(grades)), key=lambda place: grades[place].score)
+    result = Grade(
+        status=Status.PASSED if passes(score, metric.effective_threshold) else Status.FAILED,
+        score=score,
+        threshold=metric.effective_threshold,
+        rating=math.fsum(grade.rating for grade in grades) / len(grades),
+        reason=_reason_of_answers(grades, lowest),
+        estimator=estimators.pop() if len(estimators) == 1 else "mixed",
+        evaluation_steps=grades[0].evaluation_steps,
+        fallback=next((grade.fallback for grade in grades if grade.fallback), None),
+        usage=sum((grade.usage for grade in grades[1:]), grades[0].usage),
+        latency_ms=max(grade.latency_ms for grade in grades),
+    )
+    # What the answers share is told once, in the words in which a single rating tells it.
+    shared = {name: grades[0].detail[name] for name in _SHARED_BY_ANSWERS if name in grades[0].detail}
+    about = {
+        **shared,
+        "over": metric.over,
+        "window": metric.window,
+        "min": {"score": grades[lowest].score, "answer": lowest + 1, "turn": list(rated)[lowest]},
+        "answers": answers,
+    }
+    return with_detail(result, metric.asked_range, about)
+
+
+_SHARED_BY_ANSWERS = (
+    "dimension",
+    "criteria",
+    "evaluation_params",
+    "source_from",
+    "judge",
+    "strict_mode",
+    "joint",
+    "prompt_version",
+)
+
+
+def _reason_of_answers(grades: Sequence[Grade], lowest: int) -> str | None:
+    """Return what was said of the worst answer, and which one that is of how many."""
+    said = grades[lowest].reason
+    if len(grades) == 1 or not said:
+        return said
+    return f"answer {lowest + 1} of {len(grades)} is the lowest: {said}"
 
 
 def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:

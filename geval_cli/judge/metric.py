@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage, to_json
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Turn, Usage, to_json
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -30,6 +30,10 @@ DEFAULT_SCORE_RANGE: ScoreRange = (0.0, 10.0)
 DEFAULT_THRESHOLD = DEFAULT_RULES.geval_threshold
 DEFAULT_SAMPLES = 20
 DEFAULT_MIN_VALID = 0.5
+DEFAULT_WINDOW = 5
+
+Over = Literal["conversation", "answers"]
+"""What of a conversation is rated: all of it at once, or each answer by itself."""
 
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
 SHARE_RANGE: ScoreRange = (0.0, 1.0)
@@ -85,6 +89,8 @@ class Metric(Struct, frozen=True):
         samples: how many ratings to ask for; with `stop_error` the most.
         stop_error: the probability (0..0.5) of another verdict at which no further samples are taken; None takes all.
         min_valid: least share (0..1) of samples that must be readable.
+        over: what of a conversation is rated; nothing for a case without turns.
+        window: with `over: answers`, how many turns a judge sees, the answer among them.
     """
 
     name: str
@@ -105,6 +111,8 @@ class Metric(Struct, frozen=True):
     min_valid: float = DEFAULT_MIN_VALID
     explain: Explain = "failed"
     rubric_prompt: RubricPrompt | None = None
+    over: Over = "conversation"
+    window: int = DEFAULT_WINDOW
 
     @property
     def asked_range(self) -> ScoreRange:
@@ -138,6 +146,10 @@ class JudgedCase(Struct, frozen=True):
         vars: the test's vars, seen by the source search and by rubric prompts.
         rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
         repeat_index: which repeat of the run this is; part of every judge request except those for steps.
+        turns: of a conversation, the output as the last of them; None for a case that is no conversation.
+        rates_answer: one answer of a conversation is rated: `actual_output`, which is not among `turns`.
+        first_turn: the number of the first of `turns` in the conversation, from 1.
+        scenario, expected_outcome, role: what the conversation is about, where it should lead, who the assistant is.
     """
 
     actual_output: JsonValue
@@ -151,6 +163,12 @@ class JudgedCase(Struct, frozen=True):
     vars: Mapping[str, JsonValue] = field(default_factory=dict)
     rendered_prompt: str | None = None
     repeat_index: int = 0
+    turns: tuple[Turn, ...] | None = None
+    rates_answer: bool = False
+    first_turn: int = 1
+    scenario: str | None = None
+    expected_outcome: str | None = None
+    role: str | None = None
 
 
 class Judge(Protocol):

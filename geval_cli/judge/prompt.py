@@ -11,29 +11,10 @@ from string import Template
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
+from geval_cli.judge.markers import fence
 from geval_cli.judge.metric import ChecklistItem, Metric, RubricBand, ScoreRange, format_number
 from geval_cli.judge.source import PARAM_LABELS
 from geval_cli.records import JsonValue, Message
-
-_CODE_LENGTH = 16
-
-
-def fence(label: str, text: str) -> str:
-    """Return `text` between a BEGIN and an END line that carry a code made from it.
-
-    Equal texts get equal fences. To hold its own END line, a text would have to contain a piece of its own SHA-256.
-    """
-    code = marker_code(text)
-    return f"<<<BEGIN {label} {code}>>>\n{text}\n<<<END {label} {code}>>>"
-
-
-def marker_code(text: str) -> str:
-    """Return the code of a text: a piece of its hash that does not occur in it."""
-    code = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
-    while code in text:
-        code = hashlib.sha256(f"{code}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
-    return code
-
 
 Render = Callable[[str, Mapping[str, JsonValue]], str]
 """Renders a template with variables; raises TemplateError. The caller passes the product's sandboxed one."""

@@ -4,17 +4,23 @@ import json
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import MissingParamsError
+from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.records import JsonValue
 from geval_cli.source.images import markers_in
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",
+    "role": "Role of the Assistant",
+    "scenario": "Scenario",
+    "turns": "Conversation",
     "input": "Input",
     "images": "Images",
     "actual_output": "Actual Output",
+    "expected_outcome": "Expected Outcome",
     "expected_output": "Expected Output",
     "context": "Context",
     "retrieval_context": "Retrieval Context",
@@ -22,6 +28,8 @@ PARAM_LABELS: Mapping[str, str] = {
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
 
 IMAGES = "images"
+_ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
+_IN_TURNS = frozenset({"input", "actual_output"})
 
 # The order counts: the first variable that has a text is taken.
 _SOURCE_VARS = ("Document", "document", "source", "article", "conversation", "text")
@@ -61,6 +69,20 @@ def resolve_input(case: JudgedCase) -> str:
     return ""
 
 
+def rated_output(case: JudgedCase) -> str:
+    """Return the output that a dimension is judged on: of a whole conversation, all answers of the assistant."""
+    if case.turns is None or case.rates_answer:
+        return as_text(case.actual_output)
+    return answers_alone(case.turns)
+
+
+def with_all_answers(case: JudgedCase) -> JudgedCase:
+    """Return a case whose output is all answers of its conversation, which is shown beside them."""
+    if case.turns is None or case.rates_answer:
+        return case
+    return replace(case, actual_output=rated_output(case), rates_answer=True)
+
+
 def resolve_source(case: JudgedCase) -> Source:
     """Return the source of a dimension, by the order of GEVAL.md, section 1, and the knowledge besides it."""
     texts = [(name, as_text(value)) for name, value in _source_candidates(case) if not _is_blank(value)]
@@ -98,7 +120,7 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
     """
     present = present_texts(case)
     if params is None:
-        return _each_image_once(present)
+        return _each_image_once({name: text for name, text in present.items() if _is_shown(name, case)})
     if missing := tuple(name for name in params if name not in present):
         raise MissingParamsError(missing)
     return _each_image_once({name: text for name, text in present.items() if name in params})
@@ -120,13 +142,24 @@ def images_text(case: JudgedCase) -> str:
     return "\n".join(dict.fromkeys((*case.images, *markers_in(case.vars))))
 
 
+def _is_shown(name: str, case: JudgedCase) -> bool:
+    """Return whether a judge sees a parameter that nobody named: of a conversation its turns tell what was asked."""
+    if case.turns is None:
+        return name not in _ABOUT_CONVERSATION
+    return name not in _IN_TURNS or (name == "actual_output" and case.rates_answer)
+
+
 def param_text(name: str, case: JudgedCase) -> str:
     """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
     if name == IMAGES:
         return images_text(case)
+    if name == "turns":
+        return "" if case.turns is None else transcript(case.turns, first=case.first_turn)
     value = getattr(case, name)
+    if value is None and name in _ABOUT_CONVERSATION:
+        value = case.vars.get(name)
     if value is None and name != "actual_output":
         return ""
     return as_text(value) if name == "actual_output" or not _is_blank(value) else ""
@@ -135,6 +168,7 @@ def param_text(name: str, case: JudgedCase) -> str:
 def _source_candidates(case: JudgedCase) -> list[tuple[str, JsonValue]]:
     return [
         ("source", case.source),
+        ("turns", None if case.turns is None else transcript(case.turns, first=case.first_turn)),
         *((f"vars.{name}", case.vars.get(name)) for name in _SOURCE_VARS),
         ("retrieval_context", case.retrieval_context),
         ("context", case.context),

@@ -31,6 +31,10 @@ class CheckKeywords(TypedDict, total=False):
         vars: variables for templates in the assertion.
         grader: who judges, where the assertion does not say so: "openai:gpt-4.1".
         samples: how often a judge is asked.
+        turns: the conversation that the output ends, [{"role": "user", "content": "..."}, ...].
+        scenario: what it is about.
+        expected_outcome: where it should lead.
+        role: who the assistant is in it.
     """
 
     input: str | None
@@ -41,6 +45,10 @@ class CheckKeywords(TypedDict, total=False):
     vars: Mapping[str, Any] | None
     grader: str | None
     samples: int | None
+    turns: Sequence[Mapping[str, Any]] | None
+    scenario: str | None
+    expected_outcome: str | None
+    role: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ async def acheck(
 
 _session = Session(JudgingOptions())
 
-_FIELDS = ("input", "expected_output", "context", "retrieval_context", "images", "vars")
+_NOT_OF_TEST = ("grader", "samples")
 
 
 def prepare_check(
@@ -134,7 +142,7 @@ def prepare_check(
     if unknown:
         hint = f"there are {', '.join(CheckKeywords.__annotations__)}"
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
-    test = {name: given[name] for name in _FIELDS if given.get(name) is not None}
+    test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
     if "images" in test:
         test["images"] = [written_image(item) for item in given_images(test["images"])]
     # As for a `GEval`, a dimension is held against the input where there is no context.

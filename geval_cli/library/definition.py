@@ -19,7 +19,7 @@ from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
-from geval_cli.records import JsonValue
+from geval_cli.records import JsonValue, Turn
 from geval_cli.runs.judging import judge_problems
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
@@ -29,7 +29,8 @@ from geval_cli.specs.base import JuryRulesSpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.validation import LoadContext, read_spec
+from geval_cli.suite.turns import read_turns, turns_of
+from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 
@@ -126,6 +127,15 @@ def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | Cli
 
 def _new_reading() -> LoadContext:
     return LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}))
+
+
+def read_turns_of_case(written: list[JsonValue], problems: list[Problem]) -> tuple[Turn, ...]:
+    """Return the turns of a test case, with a problem for each mistake in them."""
+    reading, place = _new_reading(), SourcePath.nowhere()
+    fields = Fields("a test case", place, {"turns": written}, {"turns": "turns"})
+    read_turns(fields, reading)
+    problems += reading.problems
+    return turns_of(fields.values.get("turns"))
 
 
 def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:

@@ -9,19 +9,29 @@ from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import ApiError, ConfigError, GevalError, MissingParamsError, ProviderError, UsageError
+from geval_cli.errors import (
+    ApiError,
+    ConfigError,
+    GevalError,
+    MissingParamsError,
+    Problem,
+    ProviderError,
+    UsageError,
+)
+from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
-from geval_cli.judge.source import missing_params
-from geval_cli.library.definition import Jury
-from geval_cli.library.records import Result, TestCase, given_images, written_image
+from geval_cli.judge.source import as_text, missing_params
+from geval_cli.library.definition import Jury, read_turns_of_case
+from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images, written_image
 from geval_cli.providers.registry import sees_images
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import JsonValue, Status
+from geval_cli.records import JsonValue, Status, Turn
 from geval_cli.runs.judging import Judges
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.images import ConfigImages, Image, too_many
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.suite.turns import output_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +153,47 @@ def _images_of(case: TestCase, evaluation: Evaluation) -> list[Image]:
 
 
 def _judged_case(case: TestCase, images: tuple[str, ...]) -> JudgedCase:
+    turns = _turns(case)
     return JudgedCase(
         images=images,
-        actual_output=case.actual_output,
-        input=case.input,
+        actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
+        input=case.input or last_words(turns),
         expected_output=case.expected_output,
         context=_texts(case.context),
         retrieval_context=_texts(case.retrieval_context),
         rendered_prompt=case.input,  # the source of a dimension, when there is no context
+        turns=turns or None,
+        scenario=case.scenario,
+        expected_outcome=case.expected_outcome,
+        role=case.role,
     )
+
+
+def _turns(case: TestCase) -> tuple[Turn, ...]:
+    """Return the conversation of a case, its output at the end; empty for a case without turns.
+
+    Raises:
+        UsageError: what is wrong with it, or that there is neither a conversation nor an output.
+    """
+    has_output = case.actual_output is not NO_OUTPUT
+    if not case.turns:
+        if not has_output:
+            raise UsageError("a test case needs `actual_output`, or `turns` that end with an answer")
+        return ()
+    problems: list[Problem] = []
+    turns = read_turns_of_case([dict(turn) for turn in case.turns], problems)
+    if problems:
+        raise UsageError.of("the test case is not valid", problems)
+    is_whole = turns[-1].role == ASSISTANT
+    if is_whole and has_output:
+        raise UsageError(
+            "a test case whose `turns` end with an answer has no `actual_output`: the answer is it"
+        )
+    if not is_whole and not has_output:
+        raise UsageError(
+            "nobody answers the last of the `turns`", hint="add the answer, or give `actual_output`"
+        )
+    return turns if is_whole else (*turns, Turn(ASSISTANT, as_text(case.actual_output)))
 
 
 def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
@@ -192,6 +234,8 @@ def _metadata(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     found["score_range"] = tuple(detail["score_range"])
     if detail.get("source_from") == "prompt":
         found["source_from"] = "input"
+    if "answers" in detail:
+        found["answers"] = [_metadata(answer) for answer in detail["answers"]]
     if "parts" in detail:
         found["parts"] = [_metadata(part) for part in detail["parts"]]
     return found

@@ -53,6 +53,8 @@ class GEval:
         checklist: what the output is to have, instead of criteria: texts, or {"item": ..., "weight": 2,
             "required": True}; the score is the weighted share that is met.
         joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
+        over: of a case with turns, "conversation" rates all of it at once, "answers" each answer; then the mean counts.
+        window: with over="answers", how many turns the judge sees, the answer among them; 5 if None.
 
     Raises:
         UsageError: naming everything that is wrong with the arguments. What is only doubtful is warned about.
@@ -76,6 +78,8 @@ class GEval:
     joint: Sequence[str] = ()
     cache: bool = False
     checklist: Sequence[str | Mapping[str, Any]] | None = None
+    over: Literal["conversation", "answers"] | None = None
+    window: int | None = None
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)

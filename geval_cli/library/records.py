@@ -9,6 +9,16 @@ if TYPE_CHECKING:
     from geval_cli.gateway.budget import Budget
 
 
+class _NoOutput:
+    """Stands where a test case has no output of its own."""
+
+    def __repr__(self) -> str:
+        return "no output"
+
+
+NO_OUTPUT = _NoOutput()
+
+
 @dataclass(frozen=True, slots=True)
 class TestCase:
     """One output to judge, and what it is judged against.
@@ -20,15 +30,24 @@ class TestCase:
         context: what is true about the matter: a text or several.
         retrieval_context: what a search found for the input: a text or several.
         images: what the judge is to see beside the texts: paths, data URLs, or the bytes of images.
+        turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output` the last is the
+            assistant's; with it, the output follows them.
+        scenario: what the conversation is about.
+        expected_outcome: where it should lead.
+        role: who the assistant is.
     """
 
     __test__ = False  # not a pytest class
 
-    input: str | None
-    actual_output: Any
+    input: str | None = None
+    actual_output: Any = NO_OUTPUT
     expected_output: str | None = None
     context: str | Sequence[str] | None = None
     retrieval_context: str | Sequence[str] | None = None
+    turns: Sequence[Mapping[str, Any]] = ()
+    scenario: str | None = None
+    expected_outcome: str | None = None
+    role: str | None = None
     images: Sequence[str | Path | bytes] = ()
 
 

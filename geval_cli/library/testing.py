@@ -22,7 +22,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
 from geval_cli.library.evaluation import evaluate_case
 from geval_cli.library.metric import GEval
-from geval_cli.library.records import JudgingOptions, Result, TestCase
+from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
 from geval_cli.library.session import Session
 from geval_cli.library.verdict_report import FellShortError, assertion_lines, output_lines
 from geval_cli.numbers import format_cost
@@ -144,8 +144,8 @@ class GevalFixture:
         Args:
             output: text, or data as JSON would have it.
             assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`. None: a g-eval.
-            **given: of the test case: input, expected_output, context, retrieval_context, vars; who judges: grader,
-                samples; and keys of the assertion: criteria, dimension, evaluation_steps, rubric, threshold, ...
+            **given: of the test case: input, expected_output, context, retrieval_context, turns, vars; who judges:
+                grader, samples; and keys of the assertion: criteria, dimension, evaluation_steps, rubric, ...
 
         Raises:
             FellShortError: it does not pass.
@@ -240,9 +240,8 @@ class GevalFixture:
     def _recorded_case(self, case: Any) -> "contextlib.AbstractContextManager[_Record]":
         if not isinstance(case, TestCase):
             return self._recorded(None, {})
-        return self._recorded(
-            case.actual_output, {"input": case.input, "expected_output": case.expected_output}
-        )
+        output = None if case.actual_output is NO_OUTPUT else case.actual_output
+        return self._recorded(output, {"input": case.input, "expected_output": case.expected_output})
 
     @contextlib.contextmanager
     def _recorded(self, output: Any, given: Mapping[str, Any]) -> Iterator["_Record"]:

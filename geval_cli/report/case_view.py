@@ -15,7 +15,7 @@ from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue,
 from geval_cli.report.checklist import checklist_items
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, format_percentage, plural
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, case_number, case_title, output_text
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     PROBLEMS,
@@ -33,6 +33,7 @@ _CRITERIA_WIDTH = 300
 _TOLD = frozenset(
     {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
     | {"evaluation_steps", "reason", "parts", "requested", "valid", CHECKLIST}
+    | {"answers", "min", "over", "window"}
 )
 """The keys of `detail` that have words of their own."""
 
@@ -129,7 +130,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     def facts(self) -> list[tuple[str, str]]:
         """Label and text of each thing that is known about the rating."""
-        facts = [("rating", self._rating()), ("spread", self._distribution())]
+        facts = [("rating", self._rating()), ("answers", self._answers()), ("spread", self._distribution())]
         known = {**self.detail, "error": _message_of(self.detail.get("error"))}
         for label, key in (
             ("judge", "judge"),
@@ -158,6 +159,8 @@ class JudgeVerdict(Struct, frozen=True):
         rating = self.detail.get("rating")
         bounds = self.detail.get("score_range")
         estimator = self._estimator()
+        if self._answers():
+            estimator = f"mean of the answers, {estimator}"
         if not _is_number(rating):
             return f"none ({estimator})" if estimator else ""
         text = _short(float(rating))
@@ -178,6 +181,12 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "single":
             return "single rating"
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
+
+    def _answers(self) -> str:
+        """Return `1.00, 0.40, 0.70`: the scores of the answers of a conversation, where each was rated."""
+        answers = self.detail.get("answers")
+        found = [item.get("score") for item in answers or () if isinstance(item, Mapping)]
+        return ", ".join(format_score(score) for score in found if _is_number(score))
 
     def _distribution(self) -> str:
         """`3: 50%, 2: 40%, 1: 5%`: the likeliest ratings in the order of the scale."""
@@ -300,9 +309,9 @@ class CasePrinter:
             self._print_same(entry)
         if self._shown.has_inputs:
             self._print_inputs(result)
-        if result.output is not None:
-            lines = clipped_lines(value_text(result.output), **self._shown.output._asdict())
-            self._print_block("output", lines or ["(empty)"], indent=3)
+        if result.output is not None or result.turns:
+            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
+            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
         self._print_end(result.finish_reason)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.report import RunReport, assertion_name
+from geval_cli.report.report import RunReport, assertion_name, output_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
@@ -41,7 +41,8 @@ _FIXED_COLUMNS = (
 class CsvFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    Columns: the fixed ones, then `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs.
+    Columns: the fixed ones, then `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs,
+    and `conversation` where there is one.
     Texts that a spreadsheet would take for a formula begin with an apostrophe.
     """
 
@@ -67,11 +68,13 @@ class _Names(Struct):
     metrics: dict[str, None] = field(default_factory=dict)
     variables: dict[str, None] = field(default_factory=dict)
     metadata: dict[str, None] = field(default_factory=dict)
+    has_turns: bool = False
 
     def add(self, result: CaseResult) -> None:
         self.metrics.update(dict.fromkeys(result.named_scores))
         self.variables.update(dict.fromkeys(result.vars))
         self.metadata.update(dict.fromkeys(result.metadata))
+        self.has_turns = self.has_turns or bool(result.turns)
 
     def header(self) -> list[str]:
         return [
@@ -79,6 +82,7 @@ class _Names(Struct):
             *(f"score {name}" for name in self.metrics),
             *(f"var {name}" for name in self.variables),
             *(f"metadata {name}" for name in self.metadata),
+            *(["conversation"] if self.has_turns else []),
         ]
 
 
@@ -109,6 +113,8 @@ def _row(result: CaseResult, names: _Names) -> Iterator[str]:
     yield from (
         value_text(result.metadata[name]) if name in result.metadata else "" for name in names.metadata
     )
+    if names.has_turns:
+        yield output_text(result) if result.turns else ""
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:

@@ -41,7 +41,14 @@ from geval_cli.report.columns import (
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
+from geval_cli.report.report import (
+    RunReport,
+    assertion_name,
+    case_number,
+    case_title,
+    output_text,
+    score_text,
+)
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
@@ -50,7 +57,6 @@ from geval_cli.report.sanitize import (
     markdown_table,
     one_line,
     sanitize,
-    value_text,
 )
 from geval_cli.report.verdict import (
     DERIVED_HEADER,
@@ -319,8 +325,8 @@ def _case(result: CaseResult, report: RunReport) -> str:
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
     lines.extend(_assertion_lines(result.assertions))
-    if result.output is not None:
-        lines.append(_block(value_text(result.output)))
+    if result.output is not None or result.turns:
+        lines.append(_block(output_text(result)))
     return "\n".join(lines) + "\n"
 
 

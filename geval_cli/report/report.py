@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
+from geval_cli.judge.conversation import USER, said
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, RunSummary
 from geval_cli.report.sanitize import one_line, sanitize, value_text
@@ -64,8 +65,17 @@ def score_text(item: AssertionResult) -> str:
     return format_comparison(item.score, item.threshold)
 
 
+def output_text(result: CaseResult) -> str:
+    """Return what a case brought, for files: the conversation turn by turn, or the output; empty for neither."""
+    if result.turns:
+        return "\n".join(f"{turn.role}: {said(turn)}" for turn in result.turns)
+    return "" if result.output is None else value_text(result.output)
+
+
 def case_title(result: CaseResult, width: int) -> str:
-    """Return a test's title on one line: its description, else its vars in short, else its prompt."""
+    """Return a test's title on one line: its description, its vars in short, what its user says, else its prompt."""
+    if not result.description and not result.vars and result.turns:
+        return one_line(" / ".join(turn.content for turn in result.turns if turn.role == USER), width)
     if result.description or not result.vars:
         return one_line(result.description or result.prompt.rendered, width)
     pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())

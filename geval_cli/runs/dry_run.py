@@ -136,7 +136,9 @@ class _Judgement(Struct):
             is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
         if request.purpose is Purpose.STEPS:
             return ""
-        return _AFTER_STAND_IN[request.purpose] if is_made_up else _AFTER_CODE if self.is_after_code else ""
+        # Ratings of other answers of a conversation hang on none before them.
+        made_up = _AFTER_STAND_IN.get(request.purpose, "") if is_made_up else ""
+        return made_up or (_AFTER_CODE if self.is_after_code else "")
 
     def stand_in(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """Return an answer in the place of a judge's, where more is asked about it: steps, claims, a form's ratings.

@@ -1,6 +1,7 @@
 """Stored outputs that are judged again: which case of an earlier run belongs to which job, and what is judged of it."""
 
 import hashlib
+import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -14,9 +15,10 @@ from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
+from geval_cli.judge.conversation import USER
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
-from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn
 from geval_cli.report.matching import same_labels
 from geval_cli.source.images import without_image_data
 from geval_cli.source.problems import did_you_mean
@@ -254,7 +256,8 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         if is_same:
             steps.note(case.assertions)
         if not is_same and case.repeat_index == 0:
-            rendered = None if plan.is_serial else case.prompt.rendered
+            asked = _said_by_user(case.turns) or case.prompt.rendered
+            rendered = None if plan.is_serial else asked
             index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
             index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
     tests = None if is_same else _matched_tests(plan, columns, index, templates)
@@ -317,12 +320,21 @@ def _keys_of_test(
         rendered = None
         if not plan.is_serial:
             try:
-                rendered = render_prompt(prompt, seen_by_templates(test, templates), templates).text
+                rendered = _said_by_user(test.turns)
+                rendered = (
+                    rendered or render_prompt(prompt, seen_by_templates(test, templates), templates).text
+                )
             except GevalError:
                 continue  # told by the check
-        generates = plan.answering(test, provider).id != NO_PROVIDER.id
+        generates = plan.answering(test, provider).id != NO_PROVIDER.id and not test.ends_with_answer
         own = None if generates else test.output if test.has_output else test.vars.get("output")
         yield _key(columns[number], test.vars, rendered, own)
+
+
+def _said_by_user(turns: Iterable[Turn]) -> str:
+    """Return what a conversation is known by, whatever was answered; empty for a test without turns."""
+    words = [turn.content for turn in turns if turn.role == USER]
+    return json.dumps(words) if words else ""
 
 
 def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:

@@ -24,6 +24,7 @@ from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
+from geval_cli.runs.true_figures import read_suite_labels
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
@@ -80,6 +81,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if not opened.problems:
         refused += judged.problems() if judged else ()
         refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
+    labels, of_labels = read_suite_labels(suite)
+    refused += of_labels
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
         found = calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
@@ -108,6 +111,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         judges=_distinct_judges(suite, checked),
         stored=stored,
         lock=lock,
+        labels=labels,
     )
 
 

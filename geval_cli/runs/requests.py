@@ -12,6 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
+from geval_cli.labels.file import LabelFile
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
@@ -141,7 +142,8 @@ class PreparedRun(Struct, frozen=True):
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
     `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
-    at, over TCP; None for any. `judges` are those of `asked` that judge.
+    at, over TCP; None for any. `judges` are those of `asked` that judge. `labels` are people's, for gates
+    on true figures.
     """
 
     request: RunRequest
@@ -158,6 +160,7 @@ class PreparedRun(Struct, frozen=True):
     judges: tuple[ProviderSpec, ...] = ()
     stored: StoredOutputs | None = None
     lock: LockFile | None = None
+    labels: LabelFile | None = None
 
     @property
     def locked_steps(self) -> LockedSteps:

@@ -5,7 +5,7 @@ Runs use it, so nothing here needs a library. How it is found from labels is in 
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -158,3 +158,24 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
         return here.p
     before = blocks[place - 1]
     return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)
+
+
+def rising_blocks(points: Iterable[tuple[float, bool]]) -> tuple[Block, ...]:
+    """Return the rising steps that are nearest to (score, good) pairs, by pooling adjacent violators.
+
+    Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
+    """
+    goods: dict[float, list[bool]] = {}
+    for score, is_good in points:
+        goods.setdefault(score, []).append(is_good)
+    blocks: list[Block] = []
+    for score, verdicts in sorted(goods.items()):
+        blocks.append(Block(score, score, sum(verdicts) / len(verdicts), len(verdicts)))
+        while len(blocks) > 1 and blocks[-1].p <= blocks[-2].p:
+            blocks[-2:] = [_pooled(blocks[-2], blocks[-1])]
+    return tuple(blocks)
+
+
+def _pooled(before: Block, later: Block) -> Block:
+    n = before.n + later.n
+    return Block(before.low, later.high, (before.p * before.n + later.p * later.n) / n, n)

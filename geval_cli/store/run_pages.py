@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from geval_cli.errors import StoreError
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     CaseResult,
+    JsonValue,
+    MetricSummary,
     RunRecord,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -35,16 +39,22 @@ class ResultFilter(Struct, frozen=True):
         status: of the case; with a `metric`, of an assertion of that metric.
         metric: only results that have it; sorting by score then goes by its score.
         text: stands in the description, a variable, the prompt or the output; upper and lower case are equal.
+        column: only results of this column.
+        low: only results with a score from here on: of the `metric` if there is one, else of the case.
+        high: only results with a score below this; 1 takes in a score of 1, where the scale of scores ends.
     """
 
     status: Status | None = None
     metric: str | None = None
     text: str = ""
+    column: int | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def is_active(self) -> bool:
         """Return whether the filter leaves anything out."""
-        return self.status is not None or self.metric is not None or bool(self.text)
+        return self != ResultFilter()
 
 
 class ResultRow(Struct, frozen=True):
@@ -76,6 +86,32 @@ class StoredVerdict(Struct, frozen=True):
     named_scores: Mapping[str, float] = field(default_factory=dict)
 
 
+class ScoredAssertion(Struct, frozen=True):
+    """The type, metric and threshold of one assertion's result, and of the members of a set."""
+
+    type: str
+    metric: str | None = None
+    threshold: float | None = None
+    assertions: tuple["ScoredAssertion", ...] = ()
+
+
+class ScoredResult(Struct, frozen=True):
+    """The scores of one result, without its texts: many times quicker to read than all of it."""
+
+    test_index: int
+    repeat_index: int
+    column: int
+    status: Status
+    score: float | None
+    description: str | None = None
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    named_scores: Mapping[str, float] = field(default_factory=dict)
+    assertions: tuple[ScoredAssertion, ...] = ()
+
+
+_SCORED_DECODER = msgspec.json.Decoder(ScoredResult)
+
+
 class RunChoice(Struct, frozen=True):
     """A choice among runs; what is None or empty chooses all.
 
@@ -102,7 +138,13 @@ class RunOutline(Struct, frozen=True):
 
 
 class RunPoint(Struct, frozen=True):
-    """One finished run in the history of its config."""
+    """One run with a summary in the history of its config.
+
+    Attributes:
+        is_partial: it did not run to its end.
+        pass_interval: the 95 % interval of the pass rate.
+        metrics: over all its cases.
+    """
 
     run_id: str
     config_path: str
@@ -110,6 +152,9 @@ class RunPoint(Struct, frozen=True):
     passed: int
     failed: int
     errored: int
+    is_partial: bool = False
+    pass_interval: tuple[float, float] | None = None
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
 
     @property
     def pass_rate(self) -> float | None:
@@ -130,7 +175,8 @@ _WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
 _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{0} AND value = :value{0})"
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
-           json_extract(summary, '$.errored')
+           json_extract(summary, '$.errored'), status, json_extract(summary, '$.pass_interval'),
+           json_extract(summary, '$.metrics')
     FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
@@ -173,6 +219,10 @@ _HAS_TEXT = """
      OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text))
      OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text)))
 """
+_HAS_COLUMN = "column_index = :column"
+# What is a round score but for dust counts as that score, as in the histograms that lead here.
+_HAS_SCORE_FROM = "{score} >= :low - 1e-10"
+_HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
 _METRIC_SCORE = "(SELECT value FROM json_each(named(result), '$.named_scores') WHERE key = :metric)"
 _ORDERS = {
@@ -210,7 +260,7 @@ class RunPages(Struct, frozen=True):
     def history(self, limit: int) -> list[RunPoint]:
         """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
-            return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
+            return [_point(row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
@@ -268,6 +318,16 @@ class RunPages(Struct, frozen=True):
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
 
+    def scored(self, run_id: str) -> Iterator[ScoredResult | CaseResult]:
+        """Yield the scores of every result of a run by test, repeat and column; none is kept."""
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
+                try:
+                    yield _SCORED_DECODER.decode(reader.text(text))
+                except msgspec.DecodeError:  # written by another version
+                    yield reader.read(text)
+
     def _outline(
         self, connection: sqlite3.Connection, record: str, summary: str | None, config_file: str | None
     ) -> RunOutline:
@@ -306,21 +366,30 @@ def _run_query(chosen: RunChoice) -> tuple[str, dict[str, str | int | None]]:
     return " AND ".join(conditions), values
 
 
-def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | None]]:
+def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | float | None]]:
     """Return the SQL for (test, repeat, matching columns) of the chosen rows, and its values."""
-    conditions = ["run_id = :run"]
-    if wanted.metric is not None:
-        conditions.append(_HAS_METRIC)
-    elif wanted.status is not None:
-        conditions.append(_HAS_STATUS)
-    if wanted.text:
-        conditions.append(_HAS_TEXT)
-    order = _ORDERS[sort].format(score=_CASE_SCORE if wanted.metric is None else _METRIC_SCORE)
+    score = _CASE_SCORE if wanted.metric is None else _METRIC_SCORE
+    conditions = {
+        _HAS_METRIC: wanted.metric is not None,
+        _HAS_STATUS: wanted.metric is None and wanted.status is not None,
+        _HAS_TEXT: bool(wanted.text),
+        _HAS_COLUMN: wanted.column is not None,
+        _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
+        _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
+    }
+    chosen = ["run_id = :run", *(condition for condition, is_wanted in conditions.items() if is_wanted)]
     statement = f"""
         SELECT test_index, repeat_index, json_group_array(column_index) FROM results
-        WHERE {" AND ".join(conditions)} GROUP BY test_index, repeat_index ORDER BY {order}
+        WHERE {" AND ".join(chosen)} GROUP BY test_index, repeat_index ORDER BY {_ORDERS[sort].format(score=score)}
     """
-    return statement, {"status": wanted.status, "metric": wanted.metric, "text": wanted.text.casefold()}
+    return statement, {
+        "status": wanted.status,
+        "metric": wanted.metric,
+        "text": wanted.text.casefold(),
+        "column": wanted.column,
+        "low": wanted.low,
+        "high": wanted.high,
+    }
 
 
 def _row(connection: sqlite3.Connection, run_id: str, key: tuple[int, int, str]) -> ResultRow:
@@ -362,6 +431,21 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
         description=description,
         vars=variables,
         named_scores=json.loads(named_scores),
+    )
+
+
+def _point(row: tuple[Any, ...]) -> RunPoint:
+    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics = row
+    return RunPoint(
+        run_id,
+        config_path,
+        started_at,
+        passed=passed,
+        failed=failed,
+        errored=errored,
+        is_partial=status != RunStatus.COMPLETED,
+        pass_interval=msgspec.json.decode(interval or "null", type=tuple[float, float] | None),
+        metrics=msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary]),
     )
 
 

@@ -126,6 +126,7 @@ def _content(
         "tests": tests,
         "options": serialize(suite.options),
         "calibration": raw.get("calibration"),
+        "labels": raw.get("labels"),
     }
     spelled = {"default_test": "defaultTest"}
     given = {spelled.get(key, key) for key in raw}

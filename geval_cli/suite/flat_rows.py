@@ -19,13 +19,16 @@ from geval_cli.suite.tables import CellPositions, TableRow, uneven_problem
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
 
-_KEYS = frozenset(spellings(TestSpec))
+_VARIABLES_OF_OLD = frozenset({"scenario", "expected_outcome", "expectedOutcome", "role"})
+"""Keys of a test that columns of tables name variables by; judges of conversations read them there, too."""
+_KEYS = frozenset(spellings(TestSpec)) - _VARIABLES_OF_OLD
 _BELOW = frozenset({"vars", "metadata", "options"})
 """Keys of a test whose own keys have a column each: `metadata.area`."""
 _ASSERTIONS = ("assert", "assertions")
 _WORDS = frozenset({"content", "desc", "expected", "meta", "option", "var"})
 """Names that people give to variables, though each is nearly a key of a test."""
 _MAPPINGS = frozenset({"metadata", "options", "vars"})
+_LISTS = frozenset({"turns"})
 _FOREIGN = {
     "__expected": "call it `assert.TYPE`, for example `assert.icontains`, and write only the value into it",
     "__description": "call it `description`",
@@ -258,7 +261,7 @@ class TableReader:
         key = str(path[0])
         if key == "threshold":
             return self._number(text, name, place)
-        if len(path) == 1 and key in (*_ASSERTIONS, *_MAPPINGS):
+        if len(path) == 1 and key in (*_ASSERTIONS, *_MAPPINGS, *_LISTS):
             return self._data(text, name, place)
         if key == "options":
             return _scalar(text)
@@ -281,11 +284,10 @@ class TableReader:
             return read_json(text, "").value
         except ConfigError as error:
             why = error.problems[0].message
-            hint = (
-                "write a list of assertions"
-                if "assert" in str(self._flat.path_of(name, place))
-                else "write a mapping"
-            )
+            key = str((self._flat.path_of(name, place) or ("",))[0])
+            hint = "write a mapping"
+            if key in _LISTS or key in _ASSERTIONS:
+                hint = f"write a list of {key if key in _LISTS else 'assertions'}"
             message = f"a cell of `{name}` must be JSON: {why}"
             self._reading.report(message, place.value(name), f"{hint}, as JSON")
             return None

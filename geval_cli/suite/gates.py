@@ -25,8 +25,8 @@ class Statistic(StrEnum):
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
     milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of cases; `pass_rate.delta`
-    that of the share that passed.
-    milliseconds. `borderline` is the share of outputs that a calibrated judge is not sure of.
+    that of the share that passed. `borderline` is the share of outputs that a calibrated judge is not sure of.
+    `true_mean` and `true_pass_rate` are what people would say of all outputs, estimated from labels of some.
     """
 
     MEAN = "mean"
@@ -42,23 +42,33 @@ class Statistic(StrEnum):
     LATENCY_P99 = "latency.p99"
     DELTA = "delta"
     PASS_RATE_DELTA = "pass_rate.delta"
+    TRUE_MEAN = "true_mean"
+    TRUE_PASS_RATE = "true_pass_rate"
 
 
 DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA})
 """The statistics that need a baseline."""
+TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE})
+"""The statistics that need people's labels, and are of a metric."""
 _OF_METRICS = {
     "mean": Statistic.MEAN,
     "pass_rate": Statistic.PASS_RATE,
     "errors": Statistic.ERRORS,
     "delta": Statistic.DELTA,
     "borderline": Statistic.BORDERLINE,
+    "true_mean": Statistic.TRUE_MEAN,
+    "true_pass_rate": Statistic.TRUE_PASS_RATE,
 }
 _OF_RUNS = {
-    **{item.value: item for item in Statistic if item not in {Statistic.MEAN, Statistic.DELTA}},
+    **{
+        item.value: item for item in Statistic if item not in {Statistic.MEAN, Statistic.DELTA, *TRUE_FIGURES}
+    },
     "score.mean": Statistic.MEAN,
     "score.delta": Statistic.DELTA,
 }
-_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS})
+_SHARES = frozenset(
+    {Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS, *TRUE_FIGURES}
+)
 _GATE = compile_later(
     r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
@@ -97,6 +107,11 @@ class Gate:
     def needs_baseline(self) -> bool:
         """Return whether it is about a difference from the baseline."""
         return self.statistic in DELTAS
+
+    @property
+    def needs_labels(self) -> bool:
+        """Return whether it is about what people would say of all outputs."""
+        return self.statistic in TRUE_FIGURES
 
     def holds(self, value: float) -> bool:
         """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
@@ -159,6 +174,8 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         known = [*_OF_RUNS, *(f"METRIC.{name}" for name in _OF_METRICS)]
         near = did_you_mean(subject, _OF_RUNS)
         hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known)}"
+        if subject in TRUE_FIGURES:
+            hint = f"name the metric that people labelled: `METRIC.{subject}`"
         return Problem(f"nothing is called `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)

@@ -27,6 +27,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
+from geval_cli.specs.conversation import TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric
@@ -108,6 +109,7 @@ def _test_forms() -> dict[str, JsonSchema]:
         "evaluation_schema": _reference("jsonSchema"),
         "images": {"anyOf": [image, _list_of(image, at_least=1)]},
         "provider": _reference("provider"),
+        "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),
     }
 
 

@@ -16,6 +16,7 @@ from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import (
+    FILE_PREFIX,
     SourceFiles,
     parse_document,
     read_document,
@@ -33,7 +34,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, NamedLabels, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.test_files import read_rows
 from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
@@ -242,6 +243,7 @@ def read_suite(
         access=reading.files.access,
         baseline=_baseline(rest, fields),
         calibrations=calibrations,
+        labels=_labels(rest, fields, path.parent),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -311,9 +313,15 @@ def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
     return BaselineName(rest.baseline, fields.child("baseline"))
 
 
+def _labels(rest: SuiteSpec | None, fields: Fields, folder: Path) -> NamedLabels | None:
+    if rest is None or rest.labels is None:
+        return None
+    return NamedLabels(folder / rest.labels.removeprefix(FILE_PREFIX), fields.child("labels"))
+
+
 def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
     """Return the keys that need no reader of their own, if they are right."""
-    names = ("description", "dialect", "schema_uri", "baseline", _TAGS)
+    names = ("description", "dialect", "schema_uri", "baseline", "labels", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
     return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)

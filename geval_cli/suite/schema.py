@@ -14,6 +14,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     WrittenSchema,
 )
+from geval_cli.specs.conversation import TurnSpec
 
 
 class TestSpec(Spec):
@@ -45,6 +46,17 @@ class TestSpec(Spec):
     images: tuple[str, ...] | None = Field(
         None, description="Images that model and judge see: file:// (png, jpeg, gif, webp) or data URLs."
     )
+    turns: tuple[TurnSpec, ...] | None = Field(
+        None,
+        description="A conversation: [{role, content}, ...] that was held, or [{user: ...}, ...] that is played.",
+    )
+    scenario: str | None = Field(None, description="What a conversation is about, for its judge.")
+    expected_outcome: str | None = Field(
+        None,
+        validation_alias=AliasChoices("expected_outcome", "expectedOutcome"),
+        description="Where a conversation should lead, for its judge.",
+    )
+    role: str | None = Field(None, description="Who the assistant is in a conversation, for its judge.")
     evaluation_schema: WrittenSchema | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),
@@ -134,6 +146,11 @@ class SuiteSpec(Spec):
     calibration: str | None = Field(
         None,
         description="A file of `geval calibrate`: results get P(pass), and `threshold: calibrated` has its number.",
+    )
+    labels: str | None = Field(
+        None,
+        min_length=1,
+        description="A file of people's labels of some of the outputs, for gates on METRIC.true_pass_rate.",
     )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."

@@ -42,6 +42,13 @@ class BaselineName(msgspec.Struct, frozen=True):
     place: SourcePath
 
 
+class NamedLabels(msgspec.Struct, frozen=True):
+    """The `labels` of a config: the path of a file of people's labels; `place` is where it stands."""
+
+    path: Path
+    place: SourcePath
+
+
 class SuiteOverrides(msgspec.Struct, frozen=True):
     """The command line's options for the suite itself. `vars` win over every test's own variables."""
 
@@ -66,6 +73,7 @@ class Suite:
         tags: of its runs.
         baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
         calibrations: what scores of its metrics mean by people's labels.
+        labels: people's labels of some outputs, for gates on true figures.
     """
 
     path: Path
@@ -88,6 +96,7 @@ class Suite:
     tags: Mapping[str, str] = field(default_factory=dict)
     baseline: BaselineName | None = None
     calibrations: Calibrations = field(default_factory=lambda: Calibrations({}), compare=False)
+    labels: NamedLabels | None = None
 
 
 def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from geval_cli.assertions.base import TestCase
 from geval_cli.errors import ConfigError, Location
+from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
@@ -22,9 +23,12 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
+from geval_cli.suite.turns import are_played, output_of, read_turns, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
-_TEXT_FIELDS = ("input", "output", "expected_output", "context", "retrieval_context")
+_TEXT_FIELDS = (
+    "input", "output", "expected_output", "context", "retrieval_context", "scenario", "expected_outcome", "role",
+)  # fmt: skip
 # Without validation, so that the validators of what a config does not have are never built.
 _NO_OPTIONS = TestOptionsSpec.model_construct()
 _NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
@@ -50,6 +54,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
     if fields is None:
         return None
     _load_texts(fields, reading)
+    read_turns(fields, reading)
     read_json_schema("evaluation_schema", fields, reading)
     if "assertions" in fields.values:
         found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
@@ -80,14 +85,17 @@ def merge_test(
     def pick(name: str) -> JsonValue:
         return getattr(test if name in own else below, name)
 
+    written = pick("turns")
+    turns, plays = turns_of(written), are_played(written)
+    answer = output_of(turns[-1]) if turns and not plays and turns[-1].role == ASSISTANT else None
     return TestCase(
         index=index,
         place=test.place,
         description=pick("description"),
         vars={**below.vars, **test.vars, **overrides},
         input=pick("input"),
-        has_output="output" in given,
-        output=pick("output"),
+        has_output="output" in given or answer is not None,
+        output=pick("output") if answer is None else answer,
         expected_output=pick("expected_output"),
         context=pick("context"),
         retrieval_context=pick("retrieval_context"),
@@ -101,6 +109,11 @@ def merge_test(
         evaluation_schema=pick("evaluation_schema"),
         evaluation_parsing=pick("evaluation_parsing"),
         schema_place=_schema_place(test, below),
+        turns=turns,
+        plays_turns=plays,
+        scenario=pick("scenario"),
+        expected_outcome=pick("expected_outcome"),
+        role=pick("role"),
     )
 
 

@@ -67,6 +67,9 @@ _OF_PROVIDERS = frozenset(
     {"model", "models", "temperature", "max_tokens", "maxTokens", "base_url", "apiKey", "api_key_env"}
 )
 
+_MEANT = {"expected": "expected_output"}
+"""Keys that begin several others, and which of these people mean."""
+
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
 
 
@@ -182,7 +185,7 @@ def read_fields(
         if entry is None and reading.rules.skips_null and name not in nullable:
             continue
         if name is None:
-            near = did_you_mean(key, known)
+            near = did_you_mean(key, known) or next(iter({_MEANT.get(key)} & known.keys()), None)
             unknown = _unknown_key(key, near, model, place.key(key), what)
             reading.problems.append(replace(unknown, severity=reading.rules.unknown_keys))
             if near is not None and reading.rules.unknown_keys is Severity.ERROR:

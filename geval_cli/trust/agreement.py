@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
+from geval_cli.labels.file import GOOD_AT, LabelFile, Scale
+from geval_cli.labels.matching import inexact_note
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
@@ -38,8 +40,6 @@ from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, Peop
 from geval_cli.trust.gates import Gate, GateOutcome
 from geval_cli.trust.juries import JuryAgreement, jury_agreement, jury_scores
 from geval_cli.trust.labelling import labels_kept_for
-from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
-from geval_cli.trust.matching import inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 _ROUNDING = 1e-9

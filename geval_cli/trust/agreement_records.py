@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from geval_cli.labels.file import Scale
 from geval_cli.statistics.agreement import AltTest, Confusion
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.juries import JuryAgreement
-from geval_cli.trust.labels import Scale
 
 
 class Level(Struct, frozen=True):

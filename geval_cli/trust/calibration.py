@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import CriterionKey
 from geval_cli.assertions.calibrated import CALIBRATED, other_parts
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.labels.file import LabelFile
+from geval_cli.labels.matching import Match, inexact_note
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
@@ -35,8 +37,6 @@ from geval_cli.statistics.calibration_fit import (
 from geval_cli.statistics.correlation import Mask, Numbers
 from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions, Candidate, MetricCalibration
 from geval_cli.trust.juries import JuryScores, jury_agreement, jury_scores
-from geval_cli.trust.labels import LabelFile
-from geval_cli.trust.matching import Match, inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 MIN_LABELS = 10

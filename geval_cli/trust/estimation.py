@@ -12,17 +12,18 @@ from typing import Literal
 from msgspec import Struct, to_builtins
 
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.labels.figures import ScoredOutput, scored_outputs, threshold_of, true_figures
+from geval_cli.labels.file import LabelFile
+from geval_cli.labels.matching import JudgedItem, judged_items, match_labels, scores_of
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
-from geval_cli.statistics.estimate import ErrorRates, Inference, Item, infer_mean, infer_rate, rogan_gladen
+from geval_cli.statistics.estimate import ErrorRates, Inference, rogan_gladen
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 from geval_cli.trust.documents import Document, Section, Table, estimate_cells, gate_sections
 from geval_cli.trust.draws import DRAW_COLUMN, draw, draw_name
 from geval_cli.trust.gates import Gate, GateOutcome
-from geval_cli.trust.labels import LabelFile
-from geval_cli.trust.matching import JudgedItem, judged_items, match_labels, scores_of
 from geval_cli.trust.pairs import read_given
 
 Method = Literal["ppi", "rogan-gladen"]
@@ -131,12 +132,15 @@ def estimate(
         found = match_labels(
             given.labels, judged_items(results()), run_id=run_id, allow_unmatched=allow_unmatched
         )
-        marks = {(match.item.id, match.label.metric): match.label.human for match in found.matches}
+        marks: dict[str, dict[str, float]] = {}
+        for match in found.matches:
+            marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
         metrics = _chosen([match.label.metric for match in found.matches], options.only)
         is_drawn = all(DRAW_COLUMN in match.label.columns for match in found.matches)
         notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=given.unlabelled))
         estimates = tuple(
-            _by_inference(metric, _outputs(metric, results()), marks, options, notes) for metric in metrics
+            _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
+            for metric in metrics
         )
         matched, unmatched = len(found.matches), len(found.unmatched)
     else:
@@ -178,72 +182,35 @@ def _chosen(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-class _Output(Struct, frozen=True):
-    """The judge's score of one output, None where it broke, with the threshold that the run decided by."""
-
-    id: str
-    test: str
-    score: float | None
-    threshold: float | None
-
-
-def _outputs(metric: str, results: Iterable[CaseResult]) -> list[_Output]:
-    return [
-        _Output(item.id, f"test {item.test_index}", item.scores[metric], item.thresholds.get(metric))
-        for item in judged_items(results)
-        if metric in item.scores
-    ]
-
-
-def _threshold(outputs: Sequence[_Output], options: EstimateOptions) -> float:
-    if options.threshold is not None:
-        return options.threshold
-    used = {item.threshold for item in outputs}
-    (only,) = used if len(used) == 1 else (None,)
-    return options.good if only is None else only
+def _outputs(metric: str, results: Iterable[CaseResult]) -> list[ScoredOutput]:
+    return scored_outputs(metric, judged_items(results))
 
 
 def _by_inference(
     metric: str,
-    outputs: Sequence[_Output],
-    marks: Mapping[tuple[str, str], float],
+    outputs: Sequence[ScoredOutput],
+    marks: Mapping[str, float],
     options: EstimateOptions,
     notes: tuple[str, ...],
 ) -> MetricEstimate:
-    threshold = _threshold(outputs, options)
-    scored = [(item, item.score) for item in outputs if item.score is not None]
-    people = [marks.get((item.id, metric)) for item, _ in scored]
-    items = [Item(score, human, item.test) for (item, score), human in zip(scored, people, strict=True)]
-    verdicts = [
-        Item(float(item.judged >= threshold - _DUST), _verdict(item.human, options.good), item.cluster)
-        for item in items
-    ]
-    mean, rate = infer_mean(items), infer_rate(verdicts)
-    labelled = sum(human is not None for human in people)
+    found = true_figures(outputs, marks, good=options.good, threshold=options.threshold)
+    mean, rate = found.mean, found.rate
     return MetricEstimate(
         metric=metric,
         mean=None if mean is None else mean.estimate,
         pass_rate=None if rate is None else rate.estimate,
-        judge_mean=_mean([item.judged for item in items]),
-        judge_pass_rate=_mean([item.judged for item in verdicts]) or 0.0,
+        judge_mean=found.judged_mean,
+        judge_pass_rate=found.judged_rate or 0.0,
         labels_mean=None if mean is None else mean.labels,
         labels_pass_rate=None if rate is None else rate.labels,
         weight_of_mean=None if mean is None else mean.weight,
         weight_of_rate=None if rate is None else rate.weight,
-        threshold=threshold,
-        labelled=labelled,
-        outputs=len(scored),
-        errored=len(outputs) - len(scored),
-        notes=(*_notes(rate, labelled, len(outputs) - len(scored)), *notes),
+        threshold=found.threshold,
+        labelled=found.labelled,
+        outputs=found.outputs,
+        errored=found.errored,
+        notes=(*_notes(rate, found.labelled, found.errored), *notes),
     )
-
-
-def _verdict(human: float | None, good: float) -> float | None:
-    return None if human is None else float(human >= good - _DUST)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str]:
@@ -276,7 +243,7 @@ def _from_elsewhere(
         scored = [(item, item.score) for item in outputs if item.score is not None]
         if not scored:
             raise UsageError(f"no output of the run has a score of `{metric}`", hint="is it the right run?")
-        threshold = _threshold(outputs, options)
+        threshold = threshold_of(outputs, options.good, options.threshold)
         rates = _error_rates(given, metric, threshold, options.good)
         passed = ClusteredMean()
         for item, score in scored:

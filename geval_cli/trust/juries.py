@@ -6,12 +6,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from geval_cli.labels.matching import Vote
 from geval_cli.numbers import fixed
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of
 from geval_cli.statistics.correlation import Mask, Numbers, jackknife, pearson, spearman
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.matching import Vote
 from geval_cli.trust.pairs import Pair
 
 _MOST_R = 0.99

@@ -9,6 +9,16 @@ from msgspec import Struct, field
 from geval_cli.errors import UsageError
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.scoring import passes
+from geval_cli.labels.file import (
+    GOOD_AT,
+    UNIT_SCALE,
+    LabelFile,
+    Scale,
+    labels_from_rows,
+    output_digest,
+    read_labels,
+)
+from geval_cli.labels.matching import JudgedItem, judged_items, match_labels, scores_of
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue
 from geval_cli.report.report import RunReport
@@ -18,16 +28,6 @@ from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 from geval_cli.trust.draws import DRAW_COLUMN, draw
-from geval_cli.trust.labels import (
-    GOOD_AT,
-    UNIT_SCALE,
-    LabelFile,
-    Scale,
-    labels_from_rows,
-    output_digest,
-    read_labels,
-)
-from geval_cli.trust.matching import JudgedItem, judged_items, match_labels, scores_of
 
 _DIGITS = 12
 _EXCERPT = 1000

@@ -6,10 +6,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
+from geval_cli.labels.file import Label, LabelFile, labels_from_rows, read_labels
+from geval_cli.labels.matching import Match, judged_items, match_labels
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.source.problems import did_you_mean
-from geval_cli.trust.labels import Label, LabelFile, labels_from_rows, read_labels
-from geval_cli.trust.matching import Match, judged_items, match_labels
 
 
 class Pair(Struct):

@@ -27,6 +27,8 @@ from geval_cli.errors import BudgetError, UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
+from geval_cli.labels.file import LabelFile
+from geval_cli.labels.matching import JudgedItem, match_labels
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
 from geval_cli.runs.dry_run import plan_run
@@ -36,8 +38,6 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 from geval_cli.trust.draws import draw
-from geval_cli.trust.labels import LabelFile
-from geval_cli.trust.matching import JudgedItem, match_labels
 from geval_cli.trust.probes import (
     SAME,
     Finding,

@@ -20,12 +20,12 @@ from geval_cli.cli.arguments import parse_option
 from geval_cli.cli.label import run_label
 from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.labels.file import read_labels
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.runs.options import Option
 from geval_cli.store.runs import RunStore
 from geval_cli.trust.agreement import agree
 from geval_cli.trust.draws import draw
-from geval_cli.trust.labels import read_labels
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROMPT = "q quit"

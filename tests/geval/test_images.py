@@ -124,6 +124,22 @@ def test_stored_answers_are_judged_with_their_images(product: Product, pictures:
     assert finished.cases[1]["output"].startswith("[image: blue.png sha256:")
 
 
+@pytest.mark.parametrize("prompts", [{}, {"prompts": ["Please: {{ input }}"]}])
+def test_a_conversation_shows_its_images_with_each_of_the_user_s_turns(
+    product: Product, pictures: Path, prompts: dict[str, Any]
+) -> None:
+    turns = [{"user": "What is this?"}, {"user": "Which colour?"}]
+    test = {"turns": turns, "images": ["file://blue.png"], "options": {"provider": "openai:judge"}}
+    config = {**prompts, "providers": ["openai:m"], "tests": [{**test, "assert": [CRITERIA]}]}
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(config, server)
+        assert finished.code == 0, finished.stdout + finished.stderr
+        asked = [request.json for request in server.requests if request.json["model"] == "m"]
+        rated = [request.json for request in server.requests if '"score"' in "".join(texts_of(request.json))]
+    assert [urls_of(body) for body in asked] == [[BLUE_URL], [BLUE_URL]]
+    assert [urls_of(body) for body in rated] == [[BLUE_URL]]
+
+
 def test_judging_again_finds_outputs_and_images(product: Product, pictures: Path) -> None:
     with LoopbackServer(respond=respond) as server:
         product.run(CONFIG, server)

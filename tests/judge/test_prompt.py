@@ -10,6 +10,7 @@ import pytest
 
 from geval_cli.errors import UsageError
 from geval_cli.judge.dimensions import DIMENSIONS, find_dimension
+from geval_cli.judge.markers import marker_code
 from geval_cli.judge.metric import RubricBand
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
@@ -18,7 +19,6 @@ from geval_cli.judge.prompt import (
     evaluate_text,
     explain_text,
     join_labels,
-    marker_code,
     prompt_version,
     read_prompt,
     render_messages,

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
 from support.judged_data import summaries
 
-from geval_cli.statistics.calibration import Block, Calibration, Logistic, chance_at
+from geval_cli.statistics.calibration import Block, Calibration, Logistic, chance_at, rising_blocks
 from geval_cli.statistics.calibration_fit import (
     Checked,
     Labelled,
@@ -45,6 +45,16 @@ def world(seed: int, n: int = 150) -> tuple[Any, Any]:
 def blank(**changes: Any) -> Calibration:
     given = {"metric": "m", "key": None, "parts": {}, "n": 1, "good": 1, "clusters": 1, "good_at": 0.75}
     return Calibration(**{**given, "objective": "mcc", "threshold": 0.5, "curve": (), **changes})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rising_blocks_are_the_isotonic_regression_of_equal_weights(seed: int) -> None:
+    scores, good = world(seed)
+    oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, good.astype(float))
+    blocks = rising_blocks(zip(scores.tolist(), good.tolist(), strict=True))
+    asked = np.unique(scores)
+    assert np.allclose([chance_at(blocks, score) for score in asked], oracle.predict(asked), atol=EXACT)
+    assert sum(block.n for block in blocks) == len(scores)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -108,6 +108,60 @@ class TestRows:
         pages = add(runs, *(make_case(number, score=score) for number, score in enumerate(scores)))
         assert indexes_of(pages, sort=SortOrder.SCORE) == [2, 0, 1]
 
+    @pytest.mark.parametrize(
+        ("wanted", "found"),
+        [
+            (ResultFilter(column=1), [(3, {1})]),
+            (ResultFilter(column=7), []),
+            (ResultFilter(low=0.5), [(1, {0}), (2, {0}), (3, {1})]),
+            (ResultFilter(low=0.5, high=0.95), [(1, {0})]),
+            (ResultFilter(high=0.5), [(0, {0}), (3, {0})]),
+            (ResultFilter(low=0.95, high=1.0), [(2, {0}), (3, {1})]),
+            (ResultFilter(metric="tone", low=0.2, high=0.25), [(3, {1})]),
+            (ResultFilter(Status.FAILED, column=0, high=0.5), [(3, {0})]),
+        ],
+    )
+    def test_column_and_scores(
+        self, runs: RunStore, wanted: ResultFilter, found: list[tuple[int, set[int]]]
+    ) -> None:
+        tone = make_judged(Status.PASSED, 0.2, metric="tone")
+        dust = 0.5 - 1e-12
+        pages = add(
+            runs,
+            *(make_case(number, score=score) for number, score in enumerate((0.49, dust, 1.0))),
+            make_case(3, status=Status.FAILED, score=0.0),
+            make_case(3, COLUMNS[1], score=0.95, assertions=(tone,), named_scores={"tone": 0.2}),
+            make_case(4, score=None),
+        )
+        rows = pages.rows(RUN.id, wanted, sort=SortOrder.TEST, offset=0, limit=50).rows
+        assert [(row.test_index, set(row.matching)) for row in rows] == found
+
+
+class TestScores:
+    def test_scores_are_those_of_the_results(self, runs: RunStore) -> None:
+        inner = make_judged(Status.PASSED, 0.9, metric="inner", threshold=0.25)
+        judged = make_judged(Status.FAILED, 0.2, metric="tone", assertions=(inner,))
+        cases = [
+            make_case(0, vars={"x": ["y", 1]}, named_scores={"tone": 0.2}, assertions=(judged,)),
+            make_case(0, COLUMNS[1], Status.ERROR, score=None, description="d \ud83d"),
+            make_case(1, repeat_index=1),
+        ]
+        pages = add(runs, *cases)
+        for read, case in zip(pages.scored(RUN.id), cases, strict=True):
+            assert (read.test_index, read.repeat_index, read.column) == (
+                case.test_index,
+                case.repeat_index,
+                case.column,
+            )
+            assert (read.status, read.score, read.vars) == (case.status, case.score, case.vars)
+            assert read.named_scores == case.named_scores
+            assert [item.threshold for item in read.assertions] == [
+                item.threshold for item in case.assertions
+            ]
+        first = next(iter(pages.scored(RUN.id)))
+        assert first.assertions[0].assertions[0].threshold == 0.25
+        assert list(pages.scored("nothing")) == []
+
 
 class TestRuns:
     def test_outlines_leave_the_config_out(self, runs: RunStore) -> None:

@@ -15,6 +15,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
+from geval_cli.specs.conversation import TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric
@@ -26,6 +27,7 @@ PARTS: Mapping[str, type[Spec]] = {
     "a chat message": ChatMessageSpec,
     "a provider": ProviderSpec,
     "a test": TestSpec,
+    "a turn": TurnSpec,
     "files of tests": TestFilesSpec,
     "options of a test": TestOptionsSpec,
     "prompts of a judge": RubricPromptSpec,

@@ -25,6 +25,7 @@ from geval_cli.engine.aggregate import Tally, flaky_tests
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.rankings import RankingSums
+from geval_cli.labels.file import output_digest
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -46,7 +47,6 @@ from geval_cli.source.source_map import SourcePath
 from geval_cli.store.labels import StoredLabel
 from geval_cli.store.runs import RunOrigin, RunStore, config_file
 from geval_cli.suite.gates import Gate, parse_gate
-from geval_cli.trust.labels import output_digest
 from geval_cli.version import __version__
 
 CONFIG_NAME = "helpdesk.yaml"

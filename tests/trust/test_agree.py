@@ -16,10 +16,10 @@ from support.stored_runs import store_judged_run
 
 import geval_cli.trust
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.labels.file import write_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.trust import extra
 from geval_cli.trust.agreement import Options, agree
-from geval_cli.trust.labels import write_labels
 
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
 
@@ -343,7 +343,7 @@ class TestTheExtra:
         assert 'pip install ".[trust]"' in caught.value.hint
 
     def test_labels_are_read_without_it(self) -> None:
-        source = "import sys, geval_cli.trust.matching, geval_cli.cli.app; sys.exit('numpy' in sys.modules)"
+        source = "import sys, geval_cli.labels.matching, geval_cli.cli.app; sys.exit('numpy' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
     def test_public_names(self) -> None:

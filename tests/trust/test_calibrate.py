@@ -22,6 +22,7 @@ from support.stored_runs import store_run
 import geval_cli.trust
 from geval_cli.cli.calibrate import parse_costs, print_calibration
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.labels.file import write_labels
 from geval_cli.records import CaseResult
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
@@ -34,7 +35,6 @@ from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 from geval_cli.trust.calibration import CalibrateOptions, calibrate
 from geval_cli.trust.calibration_files import write_calibration
-from geval_cli.trust.labels import write_labels
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"

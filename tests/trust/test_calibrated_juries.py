@@ -17,6 +17,7 @@ from geval_cli.assertions.graded.jury import Member, verdict_of_jury
 from geval_cli.assertions.graded.jury import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.judge.metric import Grade
+from geval_cli.labels.matching import Vote
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
@@ -28,7 +29,6 @@ from geval_cli.trust.agreement import agree
 from geval_cli.trust.calibration import calibrate
 from geval_cli.trust.calibration_files import write_calibration
 from geval_cli.trust.juries import JuryScores, jury_agreement, jury_sentence
-from geval_cli.trust.matching import Vote
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
 JUDGES = ("scripted:judge.yaml", "scripted:judge-polite.yaml", "scripted:judge-moody.yaml")

@@ -12,9 +12,9 @@ from support.stored_runs import store_judged_run
 
 import geval_cli.trust
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.labels.file import read_labels, write_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.trust.estimation import EstimateOptions, draw_sheet, estimate
-from geval_cli.trust.labels import read_labels, write_labels
 
 
 def case(number: int, score: float | None, *, metric: str = "tone", threshold: float = 0.75) -> CaseResult:

@@ -7,10 +7,10 @@ import pytest
 from support.stored_runs import store_judged_run
 
 from geval_cli.errors import ConfigError
+from geval_cli.labels.file import Label, output_digest, read_labels, write_labels
+from geval_cli.labels.matching import Matching, judged_items, match_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.store.state import open_runs
-from geval_cli.trust.labels import Label, output_digest, read_labels, write_labels
-from geval_cli.trust.matching import Matching, judged_items, match_labels
 
 
 def result(test: int, column: int = 0, repeat: int = 0, **changes: object) -> CaseResult:

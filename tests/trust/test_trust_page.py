@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.geval_command import clean_environment, run_geval
 
+from geval_cli.labels.file import KEYS, read_labels
+from geval_cli.labels.rows import VAR_COLUMN
 from geval_cli.trust.estimation import STATISTICS as TRUE_FIGURES
 from geval_cli.trust.gates import STATISTICS
-from geval_cli.trust.label_rows import VAR_COLUMN
-from geval_cli.trust.labels import KEYS, read_labels
 from geval_cli.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import all_of, reply_schema
+from geval_cli.judge.conversation import answers_in, last_words
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_yes_or_no
 from geval_cli.records import JsonValue
@@ -50,7 +51,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Each turn is judged with those before it; the variable `_conversation` holds the turns, if there are several.
+        """Each turn is judged with those before it; they are those of the test, else in the variable `_conversation`.
 
         Raises:
             JudgeError, ProviderError: no verdict could be had.
@@ -68,6 +69,9 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
 
 
 def _turns(subject: Subject) -> list[tuple[str, str]]:
+    if conversation := subject.conversation:
+        places = answers_in(conversation)
+        return [(last_words(conversation[:place]) or "", conversation[place].content) for place in places]
     written = subject.test.vars.get(_TURNS)
     turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
     if not turns:

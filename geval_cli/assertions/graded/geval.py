@@ -24,6 +24,7 @@ from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.rating_keys import judge_parts
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.checklist import missed_required
+from geval_cli.judge.conversation import last_words
 from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
 from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
@@ -61,6 +62,11 @@ class GEvalAssertion(GEvalFields):
         if self.source is not None:
             context.render(self.source, self.place.value("source"), problems)
         _check_rubric_prompt(self, context, problems)
+        if self.over is not None and not context.test.turns:
+            message = f"`over` is about the turns of a conversation, and {context.where.removeprefix('in ')} has none"
+            problems.append(
+                Problem(message, self.place.key("over"), "give the test `turns`, or leave `over` out")
+            )
         missing = _missing_params(self, context)
         if missing:
             problems.append(
@@ -235,6 +241,8 @@ def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricD
 def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
     """Return the parts of a test and its output that the judge sees."""
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
+    if turns := subject.conversation:
+        case = replace(case, turns=turns)
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
@@ -245,7 +253,7 @@ def _case_of(
 ) -> JudgedCase:
     return JudgedCase(
         actual_output=output,
-        input=test.input,
+        input=last_words(test.turns) if test.input is None else test.input,
         expected_output=test.expected_output,
         context=test.context,
         retrieval_context=test.retrieval_context,
@@ -253,6 +261,10 @@ def _case_of(
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
         repeat_index=repeat_index,
+        turns=test.turns or None,
+        scenario=test.scenario,
+        expected_outcome=test.expected_outcome,
+        role=test.role,
     )
 
 

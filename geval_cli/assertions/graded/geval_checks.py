@@ -30,7 +30,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
     if not range_problems and spec.checklist is None:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
-    return [*problems, *_check_threshold(spec), *_check_jury(spec)]
+    return [*problems, *_check_threshold(spec), *_check_jury(spec), *_check_window(spec)]
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
@@ -119,7 +119,15 @@ def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
             )
 
 
-_NOT_WITH_CHECKLIST = ("dimension", "criteria", "evaluation_steps", "rubric", "score_range", "score_step")
+_NOT_WITH_CHECKLIST = (
+    "dimension",
+    "criteria",
+    "evaluation_steps",
+    "rubric",
+    "score_range",
+    "score_step",
+    "over",
+)
 
 
 def _check_checklist(spec: GEvalFields) -> Iterator[Problem]:
@@ -249,6 +257,16 @@ def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.value("threshold"),
             "leave `threshold` out",
             severity=Severity.WARNING,
+        )
+
+
+def _check_window(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.window is not None and spec.over != "answers":
+        hint = "write `over: answers`, or leave it out: the whole conversation is rated"
+        yield Problem(
+            "`window` says how much of a conversation is shown with each answer",
+            spec.place.key("window"),
+            hint,
         )
 
 

@@ -6,10 +6,20 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.metric import Over
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleCount, Score, Scoring, Spec
 
 EvaluationParam = Literal[
-    "input", "images", "actual_output", "expected_output", "context", "retrieval_context"
+    "input",
+    "images",
+    "actual_output",
+    "expected_output",
+    "context",
+    "retrieval_context",
+    "turns",
+    "scenario",
+    "expected_outcome",
+    "role",
 ]
 
 
@@ -95,6 +105,15 @@ class GEvalFields(ModelGradedAssertion):
     )
     source: str | None = Field(None, description="What the output was made from; a template.")
     jury: JuryRulesSpec | None = Field(None, description="How the verdicts of several judges become one.")
+    over: Over | None = Field(
+        None,
+        description="What of a test's `turns` is rated: the conversation at once, or each of its answers; the score is"
+        " then their mean.",
+    )
+    window: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        None,
+        description="With `over: answers`, how many turns the judge sees, the answer among them; 5 if left out.",
+    )
 
     @property
     def parts(self) -> "tuple[GEvalFields, ...]":

@@ -13,6 +13,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.judge.metric import (
     DEFAULT_SAMPLES,
     DEFAULT_THRESHOLD,
+    DEFAULT_WINDOW,
     ChecklistItem,
     Explain,
     Metric,
@@ -73,8 +74,9 @@ def metric_from_spec(
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
     texts = _written_criteria(spec) if criteria is None else criteria
-    # The scores of several criteria are averaged, so a settled verdict on one of them is not enough.
-    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and len(texts) <= 1 else None
+    # The scores of several criteria or answers are averaged, so a settled verdict on one of them is not enough.
+    is_mean = len(texts) > 1 or spec.over == "answers"
+    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and not is_mean else None
     if spec.checklist is not None:  # its items are decided one by one, so that no verdict is settled early
         stop_error, evaluation_steps = None, ()
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
@@ -98,6 +100,8 @@ def metric_from_spec(
         min_valid=spec.min_valid,
         explain=_explain(spec),
         rubric_prompt=_rubric_prompt(own_prompt),
+        over=spec.over or "conversation",
+        window=DEFAULT_WINDOW if spec.window is None else spec.window,
     )
 
 
@@ -187,9 +191,17 @@ def _why_by_itself(spec: GEvalFields) -> str | None:
         return "with the weight 0 it has no verdict to settle"
     if spec.checklist is not None:
         return "each item of the checklist is decided by all of them"
-    if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
-        return "the scores of several criteria are averaged"
+    averaged = _averaged(spec)
+    if averaged:
+        return f"the scores of {averaged} are averaged"
     return "the scores of several judges are combined" if _combines_scores(spec) else None
+
+
+def _averaged(spec: GEvalFields) -> str:
+    """Return the name of what a score is the mean of; empty for a score of one rating."""
+    if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
+        return "several criteria"
+    return "the answers" if spec.over == "answers" else ""
 
 
 def _combines_scores(spec: GEvalFields) -> bool:
@@ -222,7 +234,7 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
         return []
     scoring, _ = choose_scoring(levels)
     is_mean = scoring in ("samples", "logprobs") or (scoring == "auto" and spec.dimension is not None)
-    if not is_mean or _combines_scores(spec) or (isinstance(spec.criteria, tuple) and len(spec.criteria) > 1):
+    if not is_mean or _combines_scores(spec) or _averaged(spec):
         return []
     low, high = range_of(spec)
     if not low < high:

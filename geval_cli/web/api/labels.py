@@ -9,6 +9,8 @@ from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
 from geval_cli.errors import UsageError
+from geval_cli.labels.file import UNIT_SCALE, Scale
+from geval_cli.labels.matching import judged_items
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
@@ -29,8 +31,6 @@ from geval_cli.trust.labelling import (
     scales_of,
     stored_label,
 )
-from geval_cli.trust.labels import UNIT_SCALE, Scale
-from geval_cli.trust.matching import judged_items
 from geval_cli.web.api.runs import RunId
 from geval_cli.web.problems_json import RefusedError, answered, described
 

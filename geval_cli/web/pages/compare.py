@@ -101,6 +101,7 @@ def _page(
         pages_total=page_count(len(pairs), PAIRS_PER_PAGE),
         page_link=lambda page: link_with("/compare", {**query, "page": page}),
         change_link=lambda word: link_with("/compare", {**query, "change": word}),
+        charts_link=link_with("/compare/charts", {"before": before.run.id, "after": after.run.id}),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,

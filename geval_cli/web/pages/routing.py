@@ -1,5 +1,6 @@
 """Routes of pages: their addresses, what a query says (senseless ones are passed over), errors as pages."""
 
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -39,9 +40,7 @@ def link_with(path: str, values: Mapping[str, object]) -> str:
 
 def page_number(request: Request) -> int:
     """Return the page asked for, counted from 1."""
-    text = request.query_params.get("page", "")
-    is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
-    return max(int(text), 1) if is_number else 1
+    return max(whole_number_in_query(request, "page") or 1, 1)
 
 
 def page_count(total: int, size: int) -> int:
@@ -53,6 +52,22 @@ def word_in_query(request: Request, name: str, kind: type[WordT]) -> WordT | Non
     """Return the value of a query parameter that knows only the words of `kind`."""
     text = request.query_params.get(name)
     return next((word for word in kind if word.value == text), None)
+
+
+def whole_number_in_query(request: Request, name: str) -> int | None:
+    """Return the value of a query parameter that is a whole number from 0 on."""
+    text = request.query_params.get(name, "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
+    return int(text) if is_number else None
+
+
+def number_in_query(request: Request, name: str) -> float | None:
+    """Return the value of a query parameter that is a number."""
+    try:
+        number = float(request.query_params.get(name, ""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class PageRoute(APIRoute):

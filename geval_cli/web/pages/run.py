@@ -1,15 +1,18 @@
 """One run as a matrix: tests down, prompts x providers across."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from geval_cli.records import RunStatus, RunSummary, Status
+from geval_cli.numbers import format_score
+from geval_cli.records import Column, RunStatus, RunSummary, Status
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import cells_of, columns_of, row_title
 from geval_cli.report.junit_file import suite_name
+from geval_cli.report.matching import column_label
 from geval_cli.report.verdict import derived_rows
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, SortOrder
@@ -18,10 +21,12 @@ from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
     link_with,
+    number_in_query,
     page_count,
     page_number,
     run_link,
     stored_runs,
+    whole_number_in_query,
     word_in_query,
 )
 
@@ -50,7 +55,8 @@ def show_run(request: Request, run_id: str) -> Response:
     sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
     number = page_number(request)
     found = pages.rows(run.id, wanted, sort=sort, offset=(number - 1) * ROWS_PER_PAGE, limit=ROWS_PER_PAGE)
-    query = {"status": wanted.status, "metric": wanted.metric, "q": wanted.text}
+    query: dict[str, object] = {"status": wanted.status, "metric": wanted.metric, "q": wanted.text}
+    query |= {"column": wanted.column, "low": wanted.low, "high": wanted.high}
     query["sort"] = None if sort is SortOrder.TEST else sort
     path = run_link(run.id)
     return render_page(
@@ -64,6 +70,7 @@ def show_run(request: Request, run_id: str) -> Response:
         rows=[(row, cells_of(row, wanted.metric)) for row in found.rows],
         rows_total=found.total,
         wanted=wanted,
+        choice_words=_choice_words(wanted, run.columns),
         sort=sort,
         statuses=_status_counts(report.summary),
         page=number,
@@ -86,7 +93,24 @@ def _wanted(request: Request) -> ResultFilter:
         status=word_in_query(request, "status", Status),
         metric=request.query_params.get("metric") or None,
         text=request.query_params.get("q", "").strip(),
+        column=whole_number_in_query(request, "column"),
+        low=number_in_query(request, "low"),
+        high=number_in_query(request, "high"),
     )
+
+
+def _choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
+    """Return in words what a drawing's mark chose beside status and metric."""
+    words = []
+    if wanted.column is not None:
+        named = [item for item in columns if item.index == wanted.column]
+        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
+    if wanted.low is not None:
+        words.append(f"with a score from {format_score(wanted.low)}")
+    if wanted.high is not None:
+        joint = " to" if wanted.low is not None else "with a score"
+        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
+    return words
 
 
 def _status_counts(summary: RunSummary) -> list[tuple[Status, int]]:

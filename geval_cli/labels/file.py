@@ -1,7 +1,7 @@
 """Labels that people gave to outputs: read from JSON Lines or CSV, checked, brought to 0..1, and written.
 
 One row is one item and one metric, by one annotator (`label`) or by several (`labels`). docs/trust.md describes the
-keys. What a label is about is found in a run by `trust.matching`.
+keys. What a label is about is found in a run by `labels.matching`.
 """
 
 import hashlib
@@ -13,13 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.labels.rows import Row, read_rows, write_rows
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import value_text
+from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
-from geval_cli.trust.label_rows import Row, read_rows, write_rows
 
 Scale = tuple[float, float]
 """The lowest and the highest label."""
@@ -159,15 +160,15 @@ def vars_key(variables: Mapping[str, JsonValue]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value_text(value)) for name, value in variables.items()))
 
 
-def read_labels(path: Path) -> LabelFile:
-    """Return the labels in a .jsonl or .csv file.
+def read_labels(path: Path, access: Access = TRUSTED) -> LabelFile:
+    """Return the labels in a .jsonl or .csv file; `access` is that of the config that names it.
 
     Raises:
         ConfigError: with every problem of the file: it cannot be read, a row is broken, names no item or is there
             twice, a label is off its scale, or nothing is labelled.
     """
     problems: list[Problem] = []
-    return _collected(read_rows(path, problems), problems, path)
+    return _collected(read_rows(path, problems, access), problems, path)
 
 
 def labels_from_rows(rows: Iterable[Mapping[str, JsonValue]], name: str = "rows") -> LabelFile:

@@ -14,7 +14,7 @@ from geval_cli.report.csv_file import csv_line, formula_text
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
-from geval_cli.source.access import TRUSTED
+from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import read_text
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import did_you_mean
@@ -47,8 +47,10 @@ def kind_of(path: Path) -> str:
     raise ConfigError([Problem(f"`{path}` is no file of labels by its ending", None, hint)])
 
 
-def read_rows(path: Path, problems: list[Problem]) -> Iterator[Row]:
+def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> Iterator[Row]:
     """Return the rows of a file, read one by one; what is wrong with one is added to `problems`.
+
+    `access` is that of the config that names the file.
 
     Raises:
         ConfigError: the file cannot be read at all.
@@ -62,7 +64,7 @@ def read_rows(path: Path, problems: list[Problem]) -> Iterator[Row]:
         limit = MAX_LABEL_BYTES // (1024 * 1024)
         hint = "split it, for example by metric; texts of outputs are not needed in it"
         raise ConfigError([Problem(f"`{path}` is larger than {limit} MB", None, hint)])
-    text = read_text(path, TRUSTED, max_bytes=MAX_LABEL_BYTES)
+    text = read_text(path, access, max_bytes=MAX_LABEL_BYTES)
     if not text.strip():
         hint = f"write a row for each item and metric: {_EXAMPLE}"
         raise ConfigError([Problem("the file is empty", Location(str(path), 1, 1, length=0), hint)])

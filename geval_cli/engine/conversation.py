@@ -1,0 +1,167 @@
+"""Hold a conversation with the model under test: what is sent for each turn, and what is wrong with one beforehand."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import TestCase
+from geval_cli.engine.prompt import Rendered, render_prompt
+from geval_cli.errors import BudgetError, GevalError, Problem, Severity
+from geval_cli.judge.conversation import ASSISTANT, USER, last_words
+from geval_cli.providers.wire.chat import message_list
+from geval_cli.records import JsonValue, Message, ModelResponse, Turn, Usage
+from geval_cli.specs.base import PromptSpec
+from geval_cli.suite.prompts import NO_PROMPT
+from geval_cli.templating import Templates
+
+_TWO_WORDS = ("some words", "other text")
+
+Ask = Callable[[TestCase, Rendered], Awaitable[ModelResponse]]
+"""Sends the messages of one turn; the test has what the user says as its input."""
+
+
+class Conversation(Struct):
+    """A conversation so far: the turns, the answers as they came, what was sent last, and the error that ended it.
+
+    `failed_at` names the turn of the error, before what the error says.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    responses: list[ModelResponse] = field(default_factory=list)
+    sent: str = ""
+    error: GevalError | None = None
+    failed_at: str = ""
+
+    @property
+    def response(self) -> ModelResponse:
+        """The last answer, with the usage and the time of all of them."""
+        last = self.responses[-1]
+        return replace(
+            last,
+            usage=sum((item.usage for item in self.responses), Usage()),
+            latency_ms=sum(item.latency_ms for item in self.responses),
+            cached=all(item.cached for item in self.responses),
+            shared=all(item.shared for item in self.responses),
+        )
+
+    @property
+    def is_from_cache(self) -> bool:
+        return all(item.is_from_cache for item in self.responses)
+
+
+async def hold_conversation(
+    prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Mapping[str, JsonValue], ask: Ask
+) -> Conversation:
+    """Say the user's turns one after the other, each with all that was said before it; or ask once, after all turns.
+
+    The messages of the prompt come first. Where the last of them is the user's, it is the form of what the user says:
+    rendered with those words as `input`. Turns themselves are data and are never rendered.
+
+    An error of the model ends the conversation; it names the turn, and what was said before stays.
+
+    Raises:
+        BudgetError: the run may spend no more.
+        TemplateError: the prompt cannot be rendered.
+    """
+    held = Conversation()
+    said = [test.turns[number : number + 1] for number in range(len(test.turns))]
+    for number, new in enumerate(said if test.plays_turns else [test.turns], start=1):
+        asked = replace(test, turns=(), input=last_words(new) or "")
+        rendered = _with_history(prompt, asked, templates, opaque, held.turns, new)
+        held.turns += new
+        held.sent = rendered.text
+        try:
+            response = await ask(asked, rendered)
+        except BudgetError:
+            raise
+        except GevalError as error:
+            held.error = error
+            held.failed_at = f"at turn {number} of {len(said)}: " if test.plays_turns else ""
+            return held
+        held.responses.append(response)
+        held.turns.append(Turn(ASSISTANT, response.text))
+    return held
+
+
+def _with_history(
+    prompt: PromptSpec,
+    asked: TestCase,
+    templates: Templates,
+    opaque: Mapping[str, JsonValue],
+    before: Sequence[Turn],
+    new: Sequence[Turn],
+) -> Rendered:
+    """Return the messages of a turn: those of the prompt, what was said `before`, and what is `new`."""
+    opening, form = _parts_of_prompt(prompt, asked, templates, opaque)
+    messages = [*opening, *map(_message, (*before, *new))]
+    if form is not None and new[-1].role == USER:
+        messages[-1] = form
+    text = json.dumps(message_list(messages), ensure_ascii=False)
+    return Rendered(tuple(messages), text)
+
+
+def _parts_of_prompt(
+    prompt: PromptSpec, asked: TestCase, templates: Templates, opaque: Mapping[str, JsonValue]
+) -> tuple[tuple[Message, ...], Message | None]:
+    """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
+    if prompt == NO_PROMPT:
+        shown = "\n".join(asked.images)
+        return (), Message(USER, f"{asked.input}\n\n{shown}") if shown else None
+    messages = render_prompt(prompt, asked, templates, opaque).messages
+    if messages[-1].role != USER:
+        return messages, None
+    return messages[:-1], messages[-1]
+
+
+def _message(turn: Turn) -> Message:
+    further: dict[str, JsonValue] = {}
+    if turn.tool_calls:
+        further["tool_calls"] = [as_wire_call(call) for call in turn.tool_calls]
+    if turn.tool_call_id is not None:
+        further["tool_call_id"] = turn.tool_call_id
+    return Message(turn.role, turn.content, further)
+
+
+def as_wire_call(call: Mapping[str, JsonValue]) -> JsonValue:
+    """Return a call of a tool as chat APIs take it, which a test may write in short as {id, name, args}."""
+    if "function" in call or "name" not in call:
+        return dict(call)
+    arguments = call.get("args", call.get("arguments", {}))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call.get("id"), "type": "function", "function": {"name": call["name"], "arguments": text}}
+
+
+def history_text(test: TestCase) -> str:
+    """Return what was said before the output of a conversation that was held, as chat messages in JSON."""
+    before = test.turns[:-1] if test.ends_with_answer else test.turns
+    return json.dumps(message_list([*map(_message, before)]), ensure_ascii=False)
+
+
+def check_conversation(
+    prompt: PromptSpec, test: TestCase, templates: Templates, *, where: str
+) -> Iterator[Problem]:
+    """Yield what is wrong with a prompt for the turns of a test: it has to say what the user says."""
+    if not test.turns or test.ends_with_answer or prompt == NO_PROMPT or test.turns[-1].role != USER:
+        return
+    forms = []
+    for words in _TWO_WORDS:
+        asked = replace(test, turns=(), input=words)
+        forms.append(_parts_of_prompt(prompt, asked, templates, {})[1])
+    if forms[0] is not None and forms[0] == forms[1]:
+        message = (
+            f"the prompt `{prompt.label or prompt.id}` does not say what the user says in the turns ({where})"
+        )
+        hint = "write {{ input }} where the user's words belong"
+        if "input" in test.vars:
+            hint = "take the variable `input` out of `vars`: it hides them"
+        yield Problem(message, prompt.place.value(), hint)
+
+
+def check_input(test: TestCase, *, where: str) -> Iterator[Problem]:
+    """Yield a warning for an input that nobody says: the turns have the user's words."""
+    words = {turn.content for turn in test.turns if turn.role == USER}
+    if test.turns and test.input is not None and test.input not in words:
+        message = f"`input` is not used ({where}): its `turns` have what the user says"
+        yield Problem(message, test.place.key("input"), "leave one out", severity=Severity.WARNING)

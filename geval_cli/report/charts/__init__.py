@@ -1,0 +1,1 @@
+"""Drawings of runs for pages and reports: figures in, SVG out."""

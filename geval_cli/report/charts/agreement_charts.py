@@ -1,0 +1,154 @@
+"""The drawings of a judge held against people: score and label, verdicts, chance of being good. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from geval_cli.numbers import format_score
+from geval_cli.report.charts.drawing import (
+    LEFT,
+    RIGHT,
+    Chart,
+    FigureTable,
+    across,
+    dot,
+    drawing,
+    line,
+    mark,
+    path,
+    percent,
+    plain,
+    unit_scale,
+    upwards,
+)
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import one_line
+
+_BINS = 20
+_LARGEST, _SMALLEST = 11.0, 2.0
+_NAME = 60
+_TOP, _END, _LAST = 22.0, 322.0, 40.0
+_CURVE_STEPS = 100
+
+
+class LabelledScore(Struct, frozen=True):
+    """People's mean label of one output and the judge's score of it, both 0..1."""
+
+    label: float
+    score: float
+
+
+def score_against_label(
+    name: str,
+    metric: str,
+    points: Sequence[LabelledScore],
+    *,
+    threshold: float | None = None,
+    good_at: float | None = None,
+) -> Chart:
+    """Return scores (upwards) against labels: on the diagonal the judge says what people say.
+
+    Args:
+        name: of the drawing.
+        metric: which was rated and labelled.
+        points: of each output that has both.
+        threshold: scores from here on pass.
+        good_at: labels from here on are good.
+    """
+    title = f"Judge and people: {one_line(metric, _NAME)}"
+    if not points:
+        return Chart(name, title, "No output has both a label and a score.")
+    counts = Counter((_bin(point.label), _bin(point.score)) for point in points)
+    shift = sum(point.score - point.label for point in points) / len(points)
+    said = f"{plural(len(points), 'labelled output')}; the judge's scores are {_shift_text(shift)}."
+    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
+    axes = across(wide, _END, _TOP, "people's mean label", plain)
+    axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
+    cuts = [line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    if threshold is not None and 0 <= threshold <= 1:
+        cuts.append(line(LEFT, high.at(threshold), RIGHT, high.at(threshold), "chart-threshold"))
+    if good_at is not None:
+        cuts.append(line(wide.at(good_at), _END, wide.at(good_at), _TOP, "chart-threshold"))
+    most = max(counts.values())
+    dots = []
+    for (label, score), count in sorted(counts.items()):
+        spot = dot(wide.at(label), high.at(score), _radius(count, most), "chart-dot is-clear")
+        dots.append(
+            mark(spot, f"{plural(count, 'output')}: label {format_score(label)}, score {format_score(score)}")
+        )
+    rows = tuple(
+        (format_score(label), format_score(score), f"{count:,}")
+        for (label, score), count in sorted(counts.items())
+    )
+    figures = FigureTable(("label", "score", "outputs"), rows)
+    return Chart(name, title, said, drawing(name, title, said, _END + _LAST, axes, *cuts, *dots), figures)
+
+
+def _shift_text(shift: float) -> str:
+    if abs(shift) < 0.005:  # noqa: PLR2004 - what two decimals show as no difference
+        return "neither higher nor lower on average"
+    return f"{format_score(abs(shift))} {'higher' if shift > 0 else 'lower'} on average"
+
+
+def chance_of_good(
+    name: str,
+    metric: str,
+    points: Sequence[tuple[float, float, int]],
+    *,
+    curve: Callable[[float], float] | None = None,
+    threshold: float | None = None,
+) -> Chart:
+    """Return the share of good outputs (upwards) of each score, and the curve that was fitted to them.
+
+    Args:
+        name: of the drawing.
+        metric: which was rated and labelled.
+        points: score, share of good outputs and number of outputs; neighbours are drawn together.
+        curve: the chance of being good at a score.
+        threshold: scores from here on pass.
+    """
+    title = f"Calibration: {one_line(metric, _NAME)}"
+    if not points:
+        return Chart(name, title, "No output has both a label and a score.")
+    groups: dict[float, list[tuple[float, int]]] = {}
+    for score, good, count in points:
+        groups.setdefault(_bin(score), []).append((good, count))
+    spots = []
+    for score, members in sorted(groups.items()):
+        number = sum(count for _, count in members)
+        spots.append((score, sum(good * count for good, count in members) / number, number))
+    total = sum(number for *_, number in spots)
+    said = f"The share of good outputs by score, of {plural(total, 'labelled output')}."
+    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
+    axes = across(wide, _END, _TOP, "judge's score", plain)
+    axes += upwards(high, LEFT, RIGHT, "share of good outputs; dot: how many", percent)
+    parts = [axes, line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    if threshold is not None and 0 <= threshold <= 1:
+        parts.append(line(wide.at(threshold), _END, wide.at(threshold), _TOP, "chart-threshold"))
+        said += f" Threshold {format_score(threshold)}."
+    if curve is not None:
+        steps = [place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
+        parts.append(path([(wide.at(score), high.at(curve(score))) for score in steps], "chart-line"))
+    most = max(number for *_, number in spots)
+    for score, share, number in spots:
+        spot = dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
+        parts.append(
+            mark(
+                spot, f"score {format_score(score)}: {percent(share)} of {plural(number, 'output')} are good"
+            )
+        )
+    figures = FigureTable(
+        ("score", "good", "outputs"),
+        tuple((format_score(score), percent(share), f"{number:,}") for score, share, number in spots),
+    )
+    return Chart(name, title, said, drawing(name, title, said, _END + _LAST, *parts), figures)
+
+
+def _radius(count: int, most: int) -> float:
+    return max(_LARGEST * math.sqrt(count / most), _SMALLEST)
+
+
+def _bin(value: float) -> float:
+    return round(min(max(value, 0.0), 1.0) * _BINS) / _BINS

@@ -1,0 +1,253 @@
+"""Scales, axes and marks as SVG markup, and the record of a drawing. Pure.
+
+Every text is escaped here and every colour is a class of `charts.css`, so a drawing needs no style of its own, obeys a
+strict content security policy and follows the theme. Lengths are pixels of the drawing, `WIDTH` across.
+"""
+
+import html
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from geval_cli.numbers import fixed, trimmed
+from geval_cli.report.sanitize import one_line
+
+WIDTH = 360.0
+"""Of a drawing that stands beside others; a phone shows it at nearly its own size."""
+LEFT, RIGHT = 42.0, 350.0
+"""The ends of a horizontal scale that leaves room for the figures of a vertical one."""
+_CELL = 6.3
+"""At most so wide is half of a wide character, or a common narrow one, in the letters of a drawing."""
+_TITLE_CELLS = 300
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_DUST = 1e-9
+
+
+class Choice(Struct, frozen=True):
+    """The results that a mark stands for; a click on it shows them in the matrix. None chooses all.
+
+    Attributes:
+        column: the index of a column.
+        status: a word of `Status`.
+        low: scores from here on, of the `metric` where there is one.
+        high: scores below this.
+    """
+
+    column: int | None = None
+    metric: str | None = None
+    status: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+Links = Callable[[Choice], str]
+"""Returns the address of the page that shows a choice of results."""
+
+
+class FigureTable(Struct, frozen=True):
+    """The figures of a drawing as texts: the heading of each column, and its rows."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Chart(Struct, frozen=True):
+    """A drawing and its text alternative.
+
+    Attributes:
+        name: tells it from the others of a page; letters, digits and hyphens.
+        description: what there is to see, in a sentence or two; why there is nothing where `markup` is empty.
+        markup: the drawing, safe to put into a page.
+        figures: the same figures as a table.
+        is_wide: it takes the whole width of the page.
+        href: the address of a page about what is drawn.
+    """
+
+    name: str
+    title: str
+    description: str
+    markup: str = ""
+    figures: FigureTable | None = None
+    is_wide: bool = False
+    href: str | None = None
+
+
+class Scale(Struct, frozen=True):
+    """A straight scale: values `low` to `high` lie at `start` to `end`, and values beyond at its ends."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Return the place of a value."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Return at most `most` round values from end to end."""
+        step = _round_step((self.high - self.low) / max(most - 1, 1))
+        first = math.ceil(self.low / step - _DUST)
+        last = math.floor(self.high / step + _DUST)
+        return [number * step for number in range(first, last + 1)]
+
+
+def unit_scale(start: float, end: float) -> Scale:
+    """Return the scale of scores and shares."""
+    return Scale(0.0, 1.0, start, end)
+
+
+def round_scale(values: Iterable[float], start: float, end: float) -> Scale:
+    """Return a scale with round ends that holds 0 and all values; 0 to 1 of nothing but zeros."""
+    found = [0.0, *(value for value in values if math.isfinite(value))]
+    low, high = min(found), max(found)
+    if high - low < _DUST:
+        return Scale(low, low + 1, start, end)
+    step = _round_step((high - low) / 5)
+    return Scale(math.floor(low / step + _DUST) * step, math.ceil(high / step - _DUST) * step, start, end)
+
+
+def score_scale(values: Iterable[float], start: float, end: float) -> Scale:
+    """Return the scale of scores: 0 to 1, and further where a value lies outside."""
+    found = [value for value in values if math.isfinite(value)]
+    if all(-_DUST <= value <= 1 + _DUST for value in found):
+        return unit_scale(start, end)
+    return round_scale([1.0, *found], start, end)
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest round number that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in _STEPS if step * power >= least * (1 - _DUST))
+
+
+def escape(text: str) -> str:
+    """Return a text as it stands in markup and in attributes."""
+    return html.escape(one_line(text, _TITLE_CELLS))
+
+
+def element(name: str, *content: str, **attributes: str | float | None) -> str:
+    """Return an element. `content` is markup, attributes are escaped; those that are None are left out.
+
+    A line below at the end of an attribute's name is dropped (`class_`), others are hyphens.
+    """
+    said = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{said}>{''.join(content)}</{name}>" if content else f"<{name}{said}/>"
+
+
+def _value(value: str | float) -> str:
+    return escape(value) if isinstance(value, str) else trimmed(fixed(value, 1))
+
+
+def text(
+    x: float, y: float, said: str, *, room: float | None = None, kind: str = "", anchor: str | None = None
+) -> str:
+    """Return a text that begins at `x`, or as `anchor` has it; cut where `room` is less than it needs."""
+    shown = said if room is None else one_line(said, max(int(room / _CELL), 1))
+    title = element("title", escape(said)) if shown != one_line(said, _TITLE_CELLS) else ""
+    names = f"chart-text {kind}".strip()
+    return element("text", html.escape(shown), title, x=x, y=y, class_=names, text_anchor=anchor)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Return a straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str, radius: float | None = None) -> str:
+    """Return a rectangle; a negative size is taken for 0."""
+    return element("rect", x=x, y=y, width=max(width, 0), height=max(height, 0), class_=kind, rx=radius)
+
+
+def dot(x: float, y: float, radius: float, kind: str = "chart-dot") -> str:
+    """Return a circle."""
+    return element("circle", cx=x, cy=y, r=radius, class_=kind)
+
+
+def path(points: Iterable[tuple[float, float]], kind: str, *, is_closed: bool = False) -> str:
+    """Return straight lines through points."""
+    course = "L".join(f"{_value(x)} {_value(y)}" for x, y in points)
+    return element("path", d=f"M{course}{'Z' if is_closed else ''}", class_=kind)
+
+
+def mark(content: str, said: str, *, href: str | None = None) -> str:
+    """Return a part of a drawing that says its figures when it is pointed at; with `href`, a link."""
+    title = element("title", escape(said))
+    if href is None:
+        return element("g", title, content)
+    return element("a", title, content, href=href, class_="chart-mark", aria_label=said)
+
+
+def hit_area(x: float, y: float, width: float, height: float) -> str:
+    """Return an invisible rectangle that makes a small mark easier to hit."""
+    return rect(x, y, width, height, "chart-hit")
+
+
+def across(scale: Scale, y: float, top: float, title: str, say: Callable[[float], str], most: int = 6) -> str:
+    """Return a horizontal axis at height `y` with thin lines up to `top` and its title below; 32 pixels high."""
+    parts = [line(scale.start, y, scale.end, y, "chart-axis")]
+    for value in scale.ticks(most):
+        place = scale.at(value)
+        anchor = "end" if place > WIDTH - 20 else "start" if place < 12 else "middle"  # noqa: PLR2004 - half a figure
+        parts.append(line(place, top, place, y, "chart-grid"))
+        parts.append(text(place, y + 14, say(value), kind="is-muted", anchor=anchor))
+    middle = (scale.start + scale.end) / 2
+    parts.append(text(middle, y + 28, title, kind="is-muted", anchor="middle", room=scale.end - scale.start))
+    return "".join(parts)
+
+
+def upwards(
+    scale: Scale, x: float, right: float, title: str, say: Callable[[float], str], most: int = 6
+) -> str:
+    """Return a vertical axis at `x` with thin lines up to `right` and its title above; 14 pixels above its end."""
+    parts = [text(4, scale.end - 10, title, kind="is-muted", room=right)]
+    for value in scale.ticks(most):
+        place = scale.at(value)
+        parts.append(line(x, place, right, place, "chart-grid"))
+        parts.append(text(x - 5, place + 4, say(value), kind="is-muted", anchor="end"))
+    return "".join([*parts, line(x, scale.start, x, scale.end, "chart-axis")])
+
+
+def drawing(name: str, title: str, description: str, height: float, *content: str) -> str:
+    """Return a whole SVG with its names for screen readers; a group where it holds links, else an image."""
+    body = "".join(content)
+    # An image may hold nothing that takes the focus.
+    role = "group" if "<a " in body else "img"
+    named = {"role": role, "aria_labelledby": f"{name}-title {name}-said"}
+    return element(
+        "svg",
+        element("title", escape(title), id=f"{name}-title"),
+        element("desc", escape(description), id=f"{name}-said"),
+        body,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_value(WIDTH)} {_value(height)}",
+        class_="chart-drawing",
+        **named,
+    )
+
+
+def percent(share: float) -> str:
+    """`75%`: a tick of a scale of shares."""
+    return f"{trimmed(fixed(100 * share, 2))}%"
+
+
+def plain(value: float) -> str:
+    """`0.25`: a tick of a scale of scores."""
+    return trimmed(fixed(value, 3))
+
+
+def signed(value: float) -> str:
+    """`+0.25`: a tick of a scale of differences."""
+    return f"+{plain(value)}" if value > _DUST else plain(value)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`: some names, each on one line."""
+    shown = ", ".join(one_line(name, 60) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"

@@ -1,0 +1,396 @@
+"""The drawings of two runs compared, and of one suite's runs over time. Pure."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from geval_cli.numbers import format_score
+from geval_cli.report.charts.drawing import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Chart,
+    FigureTable,
+    Scale,
+    across,
+    dot,
+    drawing,
+    hit_area,
+    line,
+    mark,
+    path,
+    percent,
+    plain,
+    rect,
+    round_scale,
+    score_scale,
+    signed,
+    text,
+    upwards,
+)
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import one_line
+from geval_cli.statistics.intervals import Interval
+
+DOTS_MAX = 400
+"""Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
+ROWS_MAX = 30
+_CELLS = 25
+_NAME, _TITLE = 60, 80
+_ROW, _LAST = 34.0, 40.0
+_SIDE_TOP, _SIDE_END = 22.0, 322.0
+_SORTED_TOP, _SORTED_END = 22.0, 190.0
+_EQUAL = 0.005
+"""Scores that differ by less look equal in every table."""
+
+
+_LEAST_LIMIT = 0.05
+"""A scale of differences reaches at least so far: a drawing must not make much of nearly nothing."""
+
+
+class PairedScore(Struct, frozen=True):
+    """The scores of one case in an earlier and a later run, with its title and where it is shown."""
+
+    before: float
+    after: float
+    title: str
+    href: str | None = None
+
+    @property
+    def difference(self) -> float:
+        """Return the later score minus the earlier one."""
+        return self.after - self.before
+
+
+class DifferenceRow(Struct, frozen=True):
+    """A mean difference, later minus earlier, with its 95 % interval and the verdict on it; `name` is the column's."""
+
+    name: str
+    value: float
+    interval: Interval | None
+    n: int
+    verdict: str
+
+
+def score_scatter(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
+    """Return later scores (upwards) against earlier ones: what lies above the diagonal became better.
+
+    Args:
+        name: of the drawing.
+        what: which scores they are.
+        pairs: of all cases that have a score in both runs.
+    """
+    title = f"Before and after: {one_line(what, _NAME)}"
+    if not pairs:
+        return Chart(name, title, "No case has a score in both runs.")
+    better, worse, equal = _counts(pairs)
+    said = (
+        f"Of {plural(len(pairs), 'case')}, {better:,} scored higher, {worse:,} lower and {equal:,} the same."
+    )
+    values = [value for pair in pairs for value in (pair.before, pair.after)]
+    wide, high = score_scale(values, LEFT, RIGHT), score_scale(values, _SIDE_END, _SIDE_TOP)
+    diagonal = line(LEFT, _SIDE_END, RIGHT, _SIDE_TOP, "chart-diagonal")
+    axes = across(wide, _SIDE_END, _SIDE_TOP, "score before", plain)
+    axes += upwards(high, LEFT, RIGHT, "score after; above the line: better", plain)
+    figures = FigureTable(
+        ("cases", "higher", "lower", "the same"), ((_n(len(pairs)), _n(better), _n(worse), _n(equal)),)
+    )
+    draw = _single_dots if len(pairs) <= DOTS_MAX else _counted_dots
+    svg = drawing(name, title, said, _SIDE_END + _LAST, axes, diagonal, *draw(pairs, wide, high))
+    return Chart(name, title, said, svg, figures)
+
+
+def _single_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list[str]:
+    return [
+        mark(
+            dot(wide.at(pair.before), high.at(pair.after), 4, f"chart-dot is-clear {_kind(pair.difference)}"),
+            _pair_text(pair),
+            href=pair.href,
+        )
+        for pair in pairs
+    ]
+
+
+def _counted_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list[str]:
+    """Return a dot for each cell of a fine grid, whose area is the number of pairs there."""
+    counts: dict[tuple[int, int], int] = {}
+    for pair in pairs:
+        cell = _cell(pair.before, wide), _cell(pair.after, high)
+        counts[cell] = counts.get(cell, 0) + 1
+    most = max(counts.values())
+    step = (wide.high - wide.low) / _CELLS
+    found = []
+    for (x, y), count in sorted(counts.items()):
+        before, after = wide.low + x * step, high.low + y * step
+        radius = max(8 * math.sqrt(count / most), 1.5)
+        said = f"{plural(count, 'case')} near {format_score(before)} before and {format_score(after)} after"
+        kind = f"chart-dot is-clear {_kind(after - before)}"
+        found.append(mark(dot(wide.at(before), high.at(after), radius, kind), said))
+    return found
+
+
+def _cell(value: float, scale: Scale) -> int:
+    return round((value - scale.low) / (scale.high - scale.low) * _CELLS)
+
+
+def _kind(difference: float) -> str:
+    return "" if abs(difference) < _EQUAL else "is-better" if difference > 0 else "is-worse"
+
+
+def _counts(pairs: Sequence[PairedScore]) -> tuple[int, int, int]:
+    better = sum(pair.difference >= _EQUAL for pair in pairs)
+    worse = sum(pair.difference <= -_EQUAL for pair in pairs)
+    return better, worse, len(pairs) - better - worse
+
+
+def _pair_text(pair: PairedScore) -> str:
+    said = f"{format_score(pair.before)} before, {format_score(pair.after)} after"
+    return f"{one_line(pair.title, _TITLE)}: {said}"
+
+
+def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
+    """Return the differences of all pairs from the worst to the best; of many pairs evenly chosen ones."""
+    title = f"Paired differences: {one_line(what, _NAME)}"
+    if not pairs:
+        return Chart(name, title, "No case has a score in both runs.")
+    ranked = sorted(pairs, key=lambda pair: pair.difference)
+    ends = [format_difference(ranked[place].difference) for place in (0, len(ranked) // 2, -1)]
+    said = f"From {ends[0]} to {ends[2]}; half of the cases are at {ends[1]} or below."
+    shown = (
+        ranked
+        if len(ranked) <= DOTS_MAX
+        else [ranked[len(ranked) * place // DOTS_MAX] for place in range(DOTS_MAX)]
+    )
+    if len(shown) < len(ranked):
+        said += f" {plural(len(shown), 'bar')} drawn, evenly chosen of {len(ranked):,}."
+    high = _symmetric([pair.difference for pair in shown], _SORTED_END, _SORTED_TOP)
+    step = (RIGHT - LEFT) / len(shown)
+    bars = [_difference_bar(pair, LEFT + step * place, step, high) for place, pair in enumerate(shown)]
+    axes = upwards(high, LEFT, RIGHT, "after minus before", signed, 5)
+    zero = line(LEFT, high.at(0), RIGHT, high.at(0), "chart-axis")
+    foot = text(
+        (LEFT + RIGHT) / 2,
+        _SORTED_END + 16,
+        f"{plural(len(ranked), 'case')}, sorted",
+        kind="is-muted",
+        anchor="middle",
+    )
+    better, worse, equal = _counts(pairs)
+    figures = FigureTable(
+        ("lowest", "middle", "highest", "higher", "lower", "the same"),
+        ((*ends, _n(better), _n(worse), _n(equal)),),
+    )
+    return Chart(
+        name, title, said, drawing(name, title, said, _SORTED_END + 24, axes, *bars, zero, foot), figures
+    )
+
+
+def _difference_bar(pair: PairedScore, x: float, step: float, high: Scale) -> str:
+    top, bottom = sorted((high.at(0), high.at(pair.difference)))
+    bar = rect(x, top, max(step - 0.5, 0.5), max(bottom - top, 1), f"chart-bar {_kind(pair.difference)}")
+    return mark(bar, f"{format_difference(pair.difference)}, {_pair_text(pair)}", href=pair.href)
+
+
+def _symmetric(values: Sequence[float], start: float, end: float) -> Scale:
+    """Return a scale with 0 in its middle that holds all values."""
+    limit = max(round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
+    return Scale(-limit, limit, start, end)
+
+
+def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) -> Chart:
+    """Return the mean differences of a metric with their intervals; one that holds 0 shows no difference.
+
+    The intervals are those of each difference by itself; verdicts allow for all that were tested.
+    """
+    title = f"Mean differences: {one_line(what, _NAME)}"
+    if not rows:
+        return Chart(name, title, "Nothing was judged in both runs.")
+    decided = sum(row.verdict in {"better", "worse"} for row in rows)
+    said = f"Shown to be more than chance, all that was tested allowed for: {decided:,} of {len(rows):,}."
+    if len(rows) > ROWS_MAX:
+        said += f" {plural(len(rows) - ROWS_MAX, 'further difference')} not drawn."
+    shown = rows[:ROWS_MAX]
+    ends = [end for row in shown for end in (row.value, *(row.interval or ()))]
+    scale = _symmetric(ends, 20, WIDTH - 20)
+    floor = 8 + _ROW * len(shown)
+    drawn = [_interval_row(8 + _ROW * place, scale, row) for place, row in enumerate(shown)]
+    axis = across(scale, floor, 8, "after minus before; bar: 95 % interval", signed, 5)
+    zero = line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
+    figures = FigureTable(
+        ("column", "difference", "95 % interval", "pairs", "verdict"),
+        tuple(
+            (
+                one_line(row.name, _NAME),
+                format_difference(row.value),
+                _interval_text(row),
+                _n(row.n),
+                row.verdict,
+            )
+            for row in rows
+        ),
+    )
+    return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, zero, *drawn), figures)
+
+
+def _interval_row(top: float, scale: Scale, row: DifferenceRow) -> str:
+    said = f"{format_difference(row.value)} {_interval_text(row)}".strip()
+    kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
+    parts = [
+        text(12, top + 13, one_line(row.name, _NAME), room=WIDTH - 150),
+        text(RIGHT, top + 13, said, anchor="end", kind="is-strong"),
+    ]
+    if row.interval is not None:
+        low, high = map(scale.at, row.interval)
+        parts.append(rect(low, top + 20, high - low, 8, f"chart-interval {kind}", 4))
+    parts += [dot(scale.at(row.value), top + 24, 5, f"chart-dot {kind}"), hit_area(0, top, WIDTH, _ROW)]
+    label = f"{one_line(row.name, _NAME)}: {said} of {plural(row.n, 'pair')}, {row.verdict}"
+    return mark("".join(parts), label)
+
+
+def _interval_text(row: DifferenceRow) -> str:
+    if row.interval is None:
+        return ""
+    return f"[{', '.join(map(format_difference, row.interval))}]"
+
+
+def format_difference(value: float) -> str:
+    """`+0.07`: a difference with two decimals."""
+    return f"{value:+.2f}" if abs(value) >= _EQUAL else "0.00"
+
+
+class TrendPoint(Struct, frozen=True):
+    """The value of one run, with its 95 % interval; a partial run is drawn hollow.
+
+    Attributes:
+        when: when the run began, ISO 8601.
+        value: None where the run has none.
+        n: what it is the mean of.
+    """
+
+    when: str
+    value: float | None
+    interval: Interval | None
+    n: int
+    is_partial: bool
+    run_id: str
+    href: str | None = None
+
+
+def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool = False) -> Chart:
+    """Return the values of runs, oldest first, with a band of their intervals; the runs are evenly spaced.
+
+    Args:
+        name: of the drawing.
+        title: what was measured.
+        points: oldest first.
+        is_share: the values are shown in per cent.
+    """
+    say = _percent_text if is_share else format_score
+    title = one_line(title, _NAME)
+    figures = FigureTable(
+        ("run", "began", "value", "95 % interval", "n", "note"),
+        tuple(
+            (point.run_id, _day(point.when), *_point_cells(point, say), _n(point.n), _note(point))
+            for point in points
+        ),
+    )
+    known = [(place, point, point.value) for place, point in enumerate(points) if point.value is not None]
+    if not known:
+        return Chart(name, title, "No run has a value.", figures=figures)
+    first, last = known[0], known[-1]
+    said = f"{plural(len(known), 'run')}: {say(first[2])} on {_day(first[1].when)}"
+    said += f", {say(last[2])} on {_day(last[1].when)}." if last is not first else "."
+    if len(known) > 1:
+        said += f" Last change: {_change_text(last[2] - known[-2][2], is_share=is_share)}."
+    if any(point.is_partial for point in points):
+        said += " Hollow: runs that did not finish."
+    ends = [end for _, point, value in known for end in point.interval or (value,)]
+    high = score_scale(ends, 170, 22)
+    wide = Scale(0, max(len(points) - 1, 1), LEFT + 10, RIGHT - 10)
+    axes = upwards(
+        high,
+        LEFT,
+        RIGHT,
+        "pass rate; band: 95 % interval" if is_share else "mean; band: 95 % interval",
+        percent if is_share else plain,
+    )
+    parts = [axes, _band(known, wide, high), _dates(points, wide)]
+    parts.append(path([(wide.at(place), high.at(value)) for place, _, value in known], "chart-line"))
+    parts += [_trend_dot(point, wide.at(place), high.at(value), say(value)) for place, point, value in known]
+    return Chart(name, title, said, drawing(name, title, said, 206, *parts), figures)
+
+
+_Known = Sequence[tuple[int, TrendPoint, float]]
+
+
+def _band(known: _Known, wide: Scale, high: Scale) -> str:
+    """Return the area between the ends of the intervals; a run without one is a point of it."""
+    upper = [
+        (wide.at(place), high.at((point.interval or (value, value))[1])) for place, point, value in known
+    ]
+    lower = [
+        (wide.at(place), high.at((point.interval or (value, value))[0])) for place, point, value in known
+    ]
+    if len(known) > 1:
+        return path([*upper, *reversed(lower)], "chart-band", is_closed=True)
+    return line(upper[0][0], upper[0][1], lower[0][0], lower[0][1], "chart-whisker")
+
+
+def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
+    kind = "chart-dot is-hollow" if point.is_partial else "chart-dot"
+    label = f"{_day(point.when)}: {said} of n {point.n:,}{', ' + _note(point) if point.is_partial else ''}"
+    return mark(dot(x, y, 4, kind) + hit_area(x - 9, 22, 18, 148), label, href=point.href)
+
+
+def _dates(points: Sequence[TrendPoint], wide: Scale) -> str:
+    """Return the days of at most five runs under the axis."""
+    parts = [line(LEFT, 170, RIGHT, 170, "chart-axis")]
+    last = len(points) - 1
+    for place in sorted({round(last * share / 4) for share in range(5)}):
+        x = wide.at(place)
+        parts.append(line(x, 170, x, 174, "chart-axis"))
+        parts.append(text(x, 186, _short_day(points[place].when), kind="is-muted", anchor="middle"))
+    parts.append(
+        text((LEFT + RIGHT) / 2, 200, "runs by when they began (UTC)", kind="is-muted", anchor="middle")
+    )
+    return "".join(parts)
+
+
+def _moment(when: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(when).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def _day(when: str) -> str:
+    found = _moment(when)
+    return one_line(when, 20) if found is None else f"{found:%Y-%m-%d %H:%M}"
+
+
+def _short_day(when: str) -> str:
+    found = _moment(when)
+    return "" if found is None else f"{found.day} {found:%b}"
+
+
+def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, str]:
+    value = "none" if point.value is None else say(point.value)
+    return value, "" if point.interval is None else " to ".join(map(say, point.interval))
+
+
+def _note(point: TrendPoint) -> str:
+    return "did not finish" if point.is_partial else ""
+
+
+def _change_text(change: float, *, is_share: bool) -> str:
+    return f"{100 * change:+.1f} points" if is_share else format_difference(change)
+
+
+def _percent_text(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _n(count: int) -> str:
+    return f"{count:,}"

@@ -1,0 +1,118 @@
+"""Gates on what people would say of all outputs: labels of some, read before a run, and the figures after it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from geval_cli.engine.gates import is_tagged
+from geval_cli.errors import ConfigError, Problem, Severity
+from geval_cli.labels.figures import scored_outputs, true_figures
+from geval_cli.labels.file import GOOD_AT, LabelFile, read_labels
+from geval_cli.labels.matching import judged_items, match_labels
+from geval_cli.records import CaseResult, GateResult, Status
+from geval_cli.report.numbers import plural
+from geval_cli.source.problems import did_you_mean
+from geval_cli.statistics.estimate import Inference
+from geval_cli.suite.gates import Gate, Statistic
+from geval_cli.suite.suite import NamedLabels, Suite
+
+_ADD = "add `labels: FILE` to the config; `geval estimate sheet.jsonl --draw 100` draws what to label"
+
+
+def read_suite_labels(suite: Suite) -> tuple[LabelFile | None, list[Problem]]:
+    """Return the labels that a config names, and what is wrong with them or with the gates that need them."""
+    gates = [gate for gate in suite.gates if gate.needs_labels]
+    if suite.labels is None:
+        return None, [
+            Problem(f"the gate `{gate.text}` needs people's labels", gate.place.value(), _ADD)
+            for gate in gates
+        ]
+    try:
+        labels = _read(suite.labels, suite)
+    except ConfigError as error:
+        place = suite.labels.place.value()
+        return None, [replace(item, location=item.location or place) for item in error.problems]
+    problems = [*_unlabelled(gates, labels)]
+    if not gates:
+        hint = "add a gate such as `METRIC.true_pass_rate >= 80%`, or leave `labels` out"
+        where = suite.labels.place.value()
+        problems.append(Problem("no gate uses the labels", where, hint, severity=Severity.WARNING))
+    return labels, problems
+
+
+def _read(named: NamedLabels, suite: Suite) -> LabelFile:
+    place = named.place.value()
+    if suite.access.is_outside(named.path):
+        raise ConfigError([suite.access.outside_problem(named.path, place)])
+    if not named.path.is_file():
+        raise ConfigError(
+            [Problem(f"there is no file `{named.path}`", place, "it is relative to the config")]
+        )
+    return read_labels(named.path, suite.access)
+
+
+def _unlabelled(gates: Sequence[Gate], labels: LabelFile) -> Iterator[Problem]:
+    labelled = dict.fromkeys(label.metric for label in labels.labels)
+    for gate in gates:
+        if gate.metric is not None and gate.metric not in labelled:
+            near = did_you_mean(gate.metric, labelled)
+            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(labelled)}"
+            message = f"nobody labelled `{gate.metric}`, which the gate `{gate.text}` is about"
+            yield Problem(message, gate.place.value(), hint)
+
+
+def judge_true_figures(
+    gates: Sequence[Gate],
+    labels: LabelFile | None,
+    results: Callable[[], Iterator[CaseResult]],
+    run_id: str,
+) -> dict[str, GateResult]:
+    """Return the results of gates on true figures, by their text. A gate holds only where its whole interval does."""
+    return {gate.text: _judged(gate, labels, results, run_id) for gate in gates}
+
+
+def _judged(
+    gate: Gate, labels: LabelFile | None, results: Callable[[], Iterator[CaseResult]], run_id: str
+) -> GateResult:
+    if labels is None or gate.metric is None:
+        return _unknown(gate, "there are no labels")
+    of_metric = [label for label in labels.labels if label.metric == gate.metric]
+    try:
+        # Labels of other outputs, of an earlier version of the prompt for example, say nothing about these.
+        matched = match_labels(of_metric, judged_items(results()), run_id=run_id, allow_unmatched=True)
+    except ConfigError as error:
+        first = error.problems[0]
+        return _unknown(gate, f"no label is of an output of this run: {first.message}")
+    chosen = _tagged(gate, results())
+    outputs = scored_outputs(gate.metric, judged_items(chosen))
+    marks = {match.item.id: match.label.human for match in matched.matches}
+    found = true_figures(outputs, marks, good=GOOD_AT)
+    is_mean = gate.statistic is Statistic.TRUE_MEAN
+    return _held(
+        gate,
+        found.mean if is_mean else found.rate,
+        f"{found.labelled:,} of {plural(len(of_metric), 'label')}",
+    )
+
+
+def _tagged(gate: Gate, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
+    return (result for result in results if all(is_tagged(result.metadata, *tag) for tag in gate.tags))
+
+
+def _unknown(gate: Gate, note: str) -> GateResult:
+    return GateResult(gate.text, Status.ERROR, None, note)
+
+
+def _held(gate: Gate, found: Inference | None, counted: str) -> GateResult:
+    if found is None:
+        return _unknown(gate, f"{counted} are of outputs of this run")
+    estimate = found.estimate
+    if estimate.value is None or estimate.interval is None:
+        return _unknown(gate, f"{counted}: too few for an interval")
+    low, high = estimate.interval
+    worst, best = (low, high) if gate.comparison in {">=", ">"} else (high, low)
+    said = f"{counted}, 95 % interval {low:.2f} to {high:.2f}; the judge alone says {found.judge:.2f}"
+    if gate.holds(worst):
+        return GateResult(gate.text, Status.PASSED, estimate.value, said)
+    if gate.holds(best):
+        said = f"undecided, more labels would tell: {said}"
+    return GateResult(gate.text, Status.FAILED, estimate.value, said)

@@ -1,0 +1,25 @@
+"""The turns of a conversation as a test may have them."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from geval_cli.specs.base import Spec
+
+TurnRole = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class TurnSpec(Spec):
+    """One turn: `role` and `content` of what was said, or `user` alone for what the user is going to say."""
+
+    role: TurnRole | None = Field(
+        None, description="Who said it: system, developer, user, assistant or tool."
+    )
+    content: str | None = Field(None, description="What was said, taken as it is: no template, no file.")
+    tool_calls: tuple[dict[str, Any], ...] = Field(
+        (), description="The tools that an assistant called, as chat APIs write them, or {name, args}."
+    )
+    tool_call_id: str | None = Field(None, description="Which of these calls a tool answers.")
+    user: str | None = Field(
+        None, description="What the user says in a conversation that is played: the model answers each."
+    )

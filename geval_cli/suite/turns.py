@@ -1,0 +1,112 @@
+"""Read the turns of a test: a conversation that was held, or what the user says in one that is to be played."""
+
+import json
+from collections.abc import Sequence
+
+from geval_cli.judge.conversation import ASSISTANT, USER
+from geval_cli.records import JsonValue, Turn
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.conversation import TurnSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.validation import Fields, LoadContext, read_spec
+
+_TWO_FORMS = "either `role` and `content` in all of them, or `user` alone"
+_ENDS = ("the model answers what the user, or a tool, said last; where the assistant did, that is judged",)
+
+
+def read_turns(fields: Fields, reading: LoadContext) -> None:
+    """Put the turns of a test in the place of what is written, or drop them with a problem for each mistake."""
+    if "turns" not in fields.values:
+        return
+    value, place = fields.values["turns"], fields.child("turns")
+    before = len(reading.problems)
+    turns = _read_list(value, place, reading)
+    if turns is not None and len(reading.problems) == before:
+        _check_whole(turns, fields, place, reading)
+    if turns is None or len(reading.problems) > before:
+        fields.drop("turns")
+    else:
+        fields.values["turns"] = turns
+
+
+def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:
+    """Return turns as records."""
+    return tuple(
+        Turn(USER, item.user)
+        if item.user is not None
+        else Turn(item.role or USER, item.content or "", item.tool_calls, item.tool_call_id)
+        for item in written or ()
+    )
+
+
+def are_played(written: Sequence[TurnSpec] | None) -> bool:
+    """Return whether the turns are what the user is going to say."""
+    return bool(written) and all(item.user is not None for item in written or ())
+
+
+def output_of(last: Turn) -> str:
+    """Return the output that an assistant's last turn is: its words, else the tools that it calls, as JSON."""
+    if last.content or not last.tool_calls:
+        return last.content
+    return json.dumps([dict(call) for call in last.tool_calls], ensure_ascii=False, default=str)
+
+
+def _read_list(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[TurnSpec, ...] | None:
+    if not isinstance(value, list | tuple) or not value:
+        found = "an empty list" if isinstance(value, list | tuple) else describe_value(value)
+        hint = "for example [{user: Hello}, {user: And on Sundays?}]"
+        reading.report(f"`turns` must be a list of turns, found {found}", place.value(), hint)
+        return None
+    turns = []
+    for index, item in enumerate(value):
+        at = place.child(index)
+        turn = read_spec(TurnSpec, item, at, "a turn", reading)
+        if turn is not None:
+            turns.append(turn)
+            _check_turn(turn, index + 1, at, reading)
+    return tuple(turns)
+
+
+def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadContext) -> None:
+    if turn.user is not None:
+        for name in ("role", "content", "tool_calls", "tool_call_id"):
+            if getattr(turn, name):
+                reading.report(
+                    f"turn {number} has `user` and `{name}`", place.key(name), f"write {_TWO_FORMS}"
+                )
+                return
+        if not turn.user.strip():
+            reading.report(
+                f"in turn {number} the user says nothing", place.value("user"), "write what is said"
+            )
+        return
+    if turn.role is None:
+        reading.report(f"turn {number} does not say who speaks", place.value(), f"write {_TWO_FORMS}")
+    elif turn.tool_calls and turn.role != ASSISTANT:
+        hint = "only an assistant calls tools"
+        reading.report(
+            f"turn {number} is of the {turn.role} and has `tool_calls`", place.key("tool_calls"), hint
+        )
+    elif turn.content is None and not turn.tool_calls:
+        reading.report(f"turn {number} has no `content`", place.value(), "write what was said")
+
+
+def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, reading: LoadContext) -> None:
+    """Check what the turns of a test say together."""
+    played = [turn.user is not None for turn in turns]
+    if any(played) and not all(played):
+        at = place.child(played.index(not played[0])).value()
+        reading.report(
+            "`turns` are of two kinds: some were said, others are to be played", at, f"write {_TWO_FORMS}"
+        )
+        return
+    last = turns[-1]
+    if not all(played) and last.role in {"system", "developer"}:
+        reading.report(
+            f"the last turn is of the {last.role}, so that nobody is asked",
+            place.child(len(turns) - 1).value("role"),
+            notes=_ENDS,
+        )
+    if "output" in fields.values and (all(played) or last.role == ASSISTANT):
+        why = "answers come from the model" if all(played) else "the assistant's last turn is it"
+        reading.report("a test with these `turns` has no `output`", fields.place.key("output"), why)
