@@ -85,6 +85,25 @@ class Turn(Struct, frozen=True):
     tool_call_id: str | None = None
 
 
+class TraceStep(Struct, frozen=True):
+    """One step of an agent.
+
+    Attributes:
+        type: tool, llm or step.
+        args: what it was called with; None where that is not known.
+        output: what came back.
+        error: why it failed; None when it did not.
+        ms: how long it took.
+    """
+
+    type: str
+    name: str
+    args: JsonValue = None
+    output: JsonValue = None
+    error: str | None = None
+    ms: float | None = None
+
+
 class SentImage(Protocol):
     """An image that a request holds, by its hash (`geval_cli.source.images.Image`)."""
 
@@ -297,6 +316,7 @@ class CaseResult(Struct, frozen=True):
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
         turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
+        trace: the steps of the agent that led to the output, as far as they are known.
     """
 
     id: str
@@ -319,6 +339,7 @@ class CaseResult(Struct, frozen=True):
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     finish_reason: str | None = None
     turns: tuple[Turn, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
 
 
 class Column(Struct, frozen=True):

@@ -181,3 +181,12 @@ def test_the_example_of_conversations_tells_a_kind_clerk_from_a_rude_one(project
     assert [case["status"] for case in results] == ["passed", "failed"]
     assert results[0]["output"] == "Wonderful, the sencha it is. Shall I wrap it for you?"
     assert results[1]["assertions"][1]["detail"]["min"] == {"score": 0.1, "answer": 2, "turn": 4}
+
+
+def test_the_example_of_agents_tells_what_was_looked_up_from_what_was_made_up(project: Path) -> None:
+    finished = run_geval("run", "agents.yaml", "-o", "results.json", cwd=project)
+    assert (finished.code, finished.stderr.count("error:")) == (1, 0)
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))["results"]
+    statuses = [[item["status"] for item in case["assertions"]] for case in results]
+    assert statuses == [["passed"] * 6, ["failed", "failed", "passed", "passed", "failed", "failed"]]
+    assert [step["name"] for step in results[1]["trace"]] == ["find_order", "gpt-4.1"]

@@ -19,7 +19,7 @@ from geval_cli.errors import GevalError, Location, Problem, TemplateError
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
-from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, Turn
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, TraceStep, Turn
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.source_map import SourcePath
@@ -258,7 +258,8 @@ class TestCase(Struct, frozen=True):
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
     `images` are markers (`source.images`), as are images in any of the texts.
     `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
-    assistant said the last word, that is the `output`.
+    assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
+    where they are not known.
     """
 
     __test__ = False
@@ -289,6 +290,7 @@ class TestCase(Struct, frozen=True):
     scenario: str | None = None
     expected_outcome: str | None = None
     role: str | None = None
+    trace: tuple[TraceStep, ...] | None = None
 
     @property
     def ends_with_answer(self) -> bool:

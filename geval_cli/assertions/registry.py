@@ -113,6 +113,14 @@ ASSERTION_TYPES = AssertionTypes(
         "similar:cosine": "graded.embeddings:SimilarAssertion",
         "similar:dot": "graded.embeddings:SimilarAssertion",
         "similar:euclidean": "graded.embeddings:SimilarAssertion",
+        "trajectory:tool-used": "trajectory:ToolUsedAssertion",
+        "trajectory:tool-args-match": "trajectory:ToolArgumentsAssertion",
+        "trajectory:tool-sequence": "trajectory:ToolSequenceAssertion",
+        "trajectory:step-count": "trajectory:StepCountAssertion",
+        "trajectory:goal-success": "graded.goal:GoalSuccessAssertion",
+        "trace-span-count": "trajectory:SpanCountAssertion",
+        "trace-span-duration": "trajectory:SpanDurationAssertion",
+        "trace-error-spans": "trajectory:ErrorSpansAssertion",
         "select-best": "best_of:SelectBestAssertion",
         "pairwise": "graded.pairwise:PairwiseAssertion",
         "max-score": "best_of:MaxScoreAssertion",
@@ -133,6 +141,8 @@ _JUDGE = "ask a judge with g-eval, whose criteria say what to look for"
 _CODE = "check it in an assertion of your own"
 _TRACE = "geval sees the answer of a model and not the trace of a program; check the answer"
 
+_TRACE_TYPES = "`geval list assertions` names all types for traces"
+
 _UNSUPPORTED: dict[str, str] = {
     "agent-rubric": _JUDGE,
     "max-length": "use word-count, or a regex such as ^.{0,500}$",
@@ -143,8 +153,8 @@ _UNSUPPORTED: dict[str, str] = {
 }
 _UNSUPPORTED_FAMILIES: dict[str, str] = {
     "promptfoo:redteam": "geval does no red teaming; " + _JUDGE,
-    "trace-": _TRACE,
-    "trajectory:": _TRACE,
+    "trace-": _TRACE_TYPES,
+    "trajectory:": _TRACE_TYPES,
 }
 
 

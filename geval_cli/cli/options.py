@@ -232,6 +232,10 @@ class TracesOptions:
         Option("--sample", "Only this many, drawn at random.", Group.SELECTION, syntax="N", minimum=1),
     ] = None
     seed: Annotated[int, Option("--seed", "Another seed draws another sample.", Group.SELECTION)] = 0
+    each_call: Annotated[
+        bool,
+        Option("--each-call", "A test for each model call, not one for each trace.", Group.SELECTION),
+    ] = False
     skips_bad: Annotated[
         bool, Option("--skip-bad", "Leave out lines that are not understood.", Group.SELECTION)
     ] = False

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -32,12 +33,15 @@ from geval_cli.trust.probe_files import (
     probe_document,
     verdict_counts,
 )
+from geval_cli.trust.probe_items import ProbeOptions
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict, chosen_probes
-from geval_cli.trust.probing import ProbeOptions, ProbePlan, plan_probe, run_probe
+from geval_cli.trust.probing import ProbePlan, plan_probe, run_probe
 
 _WIDE = 140
 _STYLES = {Verdict.FAILS: "bold red", Verdict.HOLDS: "green", Verdict.SKIPPED: "dim"}
 _FAMILY = "family"
+_LABELLED = frozenset({_FAMILY, "joint"})
+"""Probes that labels say more about."""
 
 
 def run_probes(config: Path, given: Given) -> ExitCode:
@@ -91,9 +95,11 @@ def _tell_progress(asked: int, planned: int) -> None:
 
 def _options(given: Given, state: State) -> ProbeOptions:
     plain = ProbeOptions(items=given.items, seed=given.seed, only=given.only)
-    if given.only and _FAMILY not in given.only:
+    if given.only and not _LABELLED.intersection(given.only):
         return plain
     labels = None if given.labels is None else read_labels(given.labels)
+    if labels is not None and given.run is None and given.only and _FAMILY not in given.only:
+        return replace(plain, labels=labels)  # of the probed outputs; no run has to be there
     try:
         report = load_report(state.runs, given.run or "latest")
         labels = labels or kept_labels(state.runs.labels(), report.run.id)

@@ -23,7 +23,7 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
     _check_output(output, may_replace=choice.may_replace)
     reading, written = TraceReading(), 0
     with SafeFile(output) as file:
-        answers = read_traces(source, reading)
+        answers = read_traces(source, reading, joins=not choice.each_call)
         for answer in chosen_answers(answers, choice.where, choice.sample, choice.seed):
             file.write(row_text(answer))
             written += 1

@@ -14,6 +14,7 @@ from geval_cli.assertions.programs.code import test_shown
 from geval_cli.assertions.registry import (
     wants_logprobs,
 )
+from geval_cli.assertions.trace import trace_of
 from geval_cli.engine.conversation import Conversation, history_text, hold_conversation
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
@@ -375,6 +376,7 @@ async def _judged(
     result = replace(
         answered,
         turns=subject.conversation,
+        trace=trace_of(subject) or (),
         status=verdict.status,
         score=verdict.score,
         error=error,

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Turn, Usage, to_json
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, TraceStep, Turn, Usage, to_json
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -149,6 +149,8 @@ class JudgedCase(Struct, frozen=True):
         turns: of a conversation, the output as the last of them; None for a case that is no conversation.
         rates_answer: one answer of a conversation is rated: `actual_output`, which is not among `turns`.
         first_turn: the number of the first of `turns` in the conversation, from 1.
+        trace: the steps that led to the output; None where they are not known.
+        shows_trace: they stand beside the output for a judge that nobody told what to look at.
         scenario, expected_outcome, role: what the conversation is about, where it should lead, who the assistant is.
     """
 
@@ -166,6 +168,8 @@ class JudgedCase(Struct, frozen=True):
     turns: tuple[Turn, ...] | None = None
     rates_answer: bool = False
     first_turn: int = 1
+    trace: tuple[TraceStep, ...] | None = None
+    shows_trace: bool = False
     scenario: str | None = None
     expected_outcome: str | None = None
     role: str | None = None

@@ -1,7 +1,7 @@
 """Choose the texts of a test case for the judge: input, source, knowledge and evaluation parameters."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from geval_cli.errors import MissingParamsError
 from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
-from geval_cli.records import JsonValue
+from geval_cli.judge.trace import tools_text, trace_text
+from geval_cli.records import JsonValue, TraceStep
 from geval_cli.source.images import markers_in
 
 PARAM_LABELS: Mapping[str, str] = {
@@ -20,6 +21,8 @@ PARAM_LABELS: Mapping[str, str] = {
     "input": "Input",
     "images": "Images",
     "actual_output": "Actual Output",
+    "trace": "Trace",
+    "tools_called": "Tools Called",
     "expected_outcome": "Expected Outcome",
     "expected_output": "Expected Output",
     "context": "Context",
@@ -29,6 +32,10 @@ PARAM_LABELS: Mapping[str, str] = {
 
 IMAGES = "images"
 _ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
+_OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
+    "trace": trace_text,
+    "tools_called": tools_text,
+}
 _IN_TURNS = frozenset({"input", "actual_output"})
 
 # The order counts: the first variable that has a text is taken.
@@ -144,6 +151,8 @@ def images_text(case: JudgedCase) -> str:
 
 def _is_shown(name: str, case: JudgedCase) -> bool:
     """Return whether a judge sees a parameter that nobody named: of a conversation its turns tell what was asked."""
+    if name in _OF_TRACE:
+        return name == "trace" and case.shows_trace
     if case.turns is None:
         return name not in _ABOUT_CONVERSATION
     return name not in _IN_TURNS or (name == "actual_output" and case.rates_answer)
@@ -157,6 +166,8 @@ def param_text(name: str, case: JudgedCase) -> str:
         return images_text(case)
     if name == "turns":
         return "" if case.turns is None else transcript(case.turns, first=case.first_turn)
+    if name in _OF_TRACE:
+        return "" if case.trace is None else _OF_TRACE[name](case.trace)
     value = getattr(case, name)
     if value is None and name in _ABOUT_CONVERSATION:
         value = case.vars.get(name)

@@ -35,6 +35,7 @@ class CheckKeywords(TypedDict, total=False):
         scenario: what it is about.
         expected_outcome: where it should lead.
         role: who the assistant is in it.
+        trace: the steps of an agent that led to the output, [{"name": "search", "args": {...}}, ...].
     """
 
     input: str | None
@@ -49,6 +50,7 @@ class CheckKeywords(TypedDict, total=False):
     scenario: str | None
     expected_outcome: str | None
     role: str | None
+    trace: Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """From the arguments of `GEval` to a metric and its judge, by the rules that a config file is checked by."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -19,7 +19,7 @@ from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
-from geval_cli.records import JsonValue, Turn
+from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.runs.judging import judge_problems
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
@@ -29,7 +29,7 @@ from geval_cli.specs.base import JuryRulesSpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.turns import read_turns, turns_of
+from geval_cli.suite.turns import read_trace, read_turns, trace_of_spec, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
@@ -131,11 +131,25 @@ def _new_reading() -> LoadContext:
 
 def read_turns_of_case(written: list[JsonValue], problems: list[Problem]) -> tuple[Turn, ...]:
     """Return the turns of a test case, with a problem for each mistake in them."""
-    reading, place = _new_reading(), SourcePath.nowhere()
-    fields = Fields("a test case", place, {"turns": written}, {"turns": "turns"})
-    read_turns(fields, reading)
+    return turns_of(_read_list("turns", written, read_turns, problems))
+
+
+def read_trace_of_case(written: list[JsonValue], problems: list[Problem]) -> tuple[TraceStep, ...] | None:
+    """Return the trace of a test case, with a problem for each mistake in it."""
+    return trace_of_spec(_read_list("trace", written, read_trace, problems))
+
+
+def _read_list(
+    name: str,
+    written: list[JsonValue],
+    read: Callable[[Fields, LoadContext], None],
+    problems: list[Problem],
+) -> Any:
+    reading = _new_reading()
+    fields = Fields("a test case", SourcePath.nowhere(), {name: written}, {name: name})
+    read(fields, reading)
     problems += reading.problems
-    return turns_of(fields.values.get("turns"))
+    return fields.values.get(name)
 
 
 def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.trace import called_steps
 from geval_cli.errors import (
     ApiError,
     ConfigError,
@@ -21,11 +22,11 @@ from geval_cli.errors import (
 from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
-from geval_cli.library.definition import Jury, read_turns_of_case
+from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images, written_image
 from geval_cli.providers.registry import sees_images
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import JsonValue, Status, Turn
+from geval_cli.records import JsonValue, Status, TraceStep, Turn
 from geval_cli.runs.judging import Judges
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
@@ -166,7 +167,24 @@ def _judged_case(case: TestCase, images: tuple[str, ...]) -> JudgedCase:
         scenario=case.scenario,
         expected_outcome=case.expected_outcome,
         role=case.role,
+        trace=_trace(case),
+        shows_trace=case.trace is not None,
     )
+
+
+def _trace(case: TestCase) -> tuple[TraceStep, ...] | None:
+    """Return the steps of a case, else the tools that its output calls; None where nothing is known of them.
+
+    Raises:
+        UsageError: what is wrong with them.
+    """
+    if case.trace is None:
+        return None if case.actual_output is NO_OUTPUT else (tuple(called_steps(case.actual_output)) or None)
+    problems: list[Problem] = []
+    found = read_trace_of_case([dict(step) for step in case.trace], problems)
+    if problems:
+        raise UsageError.of("the trace of the test case is not valid", problems)
+    return found
 
 
 def _turns(case: TestCase) -> tuple[Turn, ...]:

@@ -35,6 +35,7 @@ class TestCase:
         scenario: what the conversation is about.
         expected_outcome: where it should lead.
         role: who the assistant is.
+        trace: the steps of an agent that led to the output, [{"name": "search", "args": {...}}, ...]; None if unknown.
     """
 
     __test__ = False  # not a pytest class
@@ -48,6 +49,7 @@ class TestCase:
     scenario: str | None = None
     expected_outcome: str | None = None
     role: str | None = None
+    trace: Sequence[Mapping[str, Any]] | None = None
     images: Sequence[str | Path | bytes] = ()
 
 

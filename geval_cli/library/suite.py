@@ -251,6 +251,7 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
         "scenario": case.scenario,
         "expected_outcome": case.expected_outcome,
         "role": case.role,
+        "trace": None if case.trace is None else list(case.trace),
     }
 
 

@@ -1,4 +1,4 @@
-"""Traces and logs of an application as tests: each model call with a text becomes a row that geval can judge.
+"""Traces and logs of an application as tests: each trace, or each model call outside of one, becomes a row to judge.
 
 Four kinds of lines are known, each a JSON object: OTLP (`resourceSpans`), spans on their own (`attributes`), both with
 the attributes of OpenTelemetry's conventions for generative AI, of OpenInference or of OpenLLMetry; and request with
@@ -10,11 +10,14 @@ The texts come from strangers, and a file of tests has a meaning of its own for 
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.errors import Location, Problem
 from geval_cli.json_codec import decode_json
@@ -33,6 +36,23 @@ _KNOWN = "known are OTLP JSON lines, spans with `attributes`, request with respo
 _CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
 _MESSAGE_KEYS = frozenset({"role", "content", "parts", "message"})
 _MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+
+_TOOL_OPERATION = "execute_tool"
+_STEP_KINDS = frozenset({"RETRIEVER", "RERANKER", "EMBEDDING", "GUARDRAIL", "EVALUATOR", "TASK"})
+_MODEL_NAMES = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
+_TOOL_ARGUMENTS = (
+    "gen_ai.tool.call.arguments",
+    "gen_ai.tool.arguments",
+    "tool_call.function.arguments",
+    "tool.parameters",
+    "input.value",
+    "traceloop.entity.input",
+)
+_TOOL_RESULTS = ("gen_ai.tool.call.result", "gen_ai.tool.result", "output.value", "traceloop.entity.output")
+_FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
+_USUAL_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 Fields = Mapping[str, Any]
 
@@ -53,25 +73,33 @@ class ModelAnswer(Struct, frozen=True):
         turns: what was asked; None where the line does not say.
         answer: what came back.
         facts: what `--where` is held against: attributes by their names.
+        steps: those of the whole trace, where its spans were joined; else the messages tell which tools were called.
     """
 
     turns: tuple[Turn, ...]
     answer: Turn
     metadata: Mapping[str, JsonValue]
     facts: Fields
+    steps: tuple[Fields, ...] = ()
 
     def row(self) -> dict[str, JsonValue]:
-        """Return the test: input, output and metadata."""
+        """Return the test: input, output, turns of a conversation, trace and metadata."""
         asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
         metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
-        if len(self.turns) > 1:
+        row: dict[str, JsonValue] = {"input": _no_file(asked[-1])} if asked else {}
+        if _is_conversation(self.turns):
+            row["turns"] = [_written(turn) for turn in self.turns]
+        elif len(self.turns) > 1:
             metadata["turns"] = [_written(turn) for turn in self.turns]
-        if trace := list(_tool_steps((*self.turns, self.answer))):
-            metadata["trace"] = trace
+        trace = list(self.steps) or list(_tool_steps((*self.turns, self.answer)))
         calls = [_openai_call(call) for call in self.answer.tool_calls]
         output = self.answer.content or json.dumps(calls, ensure_ascii=False)
-        row = {"input": _no_file(asked[-1])} if asked else {}
-        return {**row, "output": _no_file(output), "metadata": metadata}
+        return {
+            **row,
+            "output": _no_file(output),
+            **({"trace": trace} if trace else {}),
+            "metadata": metadata,
+        }
 
     def fits(self, wanted: Sequence[tuple[str, str]]) -> bool:
         """Return whether all of these facts hold."""
@@ -93,8 +121,73 @@ class _UnknownLineError(Exception):
     """A line is none that is known; the text says why."""
 
 
-def read_traces(path: Path, reading: TraceReading) -> Iterator[ModelAnswer]:
-    """Yield the answers in a file that the user named, line by line; `reading` takes what is wrong with the others."""
+class Span(Struct, frozen=True):
+    """A span of a trace: a call of a model or of a tool, or another step.
+
+    Attributes:
+        trace_id: of the trace; empty where it has none.
+        start: when it began, in nanoseconds; 0 where that is not known.
+        step: as the `trace` of a test has it.
+        is_call: whether a model was called; `answer` is what came back, None where that was not recorded.
+    """
+
+    trace_id: str
+    start: int
+    step: Fields
+    is_call: bool = False
+    answer: ModelAnswer | None = None
+
+
+def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Iterator[ModelAnswer]:
+    """Yield the answers in a file that the user named; `reading` takes what is wrong with the others.
+
+    The spans of a trace are joined to its last answer, if it `joins`: they may be far apart, so the file is read twice,
+    first to count them. Only traces that have begun and not ended are in memory.
+    """
+    counts = _span_counts(path) if joins else Counter[str]()
+    begun: dict[str, list[Span]] = {}
+    for item in _items_of(path, reading):
+        if not isinstance(item, Span):
+            yield from _noted([item], reading)
+        elif counts[item.trace_id] > 1 and item.trace_id:
+            spans = begun.setdefault(item.trace_id, [])
+            spans.append(item)
+            if len(spans) == counts[item.trace_id]:
+                yield from _joined(begun.pop(item.trace_id), reading)
+        elif item.is_call:
+            yield from _noted([item.answer], reading)
+    for spans in begun.values():  # of a file that has changed meanwhile
+        yield from _joined(spans, reading)
+
+
+def _span_counts(path: Path) -> Counter[str]:
+    unread = TraceReading()
+    spans = (item for item in _items_of(path, unread) if isinstance(item, Span))
+    return Counter(span.trace_id for span in spans)
+
+
+def _noted(answers: Sequence[ModelAnswer | None], reading: TraceReading) -> Iterator[ModelAnswer]:
+    for answer in answers:
+        if answer is None:
+            reading.silent += 1
+        else:
+            reading.answers += 1
+            yield answer
+
+
+def _joined(spans: Sequence[Span], reading: TraceReading) -> Iterator[ModelAnswer]:
+    """Yield the last answer of a trace with the steps of all its spans, in the order in which they began."""
+    ordered = sorted(spans, key=lambda span: span.start)
+    answers = list(_noted([span.answer for span in ordered if span.is_call], reading))
+    if not answers:
+        return
+    steps = tuple(span.step for span in ordered)
+    if all(span.is_call for span in ordered):  # no span of a tool: the messages may tell of tools
+        steps = ()
+    yield replace(answers[-1], steps=steps)
+
+
+def _items_of(path: Path, reading: TraceReading) -> Iterator["Span | ModelAnswer | None"]:
     number = 0
     try:
         with open_regular(path, TRUSTED) as stream:
@@ -103,7 +196,7 @@ def read_traces(path: Path, reading: TraceReading) -> Iterator[ModelAnswer]:
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 if line.strip():
-                    yield from _answers_in(line, Location(str(path), number, 1, length=0), reading)
+                    yield from _items_in(line, Location(str(path), number, 1, length=0), reading)
                 while len(line) > _LONGEST_LINE and not line.endswith(b"\n"):
                     line = stream.readline(_LONGEST_LINE + 1)
                     if not line:
@@ -113,21 +206,14 @@ def read_traces(path: Path, reading: TraceReading) -> Iterator[ModelAnswer]:
         reading.bad += 1
 
 
-def _answers_in(line: bytes, place: Location, reading: TraceReading) -> Iterator[ModelAnswer]:
+def _items_in(line: bytes, place: Location, reading: TraceReading) -> Iterator["Span | ModelAnswer | None"]:
     try:
-        found = list(parse_line(line))
+        yield from list(_parse(line))
     except (_UnknownLineError, RecursionError) as error:
         reading.bad += 1
         if len(reading.problems) < MOST_PROBLEMS:
             why = str(error) if isinstance(error, _UnknownLineError) else "it is nested too deep"
             reading.problems.append(Problem(f"this line cannot be taken: {why}", place, _KNOWN))
-        return
-    for answer in found:
-        if answer is None:
-            reading.silent += 1
-        else:
-            reading.answers += 1
-            yield answer
 
 
 def chosen_answers(
@@ -175,6 +261,14 @@ def parse_line(line: bytes) -> Iterator[ModelAnswer | None]:
     Raises:
         _UnknownLineError: it is none of the known kinds.
     """
+    for item in _parse(line):
+        if not isinstance(item, Span):
+            yield item
+        elif item.is_call:
+            yield item.answer
+
+
+def _parse(line: bytes) -> Iterator["Span | ModelAnswer | None"]:
     if len(line) > _LONGEST_LINE:
         raise _UnknownLineError(f"it is longer than {_LONGEST_LINE >> 20} MiB")
     try:
@@ -195,7 +289,7 @@ def parse_line(line: bytes) -> Iterator[ModelAnswer | None]:
 # Spans
 
 
-def _otlp(value: Fields) -> Iterator[ModelAnswer | None]:
+def _otlp(value: Fields) -> Iterator[Span]:
     for resource in _dicts(value, "resourceSpans", "resource_spans"):
         about = _attributes(_mapping(resource.get("resource")).get("attributes"))
         for scope in _dicts(resource, "scopeSpans", "scope_spans"):
@@ -203,33 +297,88 @@ def _otlp(value: Fields) -> Iterator[ModelAnswer | None]:
                 yield from _span(span, about)
 
 
-def _span(span: Fields, about: Fields) -> list[ModelAnswer | None]:
-    """Return the model call of a span as a list: of one, or of none where it is another kind of span."""
+def _span(span: Fields, about: Fields) -> list[Span]:
+    """Return a span as a list: of one, or of none where it is of a kind that is no step of an agent."""
     written = span.get("attributes")
     if written is None:
         written = {
             name.removeprefix("attributes."): item for name, item in span.items() if "attributes." in name
         }
     known = {**about, **_attributes(written)}
-    if not _is_model_call(known):
+    kind = _kind_of(known)
+    if kind is None:
         return []
     context = _mapping(span.get("context"))
+    trace_id = _id(_first(span, "traceId", "trace_id", "context.trace_id") or context.get("trace_id"))
+    start = _nanoseconds(_first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
+    step = _step(kind, span, known, start)
+    trace_id = trace_id if isinstance(trace_id, str) else ""
+    if kind != "llm":
+        return [Span(trace_id, start, step)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in _dicts(span, "events")]
     asked, given = _asked(known, events), _given(known, events)
     metadata = {
-        "trace_id": _id(_first(span, "traceId", "trace_id", "context.trace_id") or context.get("trace_id")),
+        "trace_id": trace_id,
         "span_id": _id(_first(span, "spanId", "span_id", "context.span_id") or context.get("span_id")),
         "response_id": known.get("gen_ai.response.id"),
         "model": _first(known, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
     }
-    return [_answer(asked, given, metadata, {**known, "name": span.get("name")})]
+    answer = _answer(asked, given, metadata, {**known, "name": span.get("name")})
+    return [Span(trace_id, start, step, is_call=True, answer=answer)]
 
 
-def _is_model_call(known: Fields) -> bool:
-    operation, kind = known.get("gen_ai.operation.name"), known.get("openinference.span.kind")
-    if operation is not None or kind is not None:
-        return operation in _CALL_KINDS or str(kind).upper() == "LLM"
-    return any(name.startswith(("gen_ai.", "llm.")) for name in known)
+def _kind_of(known: Fields) -> str | None:
+    """Return what a span is as a step of an agent; None for what only surrounds steps, and for anything else."""
+    operation = known.get("gen_ai.operation.name")
+    kind = str(_first(known, "openinference.span.kind", "traceloop.span.kind") or "").upper()
+    if operation in _CALL_KINDS or kind == "LLM":
+        return "llm"
+    if operation == _TOOL_OPERATION or kind == "TOOL" or (operation is None and "gen_ai.tool.name" in known):
+        return "tool"
+    if kind in _STEP_KINDS:
+        return "step"
+    is_call = any(name.startswith(("gen_ai.", "llm.")) for name in known)
+    return "llm" if is_call and operation is None and not kind else None
+
+
+def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
+    """Return a span as the `trace` of a test has it, with what is known of it."""
+    end = _nanoseconds(_first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
+    name = next(
+        (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
+    )
+    found = {
+        "type": kind,
+        "name": name if isinstance(name, str) and name else kind,
+        "args": None if kind == "llm" else _decoded(_first(known, *_TOOL_ARGUMENTS)),
+        "output": None if kind == "llm" else _first(known, *_TOOL_RESULTS),
+        "error": _error_of(span, known),
+        "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _error_of(span: Fields, known: Fields) -> str | None:
+    """Return why a span failed, as far as it says so; None for one that did not."""
+    status = _mapping(span.get("status"))
+    code = _first(status, "code", "status_code") or _first(span, "status_code", "status.code")
+    if str(code) in _FAILED or "error.type" in known:
+        message = _first(status, "message", "description") or _first(span, "status_message", "status.message")
+        return str(message or known.get("error.type") or "failed")
+    return None
+
+
+def _nanoseconds(value: Any) -> int:
+    """Return a time in nanoseconds since 1970, written as a number or as ISO 8601; 0 for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
+        return int(value)
+    try:
+        return int(datetime.fromisoformat(value).timestamp() * 1_000_000_000)
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
@@ -433,7 +582,7 @@ def _turn(item: Fields | str, role: str) -> Turn:
         (_first(part, "id", "tool_use_id") for part in responses), ""
     )
     return Turn(
-        role=str(inner.get("role") or role),
+        role=_USUAL_ROLES.get(str(inner.get("role") or role), str(inner.get("role") or role)),
         content=text,
         tool_calls=tuple(_call(call) for call in calls),
         tool_call_id=str(answered or ""),
@@ -479,11 +628,18 @@ def _openai_call(call: Fields) -> dict[str, JsonValue]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
+def _is_conversation(turns: Sequence[Turn]) -> bool:
+    """Return whether turns are a conversation that an answer follows, in the roles that tests know."""
+    roles = [turn.role for turn in turns]
+    has_answers = "assistant" in roles or "tool" in roles
+    return has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
+
+
 def _tool_steps(turns: Sequence[Turn]) -> Iterator[dict[str, JsonValue]]:
     """Yield the tools that were called, each with what it gave back where a later message says so."""
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id}
     for call in (call for turn in turns for call in turn.tool_calls):
-        step = {"type": "tool", "name": call.get("name"), "args": call.get("args")}
+        step = {"type": "tool", "name": str(call.get("name") or "tool"), "args": call.get("args")}
         yield {**step, "output": given[str(call["id"])]} if str(call.get("id")) in given else step
 
 
@@ -491,6 +647,8 @@ def _written(turn: Turn) -> dict[str, JsonValue]:
     found: dict[str, JsonValue] = {"role": turn.role, "content": turn.content}
     if turn.tool_calls:
         found["tool_calls"] = [dict(call) for call in turn.tool_calls]
+    if turn.tool_call_id:
+        found["tool_call_id"] = turn.tool_call_id
     return found
 
 

@@ -1,6 +1,6 @@
-"""The turns of a conversation as a test may have them."""
+"""The turns of a conversation and the steps of an agent, as a test may have them."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,3 +23,19 @@ class TurnSpec(Spec):
     user: str | None = Field(
         None, description="What the user says in a conversation that is played: the model answers each."
     )
+
+
+StepType = Literal["tool", "llm", "step"]
+
+
+class TraceStepSpec(Spec):
+    """One step of an agent: a tool or a model that it called, or anything else that it did."""
+
+    type: StepType = Field("tool", description="What it was: a tool, a model (llm), or another step.")
+    name: Annotated[str, Field(min_length=1)] = Field(
+        description="The name of the tool, the model or the step."
+    )
+    args: Any = Field(None, description="What it was called with.")
+    output: Any = Field(None, description="What came back.")
+    error: str | None = Field(None, description="Why it failed, if it did.")
+    ms: Annotated[float, Field(ge=0)] | None = Field(None, description="How long it took, in milliseconds.")

@@ -138,9 +138,15 @@ def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
         raise FieldError(Problem(f"this must be {what}, found {describe_value(value)}", None, hint))
     tree = read_tree(text)
     stands_alone = not tree.is_flow and not any(part.anchor for part in tree.walk()) and "\t" not in text
-    if not stands_alone or text[: tree.start].strip():
+    lead = text[: tree.start]
+    if not stands_alone or not _are_comments(lead):
         return old if same(value, old) else value
-    return Written(value, text[tree.start :])
+    # Comments above the first entry go along where they are at its margin.
+    return Written(value, text.lstrip("\n") if lead.endswith("\n") and lead.strip() else text[tree.start :])
+
+
+def _are_comments(text: str) -> bool:
+    return all(line.strip()[:1] in ("", "#") for line in text.split("\n"))
 
 
 def _yaml_lines(value: JsonValue) -> str:

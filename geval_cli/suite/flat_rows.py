@@ -28,7 +28,7 @@ _ASSERTIONS = ("assert", "assertions")
 _WORDS = frozenset({"content", "desc", "expected", "meta", "option", "var"})
 """Names that people give to variables, though each is nearly a key of a test."""
 _MAPPINGS = frozenset({"metadata", "options", "vars"})
-_LISTS = frozenset({"turns"})
+_LISTS = frozenset({"turns", "trace"})
 _FOREIGN = {
     "__expected": "call it `assert.TYPE`, for example `assert.icontains`, and write only the value into it",
     "__description": "call it `description`",

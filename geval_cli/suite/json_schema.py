@@ -27,7 +27,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
-from geval_cli.specs.conversation import TurnSpec
+from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric
@@ -109,6 +109,7 @@ def _test_forms() -> dict[str, JsonSchema]:
         "evaluation_schema": _reference("jsonSchema"),
         "images": {"anyOf": [image, _list_of(image, at_least=1)]},
         "provider": _reference("provider"),
+        "trace": _list_of(_spec_schema(TraceStepSpec, {})),
         "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),
     }
 
@@ -174,6 +175,7 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
     forms = _judge_forms()
     if issubclass(model, GEvalFields):
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
+        forms["dimension"] = {"enum": list(DIMENSIONS)}
         forms["dimensions"] = _list_of(rated, at_least=2)
         item = {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ChecklistItemSpec, {})]}
         forms["checklist"] = {**_list_of(item, at_least=1), "maxItems": MOST_ITEMS}

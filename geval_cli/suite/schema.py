@@ -14,7 +14,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     WrittenSchema,
 )
-from geval_cli.specs.conversation import TurnSpec
+from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 
 
 class TestSpec(Spec):
@@ -57,6 +57,10 @@ class TestSpec(Spec):
         description="Where a conversation should lead, for its judge.",
     )
     role: str | None = Field(None, description="Who the assistant is in a conversation, for its judge.")
+    trace: tuple[TraceStepSpec, ...] | None = Field(
+        None,
+        description="What an agent did before it gave the test's `output`: [{type, name, args, output, error, ms}].",
+    )
     evaluation_schema: WrittenSchema | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),

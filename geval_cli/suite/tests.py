@@ -23,7 +23,7 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
-from geval_cli.suite.turns import are_played, output_of, read_turns, turns_of
+from geval_cli.suite.turns import are_played, output_of, read_trace, read_turns, trace_of_spec, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _TEXT_FIELDS = (
@@ -55,6 +55,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         return None
     _load_texts(fields, reading)
     read_turns(fields, reading)
+    read_trace(fields, reading)
     read_json_schema("evaluation_schema", fields, reading)
     if "assertions" in fields.values:
         found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
@@ -114,6 +115,7 @@ def merge_test(
         scenario=pick("scenario"),
         expected_outcome=pick("expected_outcome"),
         role=pick("role"),
+        trace=trace_of_spec(pick("trace")),
     )
 
 

@@ -1,12 +1,12 @@
-"""Read the turns of a test: a conversation that was held, or what the user says in one that is to be played."""
+"""Read the turns of a test, which were said or are to be played, and the trace of its output."""
 
 import json
 from collections.abc import Sequence
 
 from geval_cli.judge.conversation import ASSISTANT, USER
-from geval_cli.records import JsonValue, Turn
+from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.conversation import TurnSpec
+from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
@@ -27,6 +27,46 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
         fields.drop("turns")
     else:
         fields.values["turns"] = turns
+
+
+def read_trace(fields: Fields, reading: LoadContext) -> None:
+    """Put the steps of a trace in the place of what is written, or drop them with a problem for each mistake."""
+    if "trace" not in fields.values:
+        return
+    value, place = fields.values.pop("trace"), fields.child("trace")
+    if not isinstance(value, list | tuple):
+        hint = "for example [{name: search, args: {query: tea}}]"
+        reading.report(f"`trace` must be a list of steps, found {describe_value(value)}", place.value(), hint)
+        return
+    steps = []
+    for index, item in enumerate(value):
+        # What a tool was given or gave back may well be null.
+        known = (
+            {key: part for key, part in item.items() if part is not None} if isinstance(item, dict) else item
+        )
+        steps.append(read_spec(TraceStepSpec, known, place.child(index), "a step of a trace", reading))
+    if None not in steps:
+        fields.values["trace"] = tuple(steps)
+
+
+def trace_of_spec(written: Sequence[TraceStepSpec] | None) -> tuple[TraceStep, ...] | None:
+    """Return the steps of a trace as records; None where there is none."""
+    if written is None:
+        return None
+    return tuple(
+        TraceStep(step.type, step.name, decoded(step.args), step.output, step.error, step.ms)
+        for step in written
+    )
+
+
+def decoded(value: JsonValue) -> JsonValue:
+    """Return the data that a text spells as JSON, as APIs write arguments; any other value as it is."""
+    if isinstance(value, str) and value[:1] in {"{", "["}:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
 
 
 def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from geval_cli.trust.calibration import calibrate
     from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions
     from geval_cli.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
+    from geval_cli.trust.probe_items import ProbeOptions
     from geval_cli.trust.probes import ProbeReport
-    from geval_cli.trust.probing import ProbeOptions, aprobe, probe
+    from geval_cli.trust.probing import aprobe, probe
 else:
     _NEED_LIBRARIES = {
         "Agreement": "geval_cli.trust.agreement",
         "Options": "geval_cli.trust.agreement",
-        "ProbeOptions": "geval_cli.trust.probing",
+        "ProbeOptions": "geval_cli.trust.probe_items",
         "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
         "CalibrateOptions": "geval_cli.trust.calibration_records",

@@ -135,6 +135,7 @@ td + td { font-variant-numeric: tabular-nums; }
 .plots { display: flex; flex-wrap: wrap; gap: 1.5rem; }
 svg { width: 18rem; height: auto; } svg text { fill: currentColor; font-size: 11px; }
 svg .axis { stroke: var(--line); } svg .dot { fill: var(--judge); } svg .bad { fill: var(--bad); }
+svg.wide { width: 40rem; max-width: 100%; } svg .open { fill: none; stroke: currentColor; }
 svg .cut { stroke: var(--bad); stroke-dasharray: 4 3; } svg .cell { fill: var(--judge); }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -1,9 +1,12 @@
-"""Plots of a judge against people, as SVG: score against label, verdicts, and error by length. Without scripts."""
+"""Plots of a judge as SVG, without scripts: against people (score, verdicts, error by length), and of its probes."""
 
+import html
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
+from geval_cli.report.sanitize import sanitize
 from geval_cli.trust.agreement_records import MetricAgreement
+from geval_cli.trust.probes import Finding, Verdict
 
 _SIDE, _MARGIN = 240, 36
 _BINS = 20
@@ -106,6 +109,85 @@ def length_plot(item: MetricAgreement) -> str:
         )
     axis = f'<line class="axis" x1="{_x(0)}" x2="{_x(1)}" y1="{middle}" y2="{middle}"/>'
     return _svg("Score minus label, by length", "words of the output", "-1 to +1", axis + "".join(bars))
+
+
+_ROW, _NAMES, _WIDTH = 22, 170, 640
+_BELOW = 40
+
+
+def probe_plot(metric: str, findings: Sequence[Finding]) -> str:
+    """Return a row for each finding: the figure with its interval, on what the bar allows; "" without a figure.
+
+    Right of it stands the verdict. All figures share one axis, from 0 to 1 and as far beyond as they need.
+    """
+    shown = [item for item in findings if item.estimate.value is not None]
+    if not shown:
+        return ""
+    reached = [item.estimate.value or 0.0 for item in shown]
+    for item in shown:
+        reached += [*(item.estimate.interval or ()), *(_allowed(item.bar, (0.0, 1.0)) or ())]
+    low, high = min(0.0, *reached), max(1.0, *reached)
+    right = _WIDTH - 70
+
+    def place(value: float) -> float:
+        return _NAMES + (min(high, max(low, value)) - low) / (high - low) * (right - _NAMES)
+
+    rows = "".join(
+        _probe_row(item, 40 + number * _ROW, place, (low, high), right) for number, item in enumerate(shown)
+    )
+    bottom = 40 + len(shown) * _ROW
+    ticks = "".join(
+        f'<text x="{place(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{tick:g}</text>'
+        f'<line class="axis" x1="{place(tick):.1f}" x2="{place(tick):.1f}" y1="28" y2="{bottom}"/>'
+        for tick in (-1.0, -0.5, 0.0, 0.5, 1.0)
+        if low <= tick <= high
+    )
+    title = html.escape(sanitize(f"Probes of {metric or 'all metrics'}"))
+    return (
+        f'<svg class="wide" viewBox="0 0 {_WIDTH} {bottom + _BELOW - 16}" role="img" aria-label="{title}">'
+        f'<text x="8" y="18" font-weight="bold">{title}</text>{ticks}{rows}</svg>'
+    )
+
+
+def _probe_row(
+    item: Finding, top: float, place: Callable[[float], float], axis: tuple[float, float], right: float
+) -> str:
+    value, interval = item.estimate.value or 0.0, item.estimate.interval
+    allowed = _allowed(item.bar, axis)
+    middle = top + _ROW / 2
+    kind = {Verdict.FAILS: "bad", Verdict.HOLDS: "dot"}.get(item.verdict, "open")
+    name = html.escape(sanitize(f"{item.probe}, {item.figure}"))
+    said = html.escape(f"{item.probe}, {item.figure}: {value:.2f}, must be {item.bar}")
+    parts = [f'<text x="8" y="{middle + 4:.1f}">{name}</text>']
+    if allowed is not None:
+        start, end = place(allowed[0]), place(allowed[1])
+        width = max(2.0, end - start)
+        parts.append(
+            f'<rect class="cell" fill-opacity=".15" x="{start:.1f}" y="{top + 2:.1f}" width="{width:.1f}"'
+            f' height="{_ROW - 4}"/>'
+        )
+    if interval is not None:
+        parts.append(
+            f'<line stroke="currentColor" x1="{place(interval[0]):.1f}" x2="{place(interval[1]):.1f}"'
+            f' y1="{middle:.1f}" y2="{middle:.1f}"/>'
+        )
+    parts.append(
+        f'<circle class="{kind}" cx="{place(value):.1f}" cy="{middle:.1f}" r="4"><title>{said}</title></circle>'
+        f'<text x="{right + 12}" y="{middle + 4:.1f}">{item.verdict.value}</text>'
+    )
+    return "".join(parts)
+
+
+def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:
+    """Return where on the axis a figure is allowed to lie, by its bar: `>= 0.8`, `<= 0.1`, `= 1`, `+-0.05`."""
+    sign = bar.rstrip("0123456789.").strip()
+    limit = float(bar.removeprefix(sign).strip() or "nan")
+    return {
+        ">=": (limit, axis[1]),
+        "<=": (axis[0], limit),
+        "=": (limit, limit),
+        "+-": (-limit, limit),
+    }.get(sign)
 
 
 def _span(members: Sequence[tuple[int, float]]) -> str:

@@ -1,8 +1,11 @@
 """The findings of `geval probe` in words, and as a document for `-o FILE`."""
 
+from collections.abc import Sequence
+
 from geval_cli.numbers import fixed
 from geval_cli.report.numbers import plural
 from geval_cli.trust.documents import Document, Section, Table
+from geval_cli.trust.plots import probe_plot
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict
 
 _HEADER = (
@@ -25,9 +28,22 @@ def probe_document(report: ProbeReport) -> Document:
     return Document(
         title="Probes of the judge",
         about=lambda quote: f"{quote(about(report))} {verdict_counts(report)}",
-        sections=[Section("Findings", tables=[Table(_HEADER, [_row(item) for item in report.findings])])],
+        sections=[
+            Section(
+                "Findings",
+                plots=_plots(report.findings),
+                tables=[Table(_HEADER, [_row(item) for item in report.findings])],
+            )
+        ],
         data=report.to_json(),
     )
+
+
+def _plots(findings: Sequence[Finding]) -> list[str]:
+    metrics: dict[str, list[Finding]] = {}
+    for item in findings:
+        metrics.setdefault(item.metric, []).append(item)
+    return [plot for metric, members in metrics.items() if (plot := probe_plot(metric, members))]
 
 
 def about(report: ProbeReport) -> str:

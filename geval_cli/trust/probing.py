@@ -6,89 +6,52 @@ the answers mean is in `trust.probes`, and the rewrites are in `trust.rewrites`.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, each_assertion
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
-from geval_cli.assertions.metric_names import metric_name
-from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.engine.case import JobContext, PendingResult, begin_job
-from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.judge_output import compare_outputs, judge_one
-from geval_cli.engine.plan import Job
-from geval_cli.errors import BudgetError, UsageError
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.engine.case import JobContext
+from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
-from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
-from geval_cli.labels.file import LabelFile
-from geval_cli.labels.matching import JudgedItem, match_labels
-from geval_cli.providers.judge_kinds import TEXT
-from geval_cli.records import AssertionResult, Role, Status, Usage
+from geval_cli.labels.matching import match_labels
+from geval_cli.records import Role
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.jobs import open_bench
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
-from geval_cli.trust.draws import draw
-from geval_cli.trust.probes import (
-    SAME,
-    Finding,
-    JointScores,
-    Kind,
+from geval_cli.trust.probe_desk import Desk
+from geval_cli.trust.probe_findings import (
     LabelledScore,
-    Pair,
-    Probe,
-    ProbeReport,
-    Verdict,
-    chosen_probes,
-    damage_finding,
-    deception_finding,
     family_finding,
-    halo_finding,
-    harmless_findings,
-    padding_finding,
-    place_finding,
-    repetition_findings,
     skipped,
 )
-from geval_cli.trust.rewrites import Material, rewritten, rewritten_steps
+from geval_cli.trust.probe_items import (
+    APART,
+    ProbeOptions,
+    changed_spec,
+    drawn_jobs,
+    is_compared,
+    is_hit,
+    jobs_of,
+    probed_output,
+    specs_of,
+    with_others,
+)
+from geval_cli.trust.probes import (
+    Finding,
+    Kind,
+    Probe,
+    ProbeReport,
+    chosen_probes,
+)
 
-T = TypeVar("T")
-
-_APART = (Kind.PLACE, Kind.FAMILY, Kind.JOINT)
-"""Probes that do not compare an output with a rewritten one, metric by metric."""
-
-_AT_ONCE = 64
-_LEAST_DIMENSIONS = 2
-_SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
-_TEMPLATE_MARKS = ("{{", "{%", "{#")
-_SELECT_BEST = "select-best"
-_NO_FORM = "the metric has no such form"
-_NO_LABELS = "needs labels of outputs by two families of models"
-
-
-class ProbeOptions(Struct, frozen=True):
-    """How a judge is probed.
-
-    Attributes:
-        items: so many outputs, drawn at random with `seed`.
-        only: names of probes; empty for all. A damage that is named must lower the score of any metric.
-        labels: people's labels of `labelled` outputs, for the probe `family`.
-    """
-
-    items: int = 20
-    seed: int = 0
-    only: tuple[str, ...] = ()
-    labels: LabelFile | None = None
-    labelled: tuple[JudgedItem, ...] = ()
+NO_LABELS = "needs labels of outputs by two families of models"
 
 
 class ProbePlan(Struct, frozen=True):
@@ -105,46 +68,6 @@ class ProbePlan(Struct, frozen=True):
     variants: int
     ratings: int
     cost_usd: float | None
-
-
-class _Item(Struct, frozen=True):
-    """An output that is probed, with the assertions that judge it, by metric."""
-
-    subject: Subject
-    specs: Mapping[str, ModelGradedAssertion]
-    other: str = ""
-
-    @property
-    def cluster(self) -> int:
-        return self.subject.test.index
-
-
-class _Target(Struct, frozen=True):
-    """One metric of one output, and how it was judged as it is.
-
-    `floor` is the lowest score of all outputs as they are; 0 when they are all equal.
-    """
-
-    item: _Item
-    spec: ModelGradedAssertion
-    base: AssertionResult
-    floor: float = 0.0
-
-    @property
-    def is_at_bottom(self) -> bool:
-        """Return whether the judge has no worse for it: it failed, with the lowest score that the judge gave."""
-        score = self.base.score or 0.0
-        return score <= 0 or (self.base.status is Status.FAILED and score <= self.floor + SAME)
-
-
-class _Asked(Struct):
-    """The pairs of one probe's form on one metric, and what was left out of them."""
-
-    pairs: list[Pair] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def skip(self, why: str) -> None:
-        self.skipped[why] = self.skipped.get(why, 0) + 1
 
 
 def probe(
@@ -199,14 +122,14 @@ async def plan_probe(prepared: PreparedRun, cache: ResponseCache | None, options
 
 
 def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
-    probes, jobs = chosen_probes(options.only), _drawn_jobs(prepared, options)
+    probes, jobs = chosen_probes(options.only), drawn_jobs(prepared, options)
     variants = ratings = most = 0
     for job in jobs:
-        specs = _specs_of(job, prepared)
+        specs = specs_of(job, prepared)
         counts = [1 + _variants(probes, spec, options) for spec in specs.values()]
         ratings, variants, most = ratings + sum(counts), max([variants, *counts]), max(most, len(specs))
     kinds = {item.kind for item in probes}
-    rows = {job.group for job in _jobs(prepared) if _is_compared(job)} if Kind.PLACE in kinds else set()
+    rows = {job.group for job in jobs_of(prepared) if is_compared(job)} if Kind.PLACE in kinds else set()
     compared = min(len(rows), options.items)
     is_about_families = bool(options.only) and Kind.FAMILY in kinds
     if not ratings and not compared and not is_about_families:
@@ -224,50 +147,16 @@ def _nothing_to_probe() -> UsageError:
 def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: ProbeOptions) -> int:
     forms = 0
     for item in probes:
-        if item.kind in _APART or not _is_hit(item, spec, options):
+        if item.kind in APART or not is_hit(item, spec, options):
             continue
         if item.kind is Kind.REPETITION:
-            forms += sum(_changed_spec(spec, form, ("a step",)) is not None for form in item.forms)
+            forms += sum(changed_spec(spec, form, ("a step",)) is not None for form in item.forms)
         else:
             forms += len(item.forms)
     if any(item.kind is Kind.JOINT for item in probes) and getattr(spec, "dimension", None) is not None:
         forms += 2
     deceives = any(item.kind is Kind.DECEPTION for item in probes)
     return forms + (1 if deceives else 0)  # another test's output, to start from where the test's own passes
-
-
-def _drawn_jobs(prepared: PreparedRun, options: ProbeOptions) -> list[Job]:
-    """Return the jobs that are probed, in the order of the plan; those that nothing judges are never drawn."""
-    names = [job.id for job in _jobs(prepared) if _specs_of(job, prepared) or _is_compared(job)]
-    drawn = set(draw(names, options.items, seed=options.seed))
-    return [job for job in _jobs(prepared) if job.id in drawn]
-
-
-def _jobs(prepared: PreparedRun) -> Iterator[Job]:
-    return (job for job in chain.from_iterable(prepared.plan.queues) if job.repeat_index == 0)
-
-
-def _specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion]:
-    """Return the assertions that a text model judges for itself, by metric; the first of each."""
-    found: dict[str, ModelGradedAssertion] = {}
-    for spec in each_assertion(assertions_of(job.prompt, job.test)):
-        if not isinstance(spec, ModelGradedAssertion) or spec.judge_kinds != (TEXT,):
-            continue
-        if spec.is_negated or spec.compares_outputs:
-            continue
-        name = metric_name(spec, job.test, prepared.templates) or spec.base_type
-        found.setdefault(name, spec)
-    return found
-
-
-def _is_compared(job: Job) -> bool:
-    return any(spec.base_type == _SELECT_BEST for spec in job.test.assertions)
-
-
-def _is_hit(item: Probe, spec: ModelGradedAssertion, options: ProbeOptions) -> bool:
-    """Return whether a damage is about a metric. Of criteria in somebody's own words nobody knows; all are tried."""
-    dimension = getattr(spec, "dimension", None)
-    return item.hits is None or dimension is None or dimension in item.hits or item.name in options.only
 
 
 Listen = Callable[[int, int], None]
@@ -303,10 +192,10 @@ async def probe_with(
 ) -> ProbeReport:
     """Probe the judges that a context gives; as `run_probe`."""
     probes, plan = chosen_probes(options.only), _planned(prepared, options)
-    desk = _Desk(context, options, lambda asked: listen(asked, plan.ratings))
+    desk = Desk(context, options, lambda asked: listen(asked, plan.ratings))
     is_asked = any(item.kind not in (Kind.PLACE, Kind.FAMILY) for item in probes)
-    pending = await desk.answers(_drawn_jobs(prepared, options)) if is_asked else []
-    items = _with_others([_item(found, prepared) for found in pending if found.subject is not None])
+    pending = await desk.answers(drawn_jobs(prepared, options)) if is_asked else []
+    items = with_others([probed_output(found, prepared) for found in pending if found.subject is not None])
     findings = await desk.findings(probes, items)
     for item in probes:
         if item.kind is Kind.PLACE:
@@ -330,332 +219,12 @@ async def probe_with(
     )
 
 
-def _with_floor(targets: Sequence[_Target]) -> list[_Target]:
-    scores = [target.base.score or 0.0 for target in targets]
-    floor = min(scores) if max(scores) - min(scores) > SAME else 0.0
-    return [replace(target, floor=floor) for target in targets]
-
-
-def _item(found: PendingResult, prepared: PreparedRun) -> _Item:
-    assert found.subject is not None
-    return _Item(found.subject, _specs_of(found.job, prepared))
-
-
-def _with_others(items: Sequence[_Item]) -> list[_Item]:
-    """Return the items with the output of the next item that is of another test and has another text."""
-    found = []
-    for place, item in enumerate(items):
-        following = (*items[place + 1 :], *items[:place])
-        fitting = (
-            other.subject.text
-            for other in following
-            if other.cluster != item.cluster and other.subject.text != item.subject.text
-        )
-        found.append(replace(item, other=next(fitting, "")))
-    return found
-
-
-class _Desk:
-    """Asks for ratings, a bounded number at once, and adds up what they took. Belongs to one event loop."""
-
-    def __init__(self, context: JobContext, options: ProbeOptions, listen: Callable[[int], None]) -> None:
-        self._context, self._options, self._listen = context, options, listen
-        self._quiet: dict[int, tuple[ModelGradedAssertion, ModelGradedAssertion]] = {}
-        self._failures: dict[int, asyncio.Future[tuple[Subject, AssertionResult] | None]] = {}
-        self._room = asyncio.Semaphore(_AT_ONCE)
-        self.asked = self.errored = 0
-        self.usage = Usage()
-        self.stopped = self.first_error = ""
-
-    async def answers(self, jobs: Sequence[Job]) -> list[PendingResult]:
-        """Return the outputs, without a verdict: the assertions are asked one by one."""
-
-        async def answer(job: Job) -> PendingResult | None:
-            kept = tuple(spec for spec in job.test.assertions if wants_logprobs([spec]))
-            bare = replace(job, test=replace(job.test, assertions=kept))
-            pending = await self._within_budget(lambda: begin_job(bare, self._context))
-            return None if pending is None else replace(pending, job=job)
-
-        found = await asyncio.gather(*map(answer, jobs))
-        return [pending for pending in found if pending is not None]
-
-    async def _within_budget(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what is asked for; None once the budget is used up, when nothing is asked any more."""
-        async with self._room:
-            if self.stopped:
-                return None
-            try:
-                return await ask()
-            except BudgetError as error:
-                self.stopped = error.message
-                return None
-
-    async def rate(self, spec: ModelGradedAssertion, subject: Subject) -> AssertionResult | None:
-        """Return a rating; None for one that could not be had."""
-        quiet = self._without_explanations(spec)
-        found = await self._within_budget(lambda: judge_one(quiet, subject, self._context.tools))
-        if found is None:
-            return None
-        self.asked += 1
-        self.usage += found.usage
-        self._listen(self.asked)
-        if found.status is Status.ERROR or found.score is None:
-            self.errored += 1
-            self.first_error = self.first_error or (found.error.message if found.error else "no score")
-            return None
-        return found
-
-    def _without_explanations(self, spec: ModelGradedAssertion) -> ModelGradedAssertion:
-        """Return the assertion without reasons to be bought for its scores: nobody reads them here."""
-        if not isinstance(spec, GEvalFields):
-            return spec
-        if id(spec) not in self._quiet:
-            # The original is held, too, so that no other object can get its identity.
-            self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
-        return self._quiet[id(spec)][1]
-
-    async def findings(self, probes: Sequence[Probe], items: Sequence[_Item]) -> list[Finding]:
-        """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
-        asked = [item for item in probes if item.kind not in _APART]
-        wanted = [(item, name, spec) for item in items for name, spec in item.specs.items() if asked]
-        based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
-        targets: dict[str, list[_Target]] = {}
-        for (item, name, spec), base in zip(wanted, based, strict=True):
-            if base is not None:
-                targets.setdefault(name, []).append(_Target(item, spec, base))
-        found = []
-        # All are held until everything is asked: `_failures` knows them by identity.
-        floored = {name: _with_floor(members) for name, members in targets.items()}
-        for name, members in floored.items():
-            for findings in await asyncio.gather(*(self._probe(item, name, members) for item in asked)):
-                found += findings
-        return found
-
-    async def _probe(self, item: Probe, metric: str, targets: Sequence[_Target]) -> list[Finding]:
-        targets = [target for target in targets if _is_hit(item, target.spec, self._options)]
-        if not targets:
-            return []
-        results = {form: _Asked() for form in item.forms}
-        tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
-        await asyncio.gather(*tasks)
-        return _findings(item, metric, results, is_certain=self._is_certain(item, targets))
-
-    def _is_certain(self, item: Probe, targets: Sequence[_Target]) -> bool:
-        """Return whether the damage is surely about the metric: a dimension says so, or the user."""
-        is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
-        return is_dimension or item.hits is None or item.name in self._options.only
-
-    async def _ask(self, item: Probe, form: str, target: _Target, asked: _Asked) -> None:
-        """Rate one output in one form, beside what it is compared with."""
-        spec, subject, base = target.spec, target.item.subject, target.base
-        if item.kind is Kind.REPETITION:
-            await self._again(form, target, asked)
-            return
-        if item.kind is Kind.DECEPTION:
-            failed = await self._failed(target)
-            if failed is None:
-                asked.skip("no failed output to start from")
-                return
-            subject, base = failed
-        if item.kind is Kind.DAMAGE and target.is_at_bottom:
-            asked.skip("it has the lowest score already")
-            return
-        text = rewritten(form, self._material(target, subject.text))
-        if text is None:
-            asked.skip("the rewrite changes nothing")
-            return
-        await self._compare(spec, replace(subject, output=text), target, base, asked)
-
-    async def _compare(
-        self,
-        spec: ModelGradedAssertion,
-        subject: Subject,
-        target: _Target,
-        base: AssertionResult,
-        asked: _Asked,
-    ) -> None:
-        changed = await self.rate(spec, subject)
-        if changed is None or changed.score is None or base.score is None:
-            asked.skip("it was not rated")
-            return
-        verdicts = (base.status is Status.PASSED, changed.status is Status.PASSED)
-        asked.pairs.append(Pair(target.item.cluster, base.score, changed.score, *verdicts))
-
-    async def _failed(self, target: _Target) -> tuple[Subject, AssertionResult] | None:
-        """Return an output that failed: the test's own, else another test's; None when both pass."""
-        if id(target) not in self._failures:  # all forms of deception start from the same output
-            self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
-        return await self._failures[id(target)]
-
-    async def _find_failed(self, target: _Target) -> tuple[Subject, AssertionResult] | None:
-        if target.base.status is Status.FAILED:
-            return target.item.subject, target.base
-        if not target.item.other:
-            return None
-        wrong = replace(target.item.subject, output=target.item.other)
-        found = await self.rate(target.spec, wrong)
-        return (wrong, found) if found is not None and found.status is Status.FAILED else None
-
-    async def _again(self, form: str, target: _Target, asked: _Asked) -> None:
-        steps = tuple(map(str, target.base.detail.get("evaluation_steps") or ()))
-        spec = _changed_spec(target.spec, form, steps)
-        if spec is None:
-            asked.skip(_NO_FORM)
-            return
-        subject = target.item.subject
-        if form == "again":  # the cache takes another repeat for another question
-            subject = replace(subject, repeat_index=subject.repeat_index + 1)
-        await self._compare(spec, subject, target, target.base, asked)
-
-    def _material(self, target: _Target, text: str) -> Material:
-        subject = target.item.subject
-        dimension = str(getattr(target.spec, "dimension", None))
-        own = getattr(target.spec, "score_range", None) or DEFAULT_SCORE_RANGE
-        _, highest = DIMENSIONS[dimension].score_range if dimension in DIMENSIONS else own
-        prompt = subject.rendered_prompt or subject.test.input or ""
-        seed = self._options.seed
-        return Material(text, target.item.other, prompt, format_number(highest), seed)
-
-    async def together(self, item: Probe, items: Sequence[_Item]) -> list[Finding]:
-        """Rate outputs by their dimensions one by one and all in one call, and return how the two differ."""
-        found = [
-            scores for scores in await asyncio.gather(*map(self._both_ways, items)) if scores is not None
-        ]
-        if not found:
-            return [skipped(item, "", "no test is judged by two dimensions")]
-        pairs: dict[str, list[Pair]] = {}
-        for _, compared in found:
-            for name, pair in compared.items():
-                pairs.setdefault(name, []).append(pair)
-        findings = [one for name, members in pairs.items() for one in harmless_findings(item, name, members)]
-        return [*findings, halo_finding(item, [scores for scores, _ in found])]
-
-    async def _both_ways(self, item: _Item) -> tuple[JointScores, dict[str, Pair]] | None:
-        """Return the scores of one output both ways; None where fewer than two dimensions judge it."""
-        specs = {
-            name: spec
-            for name, spec in item.specs.items()
-            if isinstance(spec, GEvalFields) and spec.dimension is not None
-        }
-        if len(specs) < _LEAST_DIMENSIONS:
-            return None
-        rated = tuple(RatedDimensionSpec(dimension=str(spec.dimension)) for spec in specs.values())
-        separate, joint = [
-            await asyncio.gather(
-                *(self.rate(spec.model_copy(update=keys), item.subject) for spec in specs.values())
-            )
-            for keys in ({"dimensions": None}, {"dimensions": rated})
-        ]
-        pairs = {
-            name: Pair(
-                item.cluster,
-                before.score or 0.0,
-                after.score or 0.0,
-                before.status is Status.PASSED,
-                after.status is Status.PASSED,
-            )
-            for name, before, after in zip(specs, separate, joint, strict=True)
-            if before is not None and after is not None
-        }
-        one_by_one = {name: pair.before for name, pair in pairs.items()}
-        return JointScores(
-            item.cluster, one_by_one, {name: pair.after for name, pair in pairs.items()}
-        ), pairs
-
-    async def places(self, item: Probe, prepared: PreparedRun) -> list[Finding]:
-        """Return whether `select-best` chooses the same output when they stand in the other order."""
-        rows: dict[str, list[Job]] = {}
-        for job in _jobs(prepared):
-            if _is_compared(job):
-                rows.setdefault(job.group, []).append(job)
-        if not rows:
-            return [skipped(item, _SELECT_BEST, "no test has a select-best")]
-        agreed: list[tuple[int, bool]] = []
-        left_out = 0
-        for name in draw(rows, self._options.items, seed=self._options.seed):
-            same = await self._is_same_winner(rows[name])
-            left_out += same is None
-            agreed += [] if same is None else [(rows[name][0].test.index, same)]
-        reasons = {"it was not decided": left_out} if left_out else {}
-        return [replace(place_finding(item, _SELECT_BEST, agreed), skipped=reasons)]
-
-    async def _is_same_winner(self, jobs: Sequence[Job]) -> bool | None:
-        pending = await self.answers(sorted(jobs, key=lambda job: job.column))
-        members = [RowMember(found.subject) for found in pending if found.subject is not None]
-        spec = next(spec for spec in jobs[0].test.assertions if spec.base_type == _SELECT_BEST)
-        winners = []
-        for row in (members, members[::-1]):
-            ask = partial(compare_outputs, spec, row, self._context.tools)
-            compared = await self._within_budget(ask)
-            if compared is None or any(result.status is Status.ERROR for result in compared):
-                return None
-            self.asked += 1
-            chosen = [place for place, result in enumerate(compared) if result.status is Status.PASSED]
-            winners.append(row[chosen[0]].subject.text if chosen else None)
-        return winners[0] == winners[1]
-
-
-def _changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) -> ModelGradedAssertion | None:
-    """Return the assertion with another scale or with reworded steps; None where it has none of it."""
-    if form == "again":
-        return spec
-    if not isinstance(spec, GEvalFields) or spec.dimension is not None or spec.checklist or spec.strict_mode:
-        return None
-    if form == "steps":
-        reworded = rewritten_steps(steps)
-        if not reworded or any(mark in step for step in reworded for mark in _TEMPLATE_MARKS):
-            return None
-        return spec.model_copy(update={"evaluation_steps": reworded})
-    scale = _SCALES[form]
-    if spec.rubric or (spec.score_range or DEFAULT_SCORE_RANGE) == scale:
-        return None
-    return spec.model_copy(update={"score_range": scale, "score_step": None})
-
-
-def _findings(item: Probe, metric: str, results: Mapping[str, _Asked], *, is_certain: bool) -> list[Finding]:
-    if item.kind is Kind.REPETITION:
-        return _repetitions(item, metric, results)
-    pairs = [pair for result in results.values() for pair in result.pairs]
-    if item.kind is Kind.DAMAGE:
-        found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
-    elif item.kind is Kind.HARMLESS:
-        found = harmless_findings(item, metric, pairs)
-    elif item.kind is Kind.PADDING:
-        found = [padding_finding(item, metric, pairs)]
-    else:
-        found = [deception_finding(item, metric, pairs)]
-    left_out: dict[str, int] = {}
-    for result in results.values():
-        for why, count in result.skipped.items():
-            left_out[why] = left_out.get(why, 0) + count
-    return [_with_reasons(finding, left_out) for finding in found]
-
-
-def _repetitions(item: Probe, metric: str, results: Mapping[str, _Asked]) -> list[Finding]:
-    """Return the findings of each form that the metric can have: one that has a scale of its own has no other."""
-    known = {form: result for form, result in results.items() if result.skipped.keys() != {_NO_FORM}}
-    if not known:
-        return [skipped(item, metric, _NO_FORM)]
-    return [
-        _with_reasons(finding, result.skipped)
-        for form, result in known.items()
-        for finding in repetition_findings(item, form, metric, result.pairs)
-    ]
-
-
-def _with_reasons(finding: Finding, left_out: Mapping[str, int]) -> Finding:
-    """Return a finding with what was left out of it; one of nothing says why in its note."""
-    if finding.verdict is Verdict.SKIPPED and left_out:
-        return replace(finding, note=max(left_out, key=lambda why: left_out[why]), skipped=dict(left_out))
-    return replace(finding, skipped=dict(left_out))
-
-
 def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Finding]:
     item = next((item for item in probes if item.kind is Kind.FAMILY), None)
     if item is None:
         return []
     if options.labels is None:
-        return [skipped(item, "", _NO_LABELS)]
+        return [skipped(item, "", NO_LABELS)]
     scores: dict[str, list[LabelledScore]] = {}
     for match in match_labels(options.labels.labels, options.labelled, allow_unmatched=True).matches:
         judge = match.item.judges.get(match.label.metric)
@@ -666,7 +235,7 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
         error = match.score - match.label.human
         scores.setdefault(match.label.metric, []).append(LabelledScore(cluster, error, is_own))
     found = [family_finding(item, metric, members) for metric, members in scores.items()]
-    return found or [skipped(item, "", _NO_LABELS)]
+    return found or [skipped(item, "", NO_LABELS)]
 
 
 def family_of(model: str) -> str:

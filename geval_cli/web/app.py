@@ -26,6 +26,7 @@ from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages import router as pages_router
+from geval_cli.web.pages.charts import KeptFigures
 from geval_cli.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.web.settings import ServerSettings
@@ -62,7 +63,8 @@ ROUTERS = (
 def create_app(settings: ServerSettings) -> FastAPI:
     """Return the application.
 
-    While it runs, its `state` has `settings`, `saving`, `state` (the stores), `judges`, `evaluations` and `live_runs`.
+    While it runs, its `state` has `settings`, `saving`, `figures`, `state` (the stores), `judges`, `evaluations` and
+    `live_runs`.
 
     Raises:
         ConfigError: an env file cannot be read.
@@ -98,7 +100,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings, app.state.evaluations = settings, evaluations
-    app.state.saving = asyncio.Lock()
+    app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
     add_problem_handlers(app)
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:

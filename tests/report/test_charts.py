@@ -177,6 +177,15 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&&", "?0&&&&", "?1&&&&"]
 
 
+def test_equal_figures_have_no_best() -> None:
+    columns = (column("a"), column("b"))
+    assert leaderboard(columns, link).description == "All 2 columns: 50% [40, 60]."
+    histograms = score_histograms("scores-1", "tone", columns, figures_of([0.2, 1.4], columns=2), link)
+    assert histograms.description.startswith(
+        "All means: 0.80. Threshold 0.50. Scores below 0 and above 1 stand"
+    )
+
+
 def test_interval_and_value_lie_where_their_numbers_say() -> None:
     [interval] = parse(leaderboard((column("a", 0.5),), link)).findall(
         f".//{SVG}rect[@class='chart-interval']"

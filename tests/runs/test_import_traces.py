@@ -175,7 +175,7 @@ def test_the_output_of_a_batch_has_no_question(line: Any, metadata: dict[str, st
 def test_a_conversation_keeps_its_turns_and_the_last_question_is_the_input() -> None:
     [row] = rows(OTLP)
     assert (row["input"], row["output"]) == ("Refund?", "14 days.")
-    turns = [(turn["role"], turn["content"]) for turn in row["metadata"].pop("turns")]
+    turns = [(turn["role"], turn["content"]) for turn in row["turns"]]
     assert turns == [("system", "Be brief."), ("user", "Hi?"), ("assistant", "Yes?"), ("user", "Refund?")]
     assert row["metadata"] == {
         "trace_id": "t1",
@@ -187,7 +187,7 @@ def test_a_conversation_keeps_its_turns_and_the_last_question_is_the_input() -> 
 
 def test_tools_that_were_called_are_the_trace_and_an_output_of_calls_alone_is_their_json() -> None:
     [row] = rows(OPENINFERENCE)
-    assert row["metadata"]["trace"] == [{"type": "tool", "name": "policy", "args": {"of": "refund"}}]
+    assert row["trace"] == [{"type": "tool", "name": "policy", "args": {"of": "refund"}}]
     assert row["metadata"]["trace_id"] == "t4"
     [call] = json.loads(row["output"])
     assert (call["id"], call["type"]) == ("c1", "function")
@@ -198,9 +198,115 @@ def test_tools_that_were_called_are_the_trace_and_an_output_of_calls_alone_is_th
         {"role": "tool", "tool_call_id": "c1", "content": "14 days"},
     ]
     [told] = rows({"request": {"messages": asked}, "response": CHAT})
-    assert told["metadata"]["trace"] == [
-        {"type": "tool", "name": "policy", "args": None, "output": "14 days"}
+    assert told["trace"] == [{"type": "tool", "name": "policy", "args": None, "output": "14 days"}]
+    assert [turn["role"] for turn in told["turns"]] == ["user", "assistant", "tool"]
+    assert told["turns"][2]["tool_call_id"] == "c1"
+
+
+SECOND = 1_000_000_000
+
+
+def span(number: int, kind: str, trace: str = "t9", **values: Any) -> dict[str, Any]:
+    """A span that begins in second `number` and takes 250 ms."""
+    about = {"gen_ai__operation__name": kind, **values}
+    start = 1_790_000_000 * SECOND + number * SECOND
+    return {
+        "name": f"{kind} span",
+        "traceId": trace,
+        "spanId": f"s{number}",
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(start + SECOND // 4),
+        "attributes": attributes(**about),
+    }
+
+
+def chat(number: int, answer: str, trace: str = "t9", **values: Any) -> dict[str, Any]:
+    asked = json.dumps([said("user", f"Question {trace}?")])
+    given = json.dumps([said("assistant", answer)])
+    return span(
+        number, "chat", trace, gen_ai__input__messages=asked, gen_ai__output__messages=given,
+        gen_ai__request__model="gpt-4.1", **values,
+    )  # fmt: skip
+
+
+TOOL_SPAN = span(
+    2, "execute_tool", gen_ai__tool__name="policy", gen_ai__tool__call__arguments='{"of": "refund"}',
+    gen_ai__tool__call__result="14 days",
+)  # fmt: skip
+FAILED_SPAN = {
+    **span(3, "execute_tool", gen_ai__tool__name="mail"),
+    "status": {"code": 2, "message": "no such server"},
+}
+RETRIEVER = {
+    "name": "find",
+    "context": {"trace_id": "t9", "span_id": "s4"},
+    "start_time": "2026-09-21T14:13:24+00:00",
+    "end_time": "2026-09-21T14:13:25+00:00",
+    "attributes": {"openinference.span.kind": "RETRIEVER", "input.value": "refund"},
+}
+AGENT = span(0, "invoke_agent")
+
+
+def written(tmp_path: Path, lines: Sequence[Any], **options: Any) -> list[dict[str, Any]]:
+    path = tmp_path / "traces.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return [json.loads(row_text(answer)) for answer in read_traces(path, TraceReading(), **options)]
+
+
+def test_the_spans_of_a_trace_are_joined_to_its_last_answer_in_their_order(tmp_path: Path) -> None:
+    # Out of order and mixed with another trace, as collectors write them when spans end.
+    lines = [otlp(FAILED_SPAN), otlp(chat(5, "14 days.")), otlp(chat(1, "Other.", "t8")), otlp(TOOL_SPAN)]
+    lines += [RETRIEVER, otlp(chat(1, "Let me see.")), otlp(AGENT)]
+    other, joined = written(tmp_path, lines)
+    assert (other["output"], "trace" in other) == ("Other.", False)
+    assert (joined["input"], joined["output"]) == ("Question t9?", "14 days.")
+    assert joined["metadata"]["span_id"] == "s5"
+    assert joined["trace"] == [
+        {"type": "llm", "name": "gpt-4.1", "ms": 250.0},
+        {"type": "tool", "name": "policy", "args": {"of": "refund"}, "output": "14 days", "ms": 250.0},
+        {"type": "tool", "name": "mail", "error": "no such server", "ms": 250.0},
+        {"type": "step", "name": "find", "args": "refund", "ms": 1000.0},
+        {"type": "llm", "name": "gpt-4.1", "ms": 250.0},
     ]
+
+
+def test_each_call_may_be_a_test_of_its_own(tmp_path: Path) -> None:
+    lines = [otlp(chat(1, "Let me see."), TOOL_SPAN), otlp(chat(5, "14 days."))]
+    found = written(tmp_path, lines, joins=False)
+    assert [(row["output"], "trace" in row) for row in found] == [("Let me see.", False), ("14 days.", False)]
+
+
+def test_traces_without_an_answer_and_spans_without_a_trace(tmp_path: Path) -> None:
+    lone = {**chat(1, "Alone."), "traceId": ""}
+    silent = span(1, "chat", "t7")
+    reading = TraceReading()
+    path = tmp_path / "traces.jsonl"
+    lines = [
+        otlp(lone),
+        otlp({**lone, "spanId": "x"}),
+        otlp(silent, {**TOOL_SPAN, "traceId": "t7"}),
+        otlp(TOOL_SPAN),
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert [answer.answer.content for answer in read_traces(path, reading)] == ["Alone.", "Alone."]
+    assert (reading.answers, reading.silent) == (2, 1)
+
+
+def test_an_imported_trace_is_judged_by_its_steps(tmp_path: Path) -> None:
+    lines = [otlp(chat(1, "Let me see."), TOOL_SPAN, FAILED_SPAN, chat(5, "14 days."))]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    asserted = [
+        {"type": "trajectory:tool-sequence", "value": ["policy", "mail"]},
+        {"type": "trajectory:tool-args-match", "value": {"name": "policy", "args": {"of": "refund"}}},
+        {"type": "trace-error-spans", "value": 1},
+        {"type": "trace-span-duration", "value": {"max": 250}},
+        {"type": "trajectory:step-count", "value": {"type": "llm", "max": 2}},
+    ]
+    config = {"defaultTest": {"assert": asserted}, "tests": "file://tests.jsonl"}
+    (tmp_path / "c.json").write_text(json.dumps(config), encoding="utf-8")
+    assert run_geval("import", "traces", "log.jsonl", "-o", "tests.jsonl", cwd=tmp_path).code == 0
+    ended = run_geval("run", "c.json", cwd=tmp_path)
+    assert (ended.code, "1 passed" in ended.stdout) == (0, True), ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
-from geval_cli.specs.conversation import TurnSpec
+from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric
@@ -28,6 +28,7 @@ PARTS: Mapping[str, type[Spec]] = {
     "a provider": ProviderSpec,
     "a test": TestSpec,
     "a turn": TurnSpec,
+    "a step of a trace": TraceStepSpec,
     "files of tests": TestFilesSpec,
     "options of a test": TestOptionsSpec,
     "prompts of a judge": RubricPromptSpec,

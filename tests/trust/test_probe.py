@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lxml import etree
+from lxml import etree, html
+from scipy import stats
 from scipy.stats import t
 from support.sample_run import console_of
 from support.scripted_judge import ScriptedJudge
@@ -27,20 +28,19 @@ from geval_cli.cli.trust_options import ProbeOptions as Given
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.judge.memory import JudgeMemory
+from geval_cli.labels.file import LabelFile, labels_from_rows
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.trust.probes import (
-    PROBES,
-    Kind,
-    LabelledScore,
-    ProbeReport,
-    Verdict,
-    chosen_probes,
-    family_finding,
-)
-from geval_cli.trust.probing import ProbeOptions, family_of, probe_with
+from geval_cli.statistics.intervals import Estimate
+from geval_cli.trust.documents import write_document
+from geval_cli.trust.plots import probe_plot
+from geval_cli.trust.probe_files import probe_document
+from geval_cli.trust.probe_findings import LabelledScore, family_finding
+from geval_cli.trust.probe_items import ProbeOptions
+from geval_cli.trust.probes import PROBES, Finding, Kind, ProbeReport, Verdict, chosen_probes
+from geval_cli.trust.probing import family_of, probe_with
 from geval_cli.trust.rewrites import REWRITES as REWRITES_BY_NAME
 from geval_cli.trust.rewrites import Material, rewritten, rewritten_steps
 
@@ -541,7 +541,10 @@ class TestJoint:
 
     @staticmethod
     def judged(
-        tmp_path: Path, colour: Callable[[dict[str, int]], dict[str, int]], items: int = 30
+        tmp_path: Path,
+        colour: Callable[[dict[str, int]], dict[str, int]],
+        items: int = 30,
+        labels: LabelFile | None = None,
     ) -> ProbeReport:
         """Probe a judge of two dimensions; `colour` is what it makes of its ratings when it gives them together."""
 
@@ -565,14 +568,16 @@ class TestJoint:
 
         prepared = prepare(RunRequest(config(tmp_path, items=items, metrics=METRICS[:2]), {}))
         tools = Tools(prepared.templates, lambda spec: judge, JudgeMemory(), prepared.defaults)
-        options = ProbeOptions(items=items, only=("joint",))
+        options = ProbeOptions(items=items, only=("joint",), labels=labels)
         report = asyncio.run(probe_with(JobContext(generate, tools), prepared, options))
         assert report.asked == 4 * items <= report.planned
         return report
 
     def test_a_judge_that_rates_alike_has_no_halo(self, tmp_path: Path) -> None:
         report = self.judged(tmp_path, lambda ratings: ratings)
-        assert {(item.figure, item.metric): item.estimate.value for item in report.findings} == {
+        assert {
+            (item.figure, item.metric): item.estimate.value for item in report.findings if item.figure
+        } == {
             ("shift", "consistency"): 0,
             ("flips", "consistency"): 0,
             ("shift", "coherence"): 0,
@@ -590,6 +595,77 @@ class TestJoint:
         assert halo.estimate.value > 0.5
         assert halo.estimate.n == 30
 
+    @staticmethod
+    def labels(count: int = 30, **changes: Any) -> LabelFile:
+        """People who say of each output what the judge says when it is asked one by one."""
+        ratings = {"consistency": (7, 5), "coherence": (3, 4)}
+        return labels_from_rows(
+            {
+                "id": f"{number}.0.0",
+                "metric": metric,
+                "label": 1 + number * by % modulus,
+                "scale": [1, 5],
+                **changes,
+            }
+            for number in range(count)
+            for metric, (by, modulus) in ratings.items()
+        )
+
+    def test_with_labels_the_loss_of_agreement_is_known(self, tmp_path: Path) -> None:
+        def coloured(ratings: dict[str, int]) -> dict[str, int]:
+            return dict.fromkeys(ratings, ratings["Consistency"])
+
+        report = self.judged(tmp_path, coloured, labels=self.labels())
+        losses = {item.metric: item for item in report.findings if item.figure == "loss"}
+        assert losses["consistency"].estimate.value == 0
+        assert losses["consistency"].verdict is Verdict.HOLDS
+        coherence = losses["coherence"]
+        truth = [1 + number * 3 % 4 for number in range(30)]
+        joint = [1 + number * 7 % 5 for number in range(30)]
+        expected = 1 - stats.spearmanr(joint, truth).statistic
+        assert coherence.estimate.value == pytest.approx(expected)
+        assert coherence.estimate.interval is not None
+        assert coherence.estimate.interval[0] > 0.05
+        assert (coherence.verdict, coherence.estimate.n, coherence.bar) == (Verdict.FAILS, 30, "<= 0.05")
+
+    @pytest.mark.parametrize(
+        ("labels", "verdict", "note"),
+        [
+            (None, Verdict.SKIPPED, "the loss of agreement needs labels of these outputs (--labels)"),
+            ({"count": 6}, Verdict.UNCLEAR, "needs 10 labelled tests"),
+            ({"doc": "one"}, Verdict.UNCLEAR, "needs 10 labelled tests"),
+            ({"label": 3}, Verdict.SKIPPED, "all scores or labels of a dimension are equal"),
+            ({"output": "Another text."}, Verdict.SKIPPED, "this label was made for another output"),
+        ],
+    )
+    def test_labels_that_do_not_tell_it(
+        self, tmp_path: Path, labels: dict[str, Any] | None, verdict: Verdict, note: str
+    ) -> None:
+        given = None if labels is None else self.labels(**labels)
+        report = self.judged(tmp_path, lambda ratings: ratings, labels=given)
+        found = [item for item in report.findings if item.figure in ("loss", "")]
+        assert {item.verdict for item in found} == {verdict}
+        assert all(note in item.note for item in found)
+        assert all(item.estimate.interval is None for item in found)
+
+    def test_the_page_draws_each_figure_with_its_interval_on_its_bar(self, tmp_path: Path) -> None:
+        report = self.judged(tmp_path, lambda ratings: ratings, labels=self.labels())
+        path = tmp_path / "probes.html"
+        write_document(path, probe_document(report))
+        page = html.fromstring(path.read_text(encoding="utf-8"))
+        plots = page.xpath("//svg[@class='wide']")
+        assert [plot.get("aria-label") for plot in plots] == [
+            "Probes of consistency", "Probes of coherence", "Probes of all metrics"
+        ]  # fmt: skip
+        for plot, metric in zip(plots, ("consistency", "coherence", ""), strict=True):
+            figures = [item for item in report.findings if item.metric == metric and item.figure]
+            assert len(plot.xpath(".//circle")) == len(figures)
+            assert len(plot.xpath(".//rect")) == len(figures)
+            texts = plot.xpath(".//text/text()")
+            assert [item.verdict.value for item in figures] == [
+                text for text in texts if text in set(Verdict)
+            ]
+
     def test_few_outputs_decide_nothing(self, tmp_path: Path) -> None:
         report = self.judged(
             tmp_path, lambda ratings: dict.fromkeys(ratings, ratings["Consistency"]), items=6
@@ -603,6 +679,28 @@ class TestJoint:
         (finding,) = report.findings
         assert (finding.verdict, finding.note) == (Verdict.SKIPPED, "no test is judged by two dimensions")
 
+
+def test_a_plot_escapes_what_a_config_says_and_shows_where_each_figure_may_lie() -> None:
+    estimate = Estimate(0.4, (-0.2, 0.9), 10, 10)
+    bars = [">= 0.5", "<= 0.1", "= 1", "+-0.05", "<= 0", ""]
+    findings = [
+        Finding("<b>", "<script>", Kind.DAMAGE, "share", estimate, bar, verdict=Verdict.UNCLEAR)
+        for bar in bars
+    ]
+    drawn = probe_plot("<script>\u202e", findings)
+    plot = etree.fromstring(drawn)
+    assert "<script" not in drawn
+    assert len(plot.findall(".//rect")) == len(bars) - 1
+    axis = [float(line.get("x1")) for line in plot.findall("line[@class='axis']")]
+    widths = [float(rect.get("width")) for rect in plot.findall("rect")]
+    scale = axis[-1] - axis[0]  # from 0 to 1
+    assert widths[0] == pytest.approx(0.5 * scale, abs=0.2)
+    assert widths[1] == pytest.approx(0.3 * scale, abs=0.2)  # from the lowest end, -0.2
+    assert widths[3] == pytest.approx(0.1 * scale, abs=0.2)
+    assert probe_plot("x", []) == ""
+
+
+class TestJointIsAskedFor:
     def test_it_is_made_only_where_it_is_named(self) -> None:
         names = [item.name for item in chosen_probes(())]
         assert "joint" not in names

@@ -22,6 +22,7 @@ from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, v
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.rating_keys import judge_parts
+from geval_cli.assertions.trace import trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import last_words
@@ -35,6 +36,7 @@ from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
 
+_OF_TRACE = frozenset({"trace", "tools_called"})
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "criteria": ("dimension", "criteria", "name"),
     "evaluation_params": ("evaluation_params",),
@@ -243,9 +245,17 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if turns := subject.conversation:
         case = replace(case, turns=turns)
+    if _shows_trace(spec, subject):
+        shows = subject.test.trace is not None and subject.response is None
+        case = replace(case, trace=trace_of(subject), shows_trace=shows)
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
+
+
+def _shows_trace(spec: GEvalFields, subject: Subject) -> bool:
+    """Return whether the steps that led to an output are looked for: they are named, or the test brings them."""
+    return subject.test.trace is not None or not _OF_TRACE.isdisjoint(spec.evaluation_params or ())
 
 
 def _case_of(
@@ -342,7 +352,11 @@ def _unused_prompt(spec: GEvalFields) -> Problem:
 def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]:
     if spec.evaluation_params is None:
         return ()
-    missing = missing_params(spec.evaluation_params, _case_of(context.test, None, context.rendered_prompt))
+    test = context.test
+    case = replace(_case_of(test, None, context.rendered_prompt), trace=trace_of_given(test))
+    missing = missing_params(spec.evaluation_params, case)
+    if not test.has_output:  # the answer may call tools
+        missing = tuple(name for name in missing if name not in _OF_TRACE)
     if context.rendered_prompt is None:  # it is broken, which is a problem of its own
         return tuple(name for name in missing if name != "input")
     return missing

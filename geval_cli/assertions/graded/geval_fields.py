@@ -20,6 +20,8 @@ EvaluationParam = Literal[
     "scenario",
     "expected_outcome",
     "role",
+    "trace",
+    "tools_called",
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools, ValueForm
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import render_deep
@@ -21,7 +21,7 @@ from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import JsonValue, Status
 from geval_cli.specs.promptfoo import JudgesSpec
 
-_SCHEMA: Mapping[str, Any] = reply_schema(
+RUBRIC_SCHEMA: Mapping[str, Any] = reply_schema(
     {"reason": {"type": "string"}, "pass": {"type": "boolean"}, "score": {"type": "number"}}
 )
 
@@ -33,7 +33,7 @@ _PASSED = "judge_passed"
 class LlmRubricAssertion(ModelGradedAssertion):
     """llm-rubric: a judge says whether the output meets a rubric in your own words, and how well."""
 
-    value_form = "data"
+    value_form: ClassVar[ValueForm | None] = "data"
 
     value: Any = Field(None, description="The rubric: a template, or a list or a mapping. May be file://.")
 
@@ -64,7 +64,7 @@ class LlmRubricAssertion(ModelGradedAssertion):
         reason = rated.reason
         if before is not None:
             reason = reason.removeprefix(_below(rated.score, before)).lstrip()
-        again = _outcome(Decision(passed, reason, rated.score), self.threshold, rated.latency_ms)
+        again = rubric_outcome(Decision(passed, reason, rated.score), self.threshold, rated.latency_ms)
         return replace(again, detail=rated.detail)
 
 
@@ -74,7 +74,7 @@ async def judged_by_rubric(
     tools: Tools,
     *,
     name: str = "rubric",
-    schema: Mapping[str, Any] | None = _SCHEMA,
+    schema: Mapping[str, Any] | None = RUBRIC_SCHEMA,
 ) -> Outcome:
     """As `judge`, in the words of the prompt `name`; without a `schema` the words alone ask for JSON."""
     rubric = _as_text(
@@ -88,10 +88,11 @@ async def judged_by_rubric(
     )
     judge = JudgeClient(spec, subject, tools)
     decision = await judge.ask(question, parse_rubric_verdict)
-    return _outcome(decision, spec.threshold, judge.latency_ms)
+    return rubric_outcome(decision, spec.threshold, judge.latency_ms)
 
 
-def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:
+def rubric_outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:
+    """Return the outcome of a judge's yes or no with a score, held against a threshold where there is one."""
     score = float(decision.passed) if decision.score is None else decision.score
     reaches = threshold is None or passes(score, threshold)
     status = Status.PASSED if decision.passed and reaches else Status.FAILED

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -22,6 +23,7 @@ DEFAULT_THRESHOLD = 1.0
 
 _FENCES = ("```", "~~~")
 _FLAT_CALLS = frozenset({"tool_use", "function_call"})
+_ARGUMENTS = ("arguments", "input", "args")
 _MOST_FAILURES = 1000  # each takes time in proportion to the text
 _FUNCTIONS_KEY = {
     "is-valid-openai-tools-call": ("tools",),
@@ -82,48 +84,90 @@ def _expected(spec: ToolCallF1Assertion, test: TestCase, templates: Templates) -
 
 def _called(output: JsonValue) -> Iterator[str]:
     """The names of the called tools in data, in a text that is JSON, or in the JSON between the lines of a text."""
+    for call in _calls_in(output):
+        yield call.name
+
+
+def called_tools(output: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """Yield name and arguments of each tool that an output calls; None for arguments that are not known.
+
+    What has a name and nothing else of a call is data, and no call.
+
+    Raises:
+        UnjudgeableError: the output has too much broken JSON to be searched for calls.
+    """
+    for call in _calls_in(output):
+        if call.is_sure:
+            yield call.name, call.arguments
+
+
+class _Call(Struct, frozen=True):
+    """A call of a tool. `is_sure`: more than a name says that it is one."""
+
+    name: str
+    arguments: JsonValue
+    is_sure: bool
+
+
+def _calls_in(output: JsonValue) -> Iterator[_Call]:
     if not isinstance(output, str):
-        yield from _names(output)
+        yield from _calls_of(output)
         return
     try:
         found = [parse_strict_json(output)]
     except ValueError:
         found = list(_blocks(output))
     for value in found:
-        yield from _names(value)
+        yield from _calls_of(value)
 
 
-def _names(value: JsonValue) -> Iterator[str]:
-    """The tools that a value calls as OpenAI, Anthropic and Google write calls, or as a list of names of calls."""
+def _calls_of(value: JsonValue) -> Iterator[_Call]:
+    """The calls in a value, as OpenAI, Anthropic and Google write them, or as a list of names of calls."""
     if isinstance(value, list):
         for item in value:
-            yield from _names_of_item(item)
+            yield from _calls_of_item(item)
     elif isinstance(value, dict):
-        yield from _names_of_message(value)
+        yield from _calls_of_message(value)
 
 
-def _names_of_message(value: Mapping[str, JsonValue]) -> Iterator[str]:
+def _calls_of_message(value: Mapping[str, JsonValue]) -> Iterator[_Call]:
     live = value.get("toolCall")
     for calls in (value.get("tool_calls"), live.get("functionCalls") if isinstance(live, dict) else None):
         for item in calls if isinstance(calls, list) else ():
-            yield from _names_of_item(item)
+            yield from _calls_of_item(item)
     if value.get("type") in _FLAT_CALLS or "arguments" in value:
-        yield from _name_in(value)
-    yield from _name_in(value.get("functionCall"))
-    yield from _name_in(value.get("function_call"))
+        yield from _call_in(value)
+    yield from _call_in(value.get("functionCall"), is_sure=True)
+    yield from _call_in(value.get("function_call"), is_sure=True)
 
 
-def _names_of_item(item: JsonValue) -> Iterator[str]:
+def _calls_of_item(item: JsonValue) -> Iterator[_Call]:
     if not isinstance(item, dict):
         return
     inner = next((item[key] for key in ("functionCall", "function") if isinstance(item.get(key), dict)), None)
-    yield from _name_in(item if inner is None or item.get("type") in _FLAT_CALLS else inner)
+    if inner is None or item.get("type") in _FLAT_CALLS:
+        yield from _call_in(item)
+    else:
+        yield from _call_in(inner, is_sure=True)
 
 
-def _name_in(value: JsonValue) -> Iterator[str]:
+def _call_in(value: JsonValue, *, is_sure: bool = False) -> Iterator[_Call]:
     name = value.get("name") if isinstance(value, dict) else None
-    if isinstance(name, str):
-        yield name
+    if not isinstance(name, str):
+        return
+    written = next((value[key] for key in _ARGUMENTS if value.get(key) is not None), None)
+    is_sure = is_sure or written is not None or value.get("type") in _FLAT_CALLS
+    yield _Call(name, _arguments(written), is_sure)
+
+
+def _arguments(written: JsonValue) -> JsonValue:
+    """Return arguments as data, which APIs write as text."""
+    if not isinstance(written, str):
+        return written
+    try:
+        return parse_strict_json(written)
+    except ValueError:
+        return written
 
 
 def _blocks(text: str) -> Iterator[JsonValue]:

@@ -84,6 +84,8 @@ def _leader_text(judged: Sequence[ColumnSummary]) -> str:
     best, last = judged[0], judged[-1]
     if best is last:
         return f"{name_of(best)} passed {share_text(best.pass_rate)} of {plural(best.pass_rate.n, 'case')}."
+    if best.pass_rate.value == last.pass_rate.value:
+        return f"All {plural(len(judged), 'column')}: {share_text(best.pass_rate)}."
     return (
         f"Highest: {name_of(best)} with {share_text(best.pass_rate)};"
         f" lowest: {name_of(last)} with {share_text(last.pass_rate)}."

@@ -95,6 +95,7 @@ def score_histograms(
     limits = f" Threshold {_limits(thresholds)}." if thresholds else ""
     said = f"{_means_text(rows)}{limits}{left_out(len(rows), COLUMNS_MAX, 'column')}"
     outside = any(counts.counts[0] or counts.counts[-1] for *_, counts in rows)
+    said += " Scores below 0 and above 1 stand apart at the ends." if outside else ""
     scale = unit_scale(32, WIDTH - 32) if outside else unit_scale(12, RIGHT)
     top = 18.0 if thresholds else 6.0
     shown = rows[:COLUMNS_MAX]
@@ -190,6 +191,8 @@ def _means_text(rows: Sequence[_HistogramRow]) -> str:
     (low, last), (high, best) = scored[0], scored[-1]
     if len(scored) == 1:
         return f"Mean: {format_score(high)}."
+    if format_score(high) == format_score(low):
+        return f"All means: {format_score(high)}."
     return f"Highest mean: {best}, {format_score(high)}; lowest: {last}, {format_score(low)}."
 
 

@@ -30,12 +30,14 @@ class EditableText(Struct, frozen=True):
         name: of the file; `.json` at its end means that only JSON may be written.
         document: its value.
         tree: how it is written.
+        lines: of the text; to look places up in, and never cut. Kept, since a large suite has thousands of parts.
     """
 
     text: str
     name: str
     document: Document
     tree: Node
+    lines: Cuts
 
     @property
     def value(self) -> JsonValue:
@@ -51,7 +53,7 @@ class EditableText(Struct, frozen=True):
             return None
         if any(part.anchor or part.kind == "alias" for part in node.walk()):
             return None
-        cuts = Cuts(self.text)
+        cuts = self.lines
         end = cuts.line_end(node.end)
         if self.text[node.end : end].strip()[:1] not in ("", "#"):
             return None
@@ -65,7 +67,7 @@ class EditableText(Struct, frozen=True):
         node = _follow(self.tree, path)
         if node is None or node.is_flow or not keys:
             return None
-        cuts, parts = Cuts(self.text), list[str]()
+        cuts, parts = self.lines, list[str]()
         for entry in node.entries:
             if entry.key not in keys:
                 continue
@@ -106,7 +108,7 @@ def editable_text(text: str, name: str) -> EditableText:
     """
     document = _read(text, name)
     try:
-        return EditableText(text, name, document, read_tree(text))
+        return EditableText(text, name, document, read_tree(text), Cuts(text))
     except yaml.YAMLError as error:  # JSON that is no YAML: tabs, surrogate pairs in escapes
         raise UsageError("this JSON cannot be changed here", hint="edit the file itself") from error
 

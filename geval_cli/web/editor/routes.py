@@ -21,6 +21,14 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.source.problems import sort_problems
+from geval_cli.suite.assertion_forms import (
+    OFTEN_USED,
+    AssertionChange,
+    InputKind,
+    assertion_forms,
+    assertion_kinds,
+    changed_assertions,
+)
 from geval_cli.suite.draft import (
     ComposedSuite,
     FieldProblem,
@@ -49,6 +57,7 @@ DIFFERENCE_MAX = 400_000
 """Characters of a text beyond which no difference is shown: finding it would take seconds."""
 
 _PLACE = re.compile(r"(prompts|providers|tests)(?:\[(\d+)\])?(?:\.([A-Za-z_]+))?")
+_ENTRY = re.compile(r"tests\[\d+\]\.(?:assert|assertions)\[(\d+)\](?:\.(\w+))?")
 _TOP = re.compile(r"([A-Za-z_]+)")
 _FIELDS: dict[str, tuple[FieldSpec, ...]] = {
     "prompts": PROMPT_FIELDS,
@@ -69,7 +78,8 @@ def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem
 def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
     """Return problems for the page: first those of fields that cannot be read, then those of the whole text.
 
-    `list`, `index` and `field` say where the page shows it; lines of the first kind are those of the field.
+    `list`, `index` and `field` say where the page shows it, `assertion` and `key` where in a test's assertions. Lines
+    of the first kind are those of the field.
     """
     found: list[JsonValue] = []
     for item in fields:
@@ -95,6 +105,7 @@ def _problem_json(
     problem: Problem, name: str | None, index: int | None, field: str, *, in_field: bool = False
 ) -> dict[str, JsonValue]:
     location = problem.location
+    entry = _ENTRY.match(location.key_path) if location else None
     return {
         "severity": problem.severity.value,
         "message": problem.message,
@@ -106,6 +117,8 @@ def _problem_json(
         "list": name,
         "index": index,
         "field": field,
+        "assertion": int(entry.group(1)) if entry else None,
+        "key": entry.group(2) if entry else None,
     }
 
 
@@ -182,6 +195,25 @@ class SaveRequest(CheckRequest):
     anyway: bool = False
 
 
+class ChangeAsked(_Asked):
+    """One change to a list of assertions, as `suite.assertion_forms` takes it."""
+
+    index: int | None = Field(None, ge=0)
+    type: str | None = None
+    key: str | None = None
+    kind: InputKind = "text"
+    value: str | bool | list[tuple[str, str]] | None = None
+    drop: tuple[str, ...] = ()
+    is_removed: bool = False
+
+
+class AssertionsAsked(_Asked):
+    """The YAML of a test's assertions, and what is to change in it."""
+
+    text: str
+    change: ChangeAsked | None = None
+
+
 class NewRequest(_Asked):
     """The name of a suite that is to be made."""
 
@@ -240,11 +272,33 @@ async def save_draft(request: Request, asked: SaveRequest) -> Response:
     return _json(answer, status)
 
 
+@router.get("/assertions")
+async def list_assertion_kinds() -> Response:
+    """Return every type of assertion with the keys that it knows, those that are used most first."""
+    kinds = await asyncio.to_thread(assertion_kinds)
+    return _json({"kinds": to_builtins(kinds), "often_used": len(OFTEN_USED)})
+
+
+@router.post("/assertions")
+async def read_assertions(asked: AssertionsAsked) -> Response:
+    """Return a test's assertions as forms, after a change to their YAML where one is asked for."""
+    return _json(await asyncio.to_thread(_assertions, asked))
+
+
 @router.post("/new", status_code=201)
 async def create_suite(request: Request, asked: NewRequest) -> Response:
     """Write a suite to begin with."""
     name = await asyncio.to_thread(create_suite_file, _settings(request).folder, asked.path)
     return _json({"path": name}, 201)
+
+
+def _assertions(asked: AssertionsAsked) -> dict[str, Any]:
+    try:
+        change = asked.change and AssertionChange(**dict(asked.change))
+        text = changed_assertions(asked.text, change) if change else asked.text
+        return {"text": text, "assertions": to_builtins(assertion_forms(text))}
+    except UsageError as error:
+        raise RefusedError(error.message, status=_UNPROCESSABLE, hint=error.hint) from error
 
 
 def _checked(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:

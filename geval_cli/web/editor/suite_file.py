@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -79,8 +80,14 @@ def earlier_suite_file(folder: Path, name: str, text: str) -> SuiteFile:
     return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
 
 
+@lru_cache(maxsize=2)
+def _parsed(text: str, name: str) -> EditableText:
+    """Return a text that can be changed; a large one takes a second to parse, and is looked at after each change."""
+    return editable_text(text, name)
+
+
 def _suite_text(path: Path, name: str, text: str) -> EditableText:
-    source = editable_text(text, str(path))
+    source = _parsed(text, str(path))
     if not is_suite(source.value):
         hint = "a suite has `prompts`, `providers` or `tests`"
         raise RefusedError(f"{name} is no suite", status=_NOT_FOUND, hint=hint)

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec.structs import replace
 
 from geval_cli.labels.file import GOOD_AT
-from geval_cli.records import MetricSummary
+from geval_cli.records import MetricSummary, RunStatus
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import Chart, Choice
@@ -43,10 +43,34 @@ _CURVE_FROM = 20
 _PAIRED_METRICS_MAX = 8
 """Metrics of which pairs of scores are drawn."""
 
+_FIGURES_KEPT = 8
 _TREND_RUNS = 30
 _TREND_CONFIGS = 6
 
 router = APIRouter(route_class=PageRoute)
+
+
+class KeptFigures:
+    """The figures of the runs that were drawn last: a page asks for its drawings each time that a filter changes.
+
+    A run that goes on is counted each time, and one that was resumed once more.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, RunFigures] = {}
+
+    def of(self, report: RunReport, pages: RunPages) -> RunFigures:
+        """Return the figures of a run; safe for several threads, of which two may count the same run."""
+        run, summary = report.run, report.summary
+        if run.status is RunStatus.RUNNING:
+            return RunFigures.of(pages.scored(run.id))
+        counts = (summary.total, summary.passed, summary.failed, summary.errored)
+        key = repr((run.id, run.status, run.finished_at, counts))
+        found = self._kept.pop(key, None) or RunFigures.of(pages.scored(run.id))
+        self._kept[key] = found
+        for old in list(self._kept)[:-_FIGURES_KEPT]:
+            self._kept.pop(old, None)
+        return found
 
 
 @router.get("/runs/{run_id}/charts", response_class=HTMLResponse)
@@ -58,7 +82,7 @@ def show_charts(request: Request, run_id: str) -> Response:
     if run.id != run_id:
         return RedirectResponse(f"{run_link(run.id)}/charts")
     pages = runs.pages()
-    figures = RunFigures.of(pages.scored(run.id))
+    figures = request.app.state.figures.of(report, pages)
     charts = list(run_charts(report.summary.columns, figures, lambda choice: choice_link(run.id, choice)))
     labels = runs.labels().of_run(run.id)
     return render_page(

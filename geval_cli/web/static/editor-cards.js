@@ -1,5 +1,7 @@
 // The cards of prompts, providers and tests: fields bound to the model, and what is wrong with them beside each.
 
+import { AssertionForms } from "./editor-assertions.js";
+
 const templates = new Map();
 let lastId = 0;
 
@@ -44,6 +46,7 @@ export function showFields(element, item) {
     if (input.value !== value) input.value = value;
     fit(input);
   }
+  element.assertionForms?.refresh();
   for (const more of element.querySelectorAll("[data-more]")) {
     const isFilled = [...more.querySelectorAll("[data-input]")].some((input) => input.value);
     const more_name = more.querySelector("summary");
@@ -64,6 +67,7 @@ export function makeCard(item, handlers) {
   if (!item.isEditable) return template("odd");
   const card = template(item.list);
   bindFields(card, item, handlers.onChange);
+  card.querySelector("[data-left-over] button")?.addEventListener("click", () => handlers.onRemoveLeftOver(item));
   card.querySelector("[data-copy]")?.addEventListener("click", () => handlers.onCopy(item));
   card.querySelector("[data-delete]")?.addEventListener("click", () => handlers.onDelete(item));
   card.querySelector("[data-toggle]")?.addEventListener("click", () => openCard(card, card.classList.contains("is-closed")));
@@ -76,7 +80,13 @@ export function openCard(card, isOpen) {
   body.hidden = !isOpen;
   card.classList.toggle("is-closed", !isOpen);
   card.querySelector("[data-toggle]").setAttribute("aria-expanded", String(isOpen));
-  if (isOpen) card.querySelectorAll("textarea").forEach(fit);
+  if (!isOpen) return;
+  card.querySelectorAll("textarea").forEach(fit);
+  const place = card.querySelector("[data-assertions]");
+  if (!place || card.assertionForms) return;
+  card.assertionForms = new AssertionForms(place, fieldOf(card, "assert").querySelector("[data-input]"));
+  card.assertionForms.showProblems(card.assertionProblems ?? []);
+  card.assertionForms.refresh();
 }
 
 function firstLine(text) {
@@ -96,8 +106,20 @@ export function describeCard(card, item, number, suite) {
     const label = card.querySelector(`[data-${kind}-label]`);
     if (label) label.textContent = `${verb} ${names[item.list]} ${number}`;
   }
+  showLeftOver(card, suite.leftOver(item));
   if (item.list === "prompts") showPromptFields(card, fields);
   if (item.list === "tests") showTestFields(card, fields, suite);
+}
+
+const FIELD_NAMES = { evaluation_criteria: "evaluation criteria", evaluation_parsing: "parsing", evaluation_schema: "Evaluation Schema" };
+
+/** Offer to remove what a change of mode has left in the file without a meaning. */
+function showLeftOver(card, names) {
+  const note = card.querySelector("[data-left-over]");
+  if (!note) return;
+  note.hidden = !names.length;
+  const words = names.map((name) => FIELD_NAMES[name]).join(" and ");
+  note.querySelector("p").textContent = `Left over, and without a meaning in this mode: ${words}.`;
 }
 
 function showPromptFields(card, fields) {
@@ -143,6 +165,8 @@ export function showProblems(element, problems) {
     if (input && found.some((problem) => problem.severity === "error")) input.setAttribute("aria-invalid", "true");
     else input?.removeAttribute("aria-invalid");
   }
+  element.assertionProblems = problems.map(([, problem]) => problem).filter((problem) => problem.assertion !== null);
+  element.assertionForms?.showProblems(element.assertionProblems);
   element.classList.toggle("has-problems", problems.some(([, problem]) => problem.severity === "error"));
 }
 

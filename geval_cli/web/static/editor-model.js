@@ -71,6 +71,20 @@ export class Suite {
     return this.prompts.some((prompt) => prompt.fields.evaluation_mode === "schema");
   }
 
+  /** Fields of an item that are filled in and mean nothing as the modes of the prompts are now. */
+  leftOver(item) {
+    if (!item.isEditable) return [];
+    const { fields } = item;
+    const isFilled = (name) => fields[name]?.trim();
+    if (item.list === "prompts") {
+      const mode = fields.evaluation_mode;
+      // Without a mode the criteria go along anyway: they would mean one.
+      return [mode === "schema" && "evaluation_criteria", mode !== "schema" && "evaluation_parsing"].filter((name) => name && isFilled(name));
+    }
+    if (item.list !== "tests" || this.usesSchemas) return [];
+    return ["evaluation_schema", "evaluation_parsing"].filter(isFilled);
+  }
+
   /** The fields of an item that differ from the file. Criteria without a mode would mean llm, so they go with it. */
   changes(item) {
     const changed = Object.entries(item.fields).filter(([name, value]) => value !== (item.initial[name] ?? ""));

@@ -2,12 +2,13 @@
 
 import { announce } from "./page.js";
 import { bindFields, describeCard, fieldOf, makeCard, openCard, showFields, showProblems } from "./editor-cards.js";
+import { isUnsettled, settled } from "./editor-assertions.js";
 import { LISTS, Suite } from "./editor-model.js";
 import { LiveRun } from "./editor-run.js";
 import { send } from "./editor-server.js";
 
 const CHECK_AFTER_MS = 350;
-const SHOWN_TESTS = 100;
+const TESTS_A_PAGE = 50;
 const LISTED_PROBLEMS = 12;
 
 const root = document.querySelector("[data-editor]");
@@ -18,7 +19,7 @@ const cards = new Map();
 const storageKey = `geval-draft:${suite.path}`;
 
 let problems = [];
-let shownTests = SHOWN_TESTS;
+let page = 0;
 let timer = 0;
 let isChecking = false;
 let mustCheckAgain = false;
@@ -33,6 +34,14 @@ const handlers = {
     reveal(suite.copy(item));
     announce(`Duplicated ${item.list.slice(0, -1)}.`);
   },
+  onRemoveLeftOver(item) {
+    const card = cards.get(item.key);
+    for (const name of suite.leftOver(item)) item.fields[name] = "";
+    showFields(card, item);
+    changed();
+    announce("Removed what was left over.");
+    card.querySelector("select, [data-toggle]").focus();
+  },
   onDelete(item) {
     const index = suite[item.list].indexOf(item);
     suite.remove(item);
@@ -46,7 +55,7 @@ const handlers = {
 };
 
 function reveal(item) {
-  if (item.list === "tests") shownTests = Math.max(shownTests, suite.tests.indexOf(item) + 1);
+  if (item.list === "tests") turnTo(item);
   draw();
   const card = cards.get(item.key);
   openCard(card, true);
@@ -72,10 +81,24 @@ function visibleItems(list) {
   return suite.tests.filter((test) => Object.values(test.fields).some((text) => text.toLowerCase().includes(wanted)));
 }
 
+/** Turn to the page that a test is on; a search that hides it is ended. */
+function turnTo(test) {
+  if (!visibleItems("tests").includes(test)) document.getElementById("test-search").value = "";
+  page = Math.floor(visibleItems("tests").indexOf(test) / TESTS_A_PAGE);
+}
+
+function turn(steps) {
+  page += steps;
+  draw();
+  document.getElementById("tests-title").scrollIntoView({ block: "start" });
+  announce(part("page-text").textContent);
+}
+
 function draw() {
   for (const list of LISTS) {
     const items = visibleItems(list);
-    const shown = list === "tests" ? items.slice(0, shownTests) : items;
+    if (list === "tests") page = Math.max(0, Math.min(page, Math.ceil(items.length / TESTS_A_PAGE) - 1));
+    const shown = list === "tests" ? items.slice(page * TESTS_A_PAGE, (page + 1) * TESTS_A_PAGE) : items;
     const wanted = shown.map((item) => {
       if (!cards.has(item.key)) cards.set(item.key, makeCard(item, handlers));
       return cards.get(item.key);
@@ -84,15 +107,19 @@ function draw() {
     const isSame = wanted.length === container.children.length && wanted.every((card, index) => card === container.children[index]);
     if (!isSame) container.replaceChildren(...wanted);
     root.querySelector(`[data-count="${list}"]`).textContent = list === "tests" && suite.testsFile ? "file" : suite[list].length;
-    if (list === "tests") drawMoreButton(items.length - shown.length);
+    if (list === "tests") drawPager(items.length);
   }
+  showAllProblems();
   describe();
 }
 
-function drawMoreButton(left) {
-  const button = part("more-tests");
-  button.hidden = left <= 0;
-  button.textContent = `Show ${Math.min(left, SHOWN_TESTS)} more of ${left.toLocaleString("en")}`;
+function drawPager(count) {
+  const pages = Math.max(1, Math.ceil(count / TESTS_A_PAGE));
+  const shown = (number) => number.toLocaleString("en");
+  part("test-pages").hidden = pages < 2;
+  part("page-text").textContent = `${shown(page * TESTS_A_PAGE + 1)} to ${shown(Math.min(count, (page + 1) * TESTS_A_PAGE))} of ${shown(count)}`;
+  part("page-back").disabled = page === 0;
+  part("page-on").disabled = page >= pages - 1;
   part("test-search").hidden = suite.tests.length < 6;
 }
 
@@ -100,7 +127,7 @@ function describe() {
   for (const list of LISTS) {
     suite[list].forEach((item, index) => {
       const card = cards.get(item.key);
-      if (card && item.isEditable) describeCard(card, item, index + 1, suite);
+      if (card?.isConnected && item.isEditable) describeCard(card, item, index + 1, suite);
     });
   }
 }
@@ -154,8 +181,15 @@ function takeCheck(answer) {
 
 function takeProblems(found) {
   problems = found;
+  showAllProblems();
+  drawProblemList();
+  showState();
+}
+
+/** Say in each card that is there what is wrong with its item. */
+function showAllProblems() {
   const groups = new Map();
-  for (const problem of found) {
+  for (const problem of problems) {
     const item = problem.list ? suite[problem.list][problem.index ?? 0] : suite.suite;
     if (item) groups.set(item, [...(groups.get(item) ?? []), [problem.field, problem]]);
   }
@@ -163,11 +197,9 @@ function takeProblems(found) {
   for (const list of LISTS) {
     for (const item of suite[list]) {
       const card = cards.get(item.key);
-      if (card && item.isEditable) showProblems(card, groups.get(item) ?? []);
+      if (card?.isConnected && item.isEditable) showProblems(card, groups.get(item) ?? []);
     }
   }
-  drawProblemList();
-  showState();
 }
 
 function drawProblemList() {
@@ -188,10 +220,14 @@ function drawProblemList() {
 
 function goTo(problem) {
   const item = problem.list ? suite[problem.list][problem.index ?? 0] : suite.suite;
-  if (item && item.list === "tests" && suite.tests.indexOf(item) >= shownTests) shownTests = suite.tests.indexOf(item) + 1;
+  if (item && item.list === "tests") turnTo(item);
   draw();
   const card = item === suite.suite || !item ? root.querySelector('[data-item="suite"]') : cards.get(item.key);
   openCard(card, true);
+  if (problem.assertion !== null && card.assertionForms) {
+    card.assertionForms.goTo(problem);
+    return;
+  }
   const field = (problem.field && fieldOf(card, problem.field)) || card;
   field.closest("details")?.setAttribute("open", "");
   const input = field.querySelector("[data-input], [data-toggle], button");
@@ -265,9 +301,10 @@ function plural(number, word) {
 
 async function save({ anyway = false } = {}) {
   if (isSaving) return false;
-  clearTimeout(timer);
   isSaving = true;
   showState();
+  await settled();
+  clearTimeout(timer);
   for (const name of ["save", "undo", "restored"]) clear(name);
   const sent = suite.sending();
   const answer = await send("/suites/save", { ...suite.request(), anyway });
@@ -338,6 +375,7 @@ function forget() {
 
 async function run() {
   clear("run");
+  await settled();
   if (suite.isChanged && !(await save())) return;
   const refusal = await live.start(suite.path);
   if (refusal) say("run", "error", `Not started: ${sentence(refusal)}`);
@@ -373,15 +411,16 @@ function begin() {
   for (const button of root.querySelectorAll("[data-add]")) {
     button.addEventListener("click", () => reveal(suite.add(button.dataset.add)));
   }
-  part("more-tests").addEventListener("click", () => { shownTests += SHOWN_TESTS; draw(); });
-  document.getElementById("test-search").addEventListener("input", () => { shownTests = SHOWN_TESTS; draw(); });
+  part("page-back").addEventListener("click", () => turn(-1));
+  part("page-on").addEventListener("click", () => turn(1));
+  document.getElementById("test-search").addEventListener("input", () => { page = 0; draw(); });
   part("save").addEventListener("click", () => save());
   part("run").addEventListener("click", run);
   part("run-list").href = `/?config=${encodeURIComponent(suite.config)}`;
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {
       event.preventDefault();
-      if (suite.isChanged) save();
+      if (suite.isChanged || isUnsettled()) save();
     }
   });
   window.addEventListener("beforeunload", askBeforeLeaving);

@@ -347,14 +347,19 @@ class TestList:
         assert field(card(window, "prompts"), "body").input_value() == hostile
         assert window.page.evaluate("window.hacked === undefined")
 
-    def test_many_tests_are_shown_in_parts_and_found(self, window: Visit, folder: Path) -> None:
+    def test_many_tests_are_shown_in_pages_and_found(self, window: Visit, folder: Path) -> None:
         tests = "".join(f"  - input: number {index} is here\n" for index in range(150))
         (folder / "many.yaml").write_text(f"prompts: ['{{{{ input }}}}']\nproviders: [echo]\ntests:\n{tests}")
         open_editor(window, "many.yaml")
         shown = window.page.locator("[data-items=tests] > article")
-        assert shown.count() == 100
-        window.page.get_by_role("button", name=re.compile("^Show 50 more of 50")).click()
-        assert shown.count() == 150
+        assert shown.count() == 50
+        pages = window.page.get_by_label("Pages of tests")
+        assert pages.get_by_role("button", name="Previous").is_disabled()
+        pages.get_by_role("button", name="Next").click()
+        pages.get_by_text("51 to 100 of 150").wait_for()
+        assert "#51" in shown.first.inner_text()
+        pages.get_by_role("button", name="Next").click()
+        assert pages.get_by_role("button", name="Next").is_disabled()
         window.page.get_by_label("Find tests").fill("number 149 ")
         assert shown.count() == 1
         field(open_test(window, 1), "input").fill("changed")
@@ -370,3 +375,162 @@ def test_a_narrow_window_needs_no_sideways_scrolling(
             window.go(path)
             width = window.page.evaluate("document.documentElement.scrollWidth")
             assert width <= 390
+
+
+G_EVAL_SUITE = dedent("""\
+    # assertions with comments
+    prompts: ["{{ input }}"]
+    providers: [echo]
+    defaultTest:
+      options: { provider: scripted:judge.yaml }
+    tests:
+      - description: first
+        input: one
+        assert:
+          - type: icontains # any case
+            value: bread
+          # the judge
+          - type: g-eval
+            criteria: >-
+              Is it friendly, and
+              does it answer?
+            rubric: { 1: rude, 5: kind }   # inline
+            score_range: [1, 5]
+            threshold: 0.6
+      - { description: second, input: two } # in a line
+    """)
+
+
+def assertion(window: Visit, number: int) -> Any:
+    """The form of one assertion of the first test."""
+    return card(window, "tests").get_by_role("region", name=f"Assertion {number}", exact=True)
+
+
+def wait_for_value(locator: Any, value: str) -> None:
+    from playwright.sync_api import expect
+
+    expect(locator).to_have_value(value, timeout=60_000)
+
+
+def open_assertions(window: Visit, folder: Path, text: str = G_EVAL_SUITE) -> None:
+    (folder / "suite.yaml").write_text(text, encoding="utf-8")
+    open_editor(window)
+    open_test(window, 1)
+    assertion(window, 1).wait_for()
+
+
+class TestAssertionForms:
+    def test_a_change_in_the_form_is_a_change_in_the_yaml_and_back_to_the_byte(
+        self, window: Visit, folder: Path
+    ) -> None:
+        open_assertions(window, folder)
+        form = assertion(window, 2)
+        assert form.get_by_label("Criteria").input_value() == "Is it friendly, and does it answer?"
+        form.get_by_label("Threshold").fill("0.8")
+        form.get_by_label("Rubric, 2: text").fill("very kind")
+        form.get_by_label("Evaluation steps").fill("Read it.\nRate it.")
+        save(window)
+        changed = G_EVAL_SUITE.replace("0.6", "0.8").replace("5: kind", "5: very kind")
+        changed = changed.replace(
+            "threshold: 0.8\n",
+            """threshold: 0.8
+        evaluation_steps:
+          - Read it.
+          - Rate it.
+""",
+        )
+        assert text_of(folder) == changed
+        form.get_by_label("Evaluation steps").fill("")
+        form.get_by_label("Rubric, 2: text").fill("kind")
+        form.get_by_label("Threshold").fill("0.6")
+        save(window)
+        assert text_of(folder) == G_EVAL_SUITE
+
+    def test_what_is_typed_in_the_yaml_is_in_the_form(self, window: Visit, folder: Path) -> None:
+        open_assertions(window, folder)
+        yaml = field(card(window, "tests"), "assert")
+        yaml.fill("- type: not-contains-any\n  value: [a, b]\n")
+        form = assertion(window, 1)
+        wait_for_value(form.get_by_label("Value"), "a\nb")
+        assert form.get_by_label("not").is_checked()
+        yaml.fill("- type: [")
+        window.page.get_by_text("The form comes back when the YAML can be read").wait_for()
+        yaml.fill("")
+        form.wait_for(state="detached")
+
+    def test_another_type_offers_to_remove_what_is_left_over(self, window: Visit, folder: Path) -> None:
+        open_assertions(window, folder)
+        form = assertion(window, 2)
+        form.get_by_label("Type of assertion 2").select_option("is-json")
+        form.get_by_text(
+            "“criteria”, “rubric”, “score_range”, “threshold” mean nothing to is-json."
+        ).wait_for()
+        form.get_by_role("button", name="Remove them").click()
+        form.get_by_text("mean nothing").wait_for(state="detached")
+        save(window)
+        kept, gone = text_of(folder), G_EVAL_SUITE.partition("      - type: g-eval")
+        assert kept.startswith(gone[0] + "      - type: is-json\n")
+        assert kept.endswith("  - { description: second, input: two } # in a line\n")
+        assert "criteria" not in kept
+
+    def test_assertions_are_added_and_deleted_by_keyboard(self, window: Visit, folder: Path) -> None:
+        open_assertions(window, folder)
+        page = window.page
+        page.get_by_label("Type of the new assertion").select_option("latency")
+        page.get_by_role("button", name="Add an assertion").focus()
+        page.keyboard.press("Enter")
+        assertion(window, 3).get_by_label("Threshold").fill("900")
+        assertion(window, 1).get_by_role("button", name="Delete assertion 1").focus()
+        page.keyboard.press("Enter")
+        assertion(window, 3).wait_for(state="detached")
+        page.keyboard.press("Control+s")
+        wait_for_state(window, "Saved")
+        text = text_of(folder)
+        assert "icontains" not in text
+        assert "        threshold: 0.6\n      - type: latency\n        threshold: 900\n" in text
+        assert "      # the judge\n      - type: g-eval\n" in text
+
+    def test_a_refused_save_is_seen_where_the_eye_is(self, window: Visit, folder: Path) -> None:
+        tests = "".join(f"  - {{ input: number {index} }}\n" for index in range(120))
+        last = "  - input: last\n    assert:\n      - type: g-eval\n        criteria: Kind?\n        threshold: 0.6\n"
+        top = "prompts: ['{{ input }}']\nproviders: [echo]\n"
+        judge = "defaultTest: { options: { provider: scripted:judge.yaml } }\n"
+        (folder / "suite.yaml").write_text(f"{top}{judge}tests:\n{tests}{last}")
+        open_editor(window)
+        page = window.page
+        page.get_by_label("Find tests").fill("last")
+        open_test(window, 1)
+        assertion(window, 1).get_by_label("Threshold").fill("7")
+        page.get_by_label("Find tests").fill("")
+        page.evaluate("scrollTo(0, 0)")
+        page.get_by_role("button", name="Save", exact=True).click()
+        alert = page.get_by_role("alert").get_by_text("Not saved: the suite has problems")
+        alert.wait_for()
+        said = page.locator(
+            ".assertion-form .is-threshold .field-problem, .assertion-form .field-problem"
+        ).first
+        said.wait_for()
+        assert alert.evaluate(_IS_IN_VIEW)
+        assert said.evaluate(_IS_IN_VIEW)
+        assert "121" in page.locator("[data-page-text]").inner_text()
+        assert "threshold: 0.6" in text_of(folder)
+
+
+_IS_IN_VIEW = """(element) => {
+  const { top, bottom } = element.getBoundingClientRect();
+  return top >= 0 && bottom <= innerHeight;
+}"""
+
+
+class TestLeftOvers:
+    def test_from_llm_to_schema_the_criteria_are_offered_for_removal(
+        self, window: Visit, folder: Path
+    ) -> None:
+        prompt = card(window, "prompts")
+        field(prompt, "evaluation_mode").select_option("schema")
+        prompt.get_by_text("Left over, and without a meaning in this mode: evaluation criteria.").wait_for()
+        prompt.get_by_role("button", name="Remove", exact=True).click()
+        assert prompt.get_by_text("Left over").is_hidden()
+        save(window)
+        assert "evaluation_criteria" not in text_of(folder)
+        assert "evaluation_mode: schema" in text_of(folder)

@@ -377,6 +377,46 @@ class TestSave:
         assert editor.text == SUITE
 
 
+class TestAssertions:
+    def test_kinds_are_those_of_the_registry_and_can_be_sent_back(self, editor: Editor) -> None:
+        kinds = editor.server.get("/suites/assertions").json
+        assert kinds["kinds"][0]["type"] == "g-eval"
+        text = "# why\n- type: equals # all\n  value: Hello\n"
+        change = {"index": 0, "key": "value", "kind": "text", "value": "Hi"}
+        answer = editor.server.post("/suites/assertions", {"text": text, "change": change})
+        assert answer.json["text"] == text.replace("Hello", "Hi")
+        assert answer.json["assertions"][0]["values"]["value"] == {"kind": "text", "value": "Hi"}
+
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            ({"text": "- ["}, '"line":1'),
+            ({"text": "a: b"}, "assertions are a list"),
+            ({"text": "- type: cost", "change": {"index": 4, "key": "threshold"}}, "there is no assertion 5"),
+            ({"text": "- type: cost", "change": {"index": -1}}, "0 or more"),
+            ({"text": "- type: cost", "change": {"index": 0, "key": "x", "kind": "code"}}, "one of"),
+            ({"text": "- 3", "change": {"index": 0, "type": "cost"}}, "only its YAML shows"),
+            ({}, "this is required"),
+        ],
+    )
+    def test_what_cannot_be_shown_or_changed_is_refused(
+        self, editor: Editor, asked: dict[str, Any], words: str
+    ) -> None:
+        answer = editor.server.post("/suites/assertions", asked)
+        assert answer.status == 422
+        assert words in answer.text
+
+    def test_problems_name_the_assertion_and_its_key(self, editor: Editor) -> None:
+        broken = "- type: equals\n  value: Hello\n- type: latency\n  threshold: soon\n"
+        [problem] = editor.check(tests=only(**{"assert": broken}))["problems"]
+        assert (problem["field"], problem["assertion"], problem["key"]) == ("assert", 1, "threshold")
+
+    def test_a_comment_above_the_first_assertion_is_saved(self, editor: Editor) -> None:
+        commented = "# what counts\n- type: equals\n  value: Hello\n- type: latency\n  threshold: 9\n"
+        assert editor.save(tests=only(**{"assert": commented})).status == 200
+        assert "    assert:\n      # what counts\n      - type: equals\n" in editor.text
+
+
 class TestNew:
     def test_it_is_made_and_can_be_edited(self, editor: Editor) -> None:
         answer = editor.server.post("/suites/new", {"path": "support"})

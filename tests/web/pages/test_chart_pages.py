@@ -10,9 +10,16 @@ from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from support.browser import serve
 from support.realistic_runs import Shape, store_history, store_labels
+from support.sample_run import RUN, make_case, make_report
 from support.stored_runs import hostile_tests, store_run, write_config
+
+from geval_cli.records import RunStatus, RunSummary
+from geval_cli.report.charts.figures import SCORE
+from geval_cli.store.runs import RunStore
+from geval_cli.web.pages.charts import KeptFigures
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,25 @@ def test_hostile_names_stay_text(site: Site) -> None:
     assert drawings(page)
     assert "<script>x" not in page
     assert page.count("<script") == 3
+
+
+def test_figures_are_counted_once_until_the_run_changes(tmp_path: Path) -> None:
+    store = RunStore.open(tmp_path)
+    store.begin(RUN)
+    store.add(RUN.id, make_case(0)).result()
+    pages, kept = store.pages(), KeptFigures()
+    report = make_report(run=RUN, summary=RunSummary(total=1, passed=1))
+    first = kept.of(report, pages)
+    assert kept.of(report, pages) is first
+    store.add(RUN.id, make_case(1)).result()
+    resumed = replace(report, summary=RunSummary(total=2, passed=2))
+    assert kept.of(resumed, pages).scores[SCORE][0].n == 2
+    running = replace(report, run=replace(RUN, status=RunStatus.RUNNING))
+    assert kept.of(running, pages) is not kept.of(running, pages)
+    for number in range(20):
+        kept.of(replace(report, run=replace(RUN, id=f"run {number}")), pages)
+    assert kept.of(report, pages) is not first
+    store.close()
 
 
 def test_short_id_leads_to_the_whole_one(site: Site) -> None:

@@ -1,0 +1,93 @@
+"""The steps of an agent before its answer: the trace that a test brings, else the tools that the answer calls."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from geval_cli.assertions.base import Subject, TestCase
+from geval_cli.assertions.structured.tool_calls import called_tools
+from geval_cli.errors import UnjudgeableError
+from geval_cli.judge.trace import TOOL
+from geval_cli.records import JsonValue, TraceStep, Turn
+
+_TOOL_KEYS = ("tools", "functions")
+
+
+def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
+    """Return the steps that led to an output; None where nothing is known of them.
+
+    The trace of a test belongs to the output that the test brings. Of an answer of a model, the steps are the tools
+    that it calls, those of earlier turns first; a model that had tools and called none has a trace without steps.
+    """
+    if subject.response is None and subject.test.trace is not None:
+        return subject.test.trace
+    steps = (*_steps_in_turns(subject.conversation), *called_steps(subject.output))
+    had_tools = subject.provider is not None and any(map(subject.provider.config.get, _TOOL_KEYS))
+    return steps if steps or had_tools else None
+
+
+def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
+    """Return the trace of an output.
+
+    Raises:
+        UnjudgeableError: nothing is known of it, and `asked_by` needs it.
+    """
+    steps = trace_of(subject)
+    if steps is None:
+        raise UnjudgeableError(
+            f"{asked_by} needs a trace: the test has none, and the output calls no tool",
+            hint="give the test a `trace`, or the provider `tools` in its config",
+        )
+    return steps
+
+
+def trace_of_given(test: TestCase) -> tuple[TraceStep, ...] | None:
+    """Return the trace of the output that a test brings, as far as it is known before a run."""
+    return trace_of(Subject(test, test.output, ""))
+
+
+def called_steps(output: JsonValue) -> Iterator[TraceStep]:
+    """Yield a step for each tool that an output calls, in any of the forms in which models write calls."""
+    if isinstance(output, str) and '"name"' not in output:
+        return
+    try:
+        found = list(called_tools(output))
+    except UnjudgeableError:  # too much broken JSON: there are no calls that a program would carry out
+        return
+    for name, arguments in found:
+        yield TraceStep(TOOL, name, arguments)
+
+
+def _steps_in_turns(turns: Sequence[Turn]) -> Iterator[TraceStep]:
+    """Yield the tools that were called in a conversation, with what each gave back where a later turn says so."""
+    given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id is not None}
+    for place, turn in enumerate(turns):
+        for call in turn.tool_calls:
+            step = _step_of_call(call)
+            yield TraceStep(step.type, step.name, step.args, given.get(str(call.get("id"))))
+        if not turn.tool_calls and turn.role == "assistant" and place < len(turns) - 1:
+            yield from called_steps(turn.content)
+
+
+def _step_of_call(call: Mapping[str, JsonValue]) -> TraceStep:
+    found = next(called_steps([dict(call)]), None)
+    return TraceStep(TOOL, str(call.get("name") or ""), call.get("args")) if found is None else found
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return whether a whole name fits a pattern with `*` and `?`, whatever the case; in linear space, without regexes.
+
+    A wrong turn goes back to the last star alone, so the time is at most the product of the lengths.
+    """
+    name, pattern = name.casefold(), pattern.casefold()
+    at, place, star, kept = 0, 0, -1, 0
+    while at < len(name):
+        if place < len(pattern) and pattern[place] == "*":
+            star, kept = place, at
+            place += 1
+        elif place < len(pattern) and pattern[place] in ("?", name[at]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            kept += 1
+            at, place = kept, star + 1
+        else:
+            return False
+    return not pattern[place:].strip("*")

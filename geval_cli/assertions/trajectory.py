@@ -1,0 +1,500 @@
+"""trajectory:... and trace-...: which steps an agent took, in which order, with which arguments, how long, how well."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
+from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.trace import fits, known_trace
+from geval_cli.assertions.values import render_deep
+from geval_cli.errors import Problem
+from geval_cli.judge.trace import TOOL
+from geval_cli.records import JsonValue, TraceStep
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import Spec
+from geval_cli.specs.conversation import StepType
+
+Count = Annotated[int, Field(ge=0)]
+Render = Callable[[str], str]
+"""Fills the variables of a test into a text."""
+_Kind = StepType | Literal["span"]
+_SPAN = "span"
+_MOST_SHOWN = 3
+_BOUNDS_HINT = "add one of them"
+
+
+class StepMatcher(Spec):
+    """Which steps are meant."""
+
+    name: str | None = Field(
+        None, description="The name of the step; `*` and `?` stand for other characters."
+    )
+    pattern: str | None = Field(None, description="The same; it wins over `name`.")
+
+    @property
+    def wanted(self) -> str:
+        """The pattern that a name has to fit; empty for any."""
+        return self.pattern or self.name or ""
+
+
+class _Bounds(ValueRules):
+    min: Count | None = Field(None, description="The fewest that pass.")
+    max: Count | None = Field(None, description="The most that pass.")
+
+    def problems(self) -> Sequence[Problem]:
+        """Return a problem of bounds that nothing can meet."""
+        if self.min is not None and self.max is not None and self.min > self.max:
+            message = f"`min` ({self.min}) must not be above `max` ({self.max})"
+            return [Problem(message, self.place.value("min"), "exchange them")]
+        return []
+
+    def holds(self, count: int) -> bool:
+        """Return whether a count lies within the bounds."""
+        return (self.min is None or count >= self.min) and (self.max is None or count <= self.max)
+
+    @property
+    def shown(self) -> str:
+        """The bounds in words."""
+        if self.min is not None and self.max is not None:
+            return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
+        return f"at least {self.min}" if self.min is not None else f"at most {self.max}"
+
+
+def _unnamed(rules: Spec, wanted: str, what: str) -> list[Problem]:
+    message = f"{what} has neither `name` nor `pattern`"
+    return [] if wanted.strip() else [Problem(message, rules.place.value(), "say which tool is meant")]
+
+
+def _unbounded(rules: _Bounds, what: str) -> list[Problem]:
+    is_open = rules.min is None and rules.max is None
+    return (
+        [Problem(f"{what} needs `min`, `max` or both", rules.place.value(), _BOUNDS_HINT)] if is_open else []
+    )
+
+
+class TraceAssertion(Assertion):
+    """An assertion about the steps of a trace; each derived class says which pass."""
+
+    def texts(self) -> Iterator[str]:
+        """Yield the templates in `value`."""
+        yield from ()
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of templates in `value`."""
+        problems: list[Problem] = []
+        for text in self.texts():
+            context.render(text, self.place.value("value"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Look at the steps that led to the output.
+
+        Raises:
+            UnjudgeableError: nothing is known of them.
+        """
+        steps = known_trace(subject, self.base_type)
+        return self.verdict(steps, lambda text: tools.templates.render(text, subject.test.variables))
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Return the verdict on the steps; `render` fills the test's variables into a text."""
+        raise NotImplementedError
+
+
+class ToolCount(_Bounds, StepMatcher):
+    """A tool, and how often it may be called."""
+
+    def problems(self) -> Sequence[Problem]:
+        """Return problems of the name and the bounds."""
+        return [*_unnamed(self, self.wanted, "a tool that is counted"), *super().problems()]
+
+
+class ToolUsedAssertion(TraceAssertion):
+    """trajectory:tool-used: these tools were called, or one tool so many times."""
+
+    value_form = (ToolCount, "a count of calls")
+
+    value: str | tuple[str, ...] | ToolCount = Field(
+        description="A name or several, with `*` and `?`, which all have to be called; or {name, min, max}."
+    )
+
+    def texts(self) -> Iterator[str]:
+        """Yield the names."""
+        yield from [self.value.wanted] if isinstance(self.value, ToolCount) else _listed(self.value)
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of names: none is given, or one is empty."""
+        return [*super().check(context), *_empty_names(tuple(self.texts()), self.base_type, self.place)]
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Pass when all tools were called; with `not-`, when none was."""
+        called = _tools_in(steps)
+        if isinstance(self.value, ToolCount):
+            wanted = render(self.value.wanted)
+            count = sum(fits(step.name, wanted) for step in called)
+            bounds = self.value if self.value.min is not None else self.value.model_copy(update={"min": 1})
+            reason = f"{wanted} was called {_times(count)}; expected: {bounds.shown}. {_called(called)}"
+            return Outcome.of(bounds.holds(count), reason, count=count)
+        wanted_names = [render(name) for name in _listed(self.value)]
+        used = [name for name in wanted_names if any(fits(step.name, name) for step in called)]
+        missing = [name for name in wanted_names if name not in used]
+        # `not-` turns this round: then one of the forbidden tools is enough to fail.
+        passed = bool(used) if self.is_negated else not missing
+        told = (
+            f"found {', '.join(used)}"
+            if not missing or (self.is_negated and used)
+            else f"did not find {', '.join(missing)}"
+        )
+        return Outcome.of(passed, f"{shortened(told)}. {_called(called)}")
+
+
+class ToolSequence(ValueRules):
+    """Tools in their order."""
+
+    mode: Literal["in_order", "exact"] = Field(
+        "in_order", description="in_order: other calls may come between; exact: these calls and no other."
+    )
+    steps: tuple[str | StepMatcher, ...] = Field(description="The tools, in their order.")
+
+    def problems(self) -> Sequence[Problem]:
+        """Return a problem of a list without tools."""
+        return (
+            []
+            if self.steps
+            else [Problem("`steps` names no tool", self.place.value("steps"), "list at least one")]
+        )
+
+
+class ToolSequenceAssertion(TraceAssertion):
+    """trajectory:tool-sequence: tools were called in this order."""
+
+    value_form = (ToolSequence, "a sequence of tools")
+
+    value: tuple[str | StepMatcher, ...] | ToolSequence = Field(
+        description="The tools in their order, others may come between; or {steps, mode: exact}."
+    )
+
+    @property
+    def _sequence(self) -> ToolSequence:
+        return self.value if isinstance(self.value, ToolSequence) else ToolSequence(steps=self.value)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the names."""
+        for step in self._sequence.steps:
+            yield step if isinstance(step, str) else step.wanted
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of names: none is given, or one is empty."""
+        return [*super().check(context), *_empty_names(tuple(self.texts()), self.base_type, self.place)]
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Pass when the calls fit one after the other; with `mode: exact`, when there is no other call."""
+        called, wanted = _tools_in(steps), [render(text) for text in self.texts()]
+        if self._sequence.mode == "exact":
+            fit = [fits(step.name, name) for step, name in zip(called, wanted, strict=False)]
+            passed = len(called) == len(wanted) and all(fit)
+            reason = f"expected exactly {', '.join(wanted)}. {_called(called)}"
+            return Outcome.of(passed, reason)
+        found = 0
+        for step in called:
+            if found < len(wanted) and fits(step.name, wanted[found]):
+                found += 1
+        passed = found == len(wanted)
+        told = (
+            f"found in this order: {', '.join(wanted)}"
+            if passed
+            else f"{wanted[found]} was not called in its order"
+        )
+        return Outcome.of(passed, f"{shortened(told)}. {_called(called)}")
+
+
+class ToolArguments(ValueRules, StepMatcher):
+    """A call of a tool with its arguments."""
+
+    args: Any = Field(
+        validation_alias=AliasChoices("args", "arguments"), description="The arguments that are expected."
+    )
+    mode: Literal["partial", "exact"] = Field(
+        "partial", description="partial: there may be further arguments; exact: these and no other."
+    )
+    defaults: dict[str, Any] | None = Field(
+        None, description="Arguments that may be there with just these values, and do not count."
+    )
+    ignore: str | tuple[str, ...] = Field(
+        (), description="Names of arguments that do not count, with `*` and `?`."
+    )
+
+    def problems(self) -> Sequence[Problem]:
+        """Return a problem of a missing name."""
+        return _unnamed(self, self.wanted, "a call that is looked for")
+
+
+class ToolArgumentsAssertion(TraceAssertion):
+    """trajectory:tool-args-match: a tool was called with these arguments."""
+
+    value_form = (ToolArguments, "a call of a tool")
+
+    value: ToolArguments = Field(description="The call: {name, args, mode, defaults, ignore}.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of templates in the name and in the arguments."""
+        problems: list[Problem] = []
+        place = self.place.value("value")
+        render_deep(
+            [self.value.wanted, self.value.args], lambda text: context.render(text, place, problems) or ""
+        )
+        return problems
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Pass when one of the tool's calls has the arguments."""
+        rules, called = self.value, _tools_in(steps)
+        wanted, expected = render(rules.wanted), render_deep(rules.args, render)
+        calls = [step for step in called if fits(step.name, wanted)]
+        known = [step.args for step in calls if step.args is not None]
+        passed = any(_arguments_fit(args, expected, rules) for args in known)
+        if passed or known:
+            how = "exactly" if rules.mode == "exact" else "at least"
+            found = f"{wanted} was called with {'; '.join(map(_json, known[:_MOST_SHOWN]))}"
+            return Outcome.of(passed, f"{shortened(found, 400)}; expected {how} {shortened(_json(expected))}")
+        if calls:
+            return Outcome.of(False, f"{wanted} was called, and its arguments are not known")
+        return Outcome.of(False, f"{wanted} was not called. {_called(called)}")
+
+
+class StepCount(_Bounds, StepMatcher):
+    """How many steps there may be, of which kind and name."""
+
+    type: _Kind | tuple[_Kind, ...] | None = Field(
+        None, description="tool, llm or step, or several of them; span is anything but a tool."
+    )
+
+    def problems(self) -> Sequence[Problem]:
+        """Return problems of the bounds."""
+        return [*_unbounded(self, "a count of steps"), *super().problems()]
+
+
+class StepCountAssertion(TraceAssertion):
+    """trajectory:step-count: the trace has so many steps."""
+
+    value_form = (StepCount, "a count of steps")
+
+    value: StepCount = Field(description="{min, max}, and which steps count: {type, name}.")
+
+    def texts(self) -> Iterator[str]:
+        """Yield the name."""
+        yield self.value.wanted
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Count the steps of the type and the name."""
+        rules, wanted = self.value, render(self.value.wanted)
+        kinds = (rules.type,) if isinstance(rules.type, str) else rules.type or ()
+        found = [
+            step
+            for step in steps
+            if (not kinds or step.type in kinds or (_SPAN in kinds and step.type != TOOL))
+            and (not wanted or fits(step.name, wanted))
+        ]
+        what = f" of the type {' or '.join(kinds)}" if kinds else ""
+        named = f" called {wanted}" if wanted else ""
+        reason = f"{_number(len(found), 'step')}{what}{named}; expected: {rules.shown}"
+        return Outcome.of(rules.holds(len(found)), reason, count=len(found))
+
+
+class SpanCount(_Bounds):
+    """How many steps of a name there may be."""
+
+    pattern: str = Field(
+        min_length=1, description="The name of the steps; `*` and `?` stand for other characters."
+    )
+
+    def problems(self) -> Sequence[Problem]:
+        """Return problems of the bounds."""
+        return [*_unbounded(self, "a count of spans"), *super().problems()]
+
+
+class SpanCountAssertion(TraceAssertion):
+    """trace-span-count: so many steps of a trace have a name that fits."""
+
+    value_form = (SpanCount, "a count of spans")
+
+    value: SpanCount = Field(description="{pattern, min, max}.")
+
+    def texts(self) -> Iterator[str]:
+        """Yield the pattern."""
+        yield self.value.pattern
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Count the steps whose names fit."""
+        pattern = render(self.value.pattern)
+        count = len(_named(steps, pattern))
+        reason = f"{_number(count, 'step')} with a name that fits {pattern}; expected: {self.value.shown}"
+        return Outcome.of(self.value.holds(count), reason, count=count)
+
+
+class SpanDuration(ValueRules):
+    """How long steps may take."""
+
+    max: Annotated[float, Field(ge=0)] = Field(description="Milliseconds that a step may take.")
+    pattern: str = Field("*", description="Which steps are meant, by name.")
+    percentile: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="With it, so many per cent of the steps have to be fast enough, not all."
+    )
+
+
+class SpanDurationAssertion(TraceAssertion):
+    """trace-span-duration: steps of a trace took no longer than this."""
+
+    value_form = (SpanDuration, "a limit of time")
+
+    value: SpanDuration = Field(description="{max, pattern, percentile}; max in milliseconds.")
+
+    def texts(self) -> Iterator[str]:
+        """Yield the pattern."""
+        yield self.value.pattern
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Hold the slowest step against the limit, or the percentile of all by nearest rank; passes without any."""
+        rules, pattern = self.value, render(self.value.pattern)
+        timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
+        if not timed:
+            return Outcome.of(True, f"no step that fits {pattern} has a time")
+        rank = len(timed) if rules.percentile is None else math.ceil(rules.percentile / 100 * len(timed))
+        ms, name = timed[max(0, rank - 1)]
+        what = "the slowest step" if rules.percentile is None else f"the {rules.percentile:g}th percentile"
+        reason = f"{what} of {len(timed)} that fit {pattern} took {ms:g} ms ({name}); the limit is {rules.max:g} ms"
+        return Outcome.of(ms <= rules.max, reason, ms=ms)
+
+
+class ErrorSpans(ValueRules):
+    """How many steps may have failed."""
+
+    max_count: Count | None = Field(None, description="So many may have failed; 0 when nothing is said.")
+    max_percentage: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="So many per cent of the steps may have failed."
+    )
+    pattern: str = Field("*", description="Which steps are meant, by name.")
+
+
+class ErrorSpansAssertion(TraceAssertion):
+    """trace-error-spans: no more steps of a trace failed than this."""
+
+    value_form = (ErrorSpans, "a limit of errors")
+
+    value: Count | ErrorSpans | None = Field(
+        None,
+        description="How many may have failed, or {max_count, max_percentage, pattern}; 0 when left out.",
+    )
+
+    @property
+    def _rules(self) -> ErrorSpans:
+        return self.value if isinstance(self.value, ErrorSpans) else ErrorSpans(max_count=self.value)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the pattern."""
+        yield self._rules.pattern
+
+    def verdict(self, steps: Sequence[TraceStep], render: Render) -> Outcome:
+        """Count the steps that have an error."""
+        rules, pattern = self._rules, render(self._rules.pattern)
+        named = _named(steps, pattern)
+        if not named:
+            return Outcome.of(True, f"no step fits {pattern}")
+        failed = [step for step in named if step.error is not None]
+        share = 100 * len(failed) / len(named)
+        most = 0 if rules.max_count is None and rules.max_percentage is None else rules.max_count
+        passed = (most is None or len(failed) <= most) and (
+            rules.max_percentage is None or share <= rules.max_percentage
+        )
+        limits = [f"{most}"] if most is not None else []
+        limits += [] if rules.max_percentage is None else [f"{rules.max_percentage:g} %"]
+        first = "; ".join(f"{step.name}: {step.error}" for step in failed[:_MOST_SHOWN])
+        told = f"{len(failed)} of {_number(len(named), 'step')} failed; at most {' and '.join(limits)} may"
+        return Outcome.of(passed, f"{told}. {shortened(first)}" if first else told, count=len(failed))
+
+
+# -- pieces ---------------------------------------------------------------------------------------------------------
+
+
+def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _empty_names(names: Sequence[str], what: str, place: SourcePath) -> Iterator[Problem]:
+    if not names or any(not name.strip() for name in names):
+        message = f"{what} names no tool" if not names else f"a tool of {what} has no name"
+        yield Problem(
+            message, place.value("value"), "write the names of tools; `*` and `?` stand for characters"
+        )
+
+
+def _tools_in(steps: Sequence[TraceStep]) -> list[TraceStep]:
+    return [step for step in steps if step.type == TOOL]
+
+
+def _named(steps: Sequence[TraceStep], pattern: str) -> list[TraceStep]:
+    return [step for step in steps if fits(step.name, pattern)]
+
+
+def _called(called: Sequence[TraceStep]) -> str:
+    return f"Called: {shortened(', '.join(step.name for step in called)) or 'nothing'}"
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _arguments_fit(args: JsonValue, expected: JsonValue, rules: ToolArguments) -> bool:
+    """Return whether arguments are the expected ones, without those that do not count."""
+    ignored = _listed(rules.ignore)
+    own, wanted = _without(args, ignored), _without(expected, ignored)
+    if isinstance(own, Mapping) and rules.defaults:
+        known = rules.defaults
+        own = {name: value for name, value in own.items() if not (name in known and same(value, known[name]))}
+    return same(own, wanted) if rules.mode == "exact" else _has(own, wanted)
+
+
+def _without(value: JsonValue, ignored: Sequence[str]) -> JsonValue:
+    if not isinstance(value, Mapping) or not ignored:
+        return value
+    return {
+        name: item for name, item in value.items() if not any(_is_ignored(name, entry) for entry in ignored)
+    }
+
+
+def _is_ignored(name: str, entry: str) -> bool:
+    return name == entry or (("*" in entry or "?" in entry) and fits(name, entry))
+
+
+def _has(value: JsonValue, expected: JsonValue) -> bool:
+    """Return whether a value holds all that is expected: mappings may have more, lists have to be as long."""
+    if isinstance(expected, Mapping):
+        return isinstance(value, Mapping) and all(
+            name in value and _has(value[name], item) for name, item in expected.items()
+        )
+    if isinstance(expected, list | tuple):
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(expected)
+            and all(_has(own, item) for own, item in zip(value, expected, strict=True))
+        )
+    return same(value, expected)
+
+
+def same(one: JsonValue, other: JsonValue) -> bool:
+    """Return whether two values are the same as JSON has them: 1 is 1.0, and not true."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(same(own, item) for own, item in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

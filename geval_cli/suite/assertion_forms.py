@@ -1,0 +1,357 @@
+"""Show assertions as forms, and write what is changed in a form back into their YAML: nothing else in it moves.
+
+The forms are made from the JSON Schema of configs, so every type of assertion has one.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import Assertion, ValueForm
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.errors import UsageError
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.yaml_changes import EditedItem, EditedList
+from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.source.edit.yaml_style import write_yaml
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import spellings
+from geval_cli.suite.json_schema import JsonSchema, config_json_schema
+
+InputKind = Literal["text", "texts", "number", "numbers", "flag", "choice", "pairs", "yaml"]
+"""How a key is shown. texts: one a line. numbers: separated by commas. pairs: names, each with a text."""
+
+OFTEN_USED = (
+    "g-eval", "contains", "icontains", "equals", "regex", "is-json", "llm-rubric", "similar", "javascript", "latency",
+    "cost",
+)  # fmt: skip
+"""Types that a list of all begins with."""
+
+_FIRST = (
+    "dimension", "criteria", "value", "evaluation_steps", "rubric", "score_range", "threshold", "provider", "metric",
+)  # fmt: skip
+_LABELS = {"provider": "Judge", "score_range": "Range of ratings", "rubric_prompt": "Judge's prompt"}
+_NOT = "not-"
+
+
+class FormInput(Struct, frozen=True):
+    """One key of a type: how it is shown while it has no value, in words, and among the first or under "more"."""
+
+    key: str
+    label: str
+    kind: InputKind
+    hint: str = ""
+    choices: tuple[str, ...] = ()
+    default: JsonValue = None
+    is_first: bool = False
+    is_required: bool = False
+
+
+class AssertionKind(Struct, frozen=True):
+    """A type of assertion with the keys that it knows. `also` gives the key that another spelling means."""
+
+    type: str
+    about: str
+    inputs: tuple[FormInput, ...]
+    also: Mapping[str, str]
+
+
+class FormValue(Struct, frozen=True):
+    """The value of a key of an assertion, in the kind in which it can be shown without loss."""
+
+    kind: InputKind
+    value: JsonValue
+
+
+class AssertionForm(Struct, frozen=True):
+    """One assertion of a list.
+
+    Attributes:
+        type: as it is written, without `not-`; empty where there is none, or no mapping at all.
+        values: by key, in its preferred spelling.
+        left_over: keys that mean nothing to the type.
+    """
+
+    type: str
+    is_negated: bool = False
+    values: Mapping[str, FormValue] = {}
+    left_over: tuple[str, ...] = ()
+
+
+class AssertionChange(Struct, frozen=True):
+    """One change to a list of assertions.
+
+    Attributes:
+        index: which one; None for one that is added at the end.
+        type: what it is to be, with `not-` where it is negated; None leaves it.
+        key: that is to have `value`, which is of `kind`; a value of None takes the key away.
+        drop: keys to take away.
+        is_removed: whether the whole assertion is to go.
+    """
+
+    index: int | None = None
+    type: str | None = None
+    key: str | None = None
+    kind: InputKind = "text"
+    value: JsonValue = None
+    drop: tuple[str, ...] = ()
+    is_removed: bool = False
+
+
+@cache
+def assertion_kinds() -> tuple[AssertionKind, ...]:
+    """Return every type of assertion, those that are used most first."""
+    schema = config_json_schema()
+    definitions = schema["$defs"]
+    by_type: dict[str, JsonSchema] = {}
+    for branch in definitions["assertion"]["allOf"]:
+        by_type |= dict.fromkeys(branch["if"]["properties"]["type"]["enum"], branch["then"])
+    others = [name for name in ASSERTION_TYPES if name not in OFTEN_USED]
+    return tuple(_kind(name, by_type[name], definitions) for name in (*OFTEN_USED, *others))
+
+
+@cache
+def _kinds_by_type() -> Mapping[str, AssertionKind]:
+    return {kind.type: kind for kind in assertion_kinds()}
+
+
+def _kind(name: str, schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> AssertionKind:
+    model = ASSERTION_TYPES[name]
+    preferred: dict[str, str] = {}
+    also: dict[str, str] = {}
+    for spelling, field in spellings(model).items():
+        also[spelling] = preferred.setdefault(field, spelling)
+    required = _required(schema)
+    inputs = [
+        FormInput(
+            key=key,
+            label=_LABELS.get(field, field.replace("_", " ").capitalize()),
+            kind=_kind_of_value(model, options) if field == "value" else _kind_of(options),
+            hint=str(schema["properties"][key].get("description", "")),
+            choices=_choices(options),
+            default=default if isinstance(default := model.model_fields[field].default, bool) else None,
+            is_first=field in _FIRST or key in required,
+            is_required=key in required,
+        )
+        for field, key in preferred.items()
+        if key != "type"
+        for options in [list(_options(schema["properties"][key], definitions))]
+    ]
+    inputs.sort(key=lambda item: _FIRST.index(item.key) if item.key in _FIRST else len(_FIRST))
+    about = str(schema["description"]).partition(": ")[2].partition("\n")[0]
+    return AssertionKind(name, about[:1].upper() + about[1:], tuple(inputs), also)
+
+
+def _required(schema: JsonSchema) -> set[str]:
+    either = [names for group in schema.get("allOf", ()) for names in group.get("anyOf", ())]
+    return {*schema.get("required", ()), *(name for names in either for name in names["required"])}
+
+
+def _options(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> Iterator[JsonSchema]:
+    """Yield the forms that a value may have, references followed; null is none."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    found = definitions[name] if name else schema
+    for option in found.get("anyOf", [found]):
+        if option is not found:
+            yield from _options(option, definitions)
+        elif option.get("type") != "null":
+            yield option
+
+
+def _kind_of_value(model: type[Assertion], options: Sequence[JsonSchema]) -> InputKind:
+    """Return the kind of `value`, of which the class says more than its schema."""
+    kinds: dict[ValueForm | None, InputKind] = {"schema": "yaml", "data": "text", "texts": "texts"}
+    return kinds.get(model.value_form) or _kind_of(options)
+
+
+def _kind_of(options: Sequence[JsonSchema]) -> InputKind:
+    if any("enum" in option for option in options):
+        return "choice"
+    return next((kind for kind in map(_simple_kind, options) if kind is not None), "yaml")
+
+
+def _choices(options: Sequence[JsonSchema]) -> tuple[str, ...]:
+    """Return the words that a value, or each item of it, is one of."""
+    listed = [option.get("items", option) for option in options if option.get("items") is not False]
+    return tuple(str(word) for option in listed for word in option.get("enum", ()))
+
+
+def _simple_kind(schema: JsonSchema) -> InputKind | None:
+    match schema:
+        case {"type": "array", "items": {"type": "number" | "integer"}}:
+            return "numbers"
+        case {"type": "array", "items": {"type": "string"}} | {"type": "array", "items": {"enum": _}}:
+            return "texts"
+        case {"type": "object", "additionalProperties": {"type": "string"}}:
+            return "pairs"
+        case {"type": "string"}:
+            return "text"
+        case {} if "type" not in schema:  # anything
+            return "text"
+        case {"type": "number" | "integer"}:
+            return "number"
+        case {"type": "boolean"}:
+            return "flag"
+    return None
+
+
+def assertion_forms(text: str) -> list[AssertionForm]:
+    """Return the assertions of a YAML list; none for an empty text.
+
+    Raises:
+        ConfigError: the text is broken, or no list.
+    """
+    return [_form(item) for item in _items(text)]
+
+
+def _items(text: str) -> list[JsonValue]:
+    if not _has_content(text):
+        return []
+    value = read_yaml(text, "").value
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise UsageError("assertions are a list", hint="put `- ` before each of them")
+    return value
+
+
+def _has_content(text: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))
+
+
+def _form(item: JsonValue) -> AssertionForm:
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        return AssertionForm("")
+    written = item["type"]
+    name = written.removeprefix(_NOT)
+    kind = _kinds_by_type().get(name)
+    if kind is None:
+        return AssertionForm(name, written != name)
+    inputs = {entry.key: entry for entry in kind.inputs}
+    values = {
+        kind.also[key]: _value(inputs[kind.also[key]].kind, value)
+        for key, value in item.items()
+        if key != "type" and key in kind.also
+    }
+    left_over = tuple(str(key) for key in item if key not in kind.also)
+    return AssertionForm(name, written != name, values, left_over)
+
+
+def _value(kind: InputKind, value: JsonValue) -> FormValue:
+    """Return a value in its kind; in another one where that cannot show it: nothing may be lost by looking."""
+    is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    match kind, value:
+        case "flag", bool():
+            return FormValue(kind, value)
+        case (("text" | "choice"), str()):
+            return FormValue(kind, value)
+        case (("text" | "number"), _) if is_scalar:
+            return FormValue(kind, str(value))
+        case (("texts" | "text"), list()) if _are_lines(value):
+            return FormValue("texts", "\n".join(value))
+        case "texts", str():
+            return FormValue("text", value)
+        case "numbers", list() if all(isinstance(item, int | float) for item in value):
+            return FormValue(kind, ", ".join(map(str, value)))
+        case "pairs", dict() if all(isinstance(item, str) for item in value.values()):
+            return FormValue(kind, [[str(name), item] for name, item in value.items()])
+    return FormValue("yaml", write_yaml(value).removesuffix("...\n").rstrip("\n"))
+
+
+def _are_lines(value: list[JsonValue]) -> bool:
+    return bool(value) and all(
+        isinstance(item, str) and item == item.strip() != "" and "\n" not in item for item in value
+    )
+
+
+def changed_assertions(text: str, change: AssertionChange) -> str:
+    """Return the YAML of a list of assertions with one change; every other byte of it stays.
+
+    Raises:
+        ConfigError: the text, or the YAML of a value, is broken.
+        UsageError: there is no such assertion, or its layout does not allow the change.
+    """
+    items = _items(text)
+    edited = [EditedItem(item, number) for number, item in enumerate(items)]
+    if change.index is None:
+        edited.append(EditedItem(_entries({}, change)))
+    elif not 0 <= change.index < len(items):
+        raise UsageError(f"there is no assertion {change.index + 1}", hint="reload the page")
+    elif change.is_removed:
+        del edited[change.index]
+    else:
+        edited[change.index] = replace(
+            edited[change.index], value=_entries(_mapping(items[change.index]), change)
+        )
+    return _written(text, items, edited)
+
+
+def _written(text: str, items: list[JsonValue], edited: list[EditedItem]) -> str:
+    if not edited:
+        return ""
+    if not items:
+        comments = text.rstrip("\n")
+        written = write_yaml([item.value for item in edited]).rstrip("\n")
+        return f"{comments}\n{written}" if comments.strip() else written
+    ending = "\n" if text.endswith("\n") else ""
+    return editable_text(text, "").with_value(EditedList(tuple(edited))).rstrip("\n") + ending
+
+
+def _mapping(item: JsonValue) -> dict[str, JsonValue]:
+    if isinstance(item, dict):
+        return item
+    raise UsageError("this assertion has a form that only its YAML shows", hint="change it there")
+
+
+def _entries(entries: Mapping[str, JsonValue], change: AssertionChange) -> JsonValue:
+    found = {key: value for key, value in entries.items() if key not in change.drop}
+    if change.type is not None:
+        found = {"type": change.type, **found, **({"type": change.type} if "type" in found else {})}
+    if change.key is None:
+        return found
+    name = str(found.get("type", "")).removeprefix(_NOT)
+    kind = _kinds_by_type().get(name)
+    also = {} if kind is None else kind.also
+    spelled = next((key for key in found if also.get(key, key) == change.key), change.key)
+    value = _read(change.kind, change.value, found.get(spelled))
+    if value is None:
+        return {key: entry for key, entry in found.items() if key != spelled}
+    return {**found, spelled: value}
+
+
+def _read(kind: InputKind, value: JsonValue, old: JsonValue) -> JsonValue:
+    """Return the value of an input; None for an empty one. What reads as the old value is the old value."""
+    if isinstance(value, str) and not value.strip():
+        return None
+    if isinstance(value, str) and _value(kind, old) == FormValue(kind, value):
+        return old
+    match kind, value:
+        case (("number" | "numbers"), str()):
+            parts = [_number(part.strip()) for part in value.split(",")]
+            return parts if kind == "numbers" else parts[0] if len(parts) == 1 else value
+        case "texts", str():
+            return [line.strip() for line in value.split("\n") if line.strip()]
+        case "yaml", str():
+            return read_yaml(value, "").value
+        case "pairs", list():
+            pairs = {
+                str(name).strip(): str(item) for name, item in value if str(name).strip() or str(item).strip()
+            }
+            return pairs or None
+    return value
+
+
+def _number(text: str) -> JsonValue:
+    """Return a number as it is written; anything else stays text, which the check of the suite complains about."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        return text
+    return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else number

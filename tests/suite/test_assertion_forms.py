@@ -1,0 +1,185 @@
+"""Assertions as forms: what each type shows, and that a form changes what it is about and no other byte."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.suite.assertion_forms import (
+    OFTEN_USED,
+    AssertionChange,
+    assertion_forms,
+    assertion_kinds,
+    changed_assertions,
+)
+from geval_cli.suite.draft import suite_form
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "configs"
+MIXED = dedent("""\
+    # all kinds of layout
+    - type: icontains # any case
+      value: bread
+
+    - { type: not-contains-any, value: [a, "b c"] }
+    # the judge
+    - type: g-eval
+      value: |
+        Is it friendly, and
+        does it answer?
+      evaluation_steps:
+        - Read it.   # slowly
+        - Rate it.
+      rubric: { 1: rude, 5: kind }
+      score_range: [1, 5]
+      threshold: 0.60
+      provider:
+        id: openai:gpt-4.1
+        config: { temperature: 0 }
+    - type: equals
+      value: 5
+    - type: is-json
+      value: { type: object } # a schema
+    """)
+
+
+def written_assertions() -> Iterator[tuple[str, str]]:
+    """The assertions of every test of the examples, as the editor shows them, with the name of the file."""
+    yield "mixed", MIXED
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        try:
+            form = suite_form(editable_text(path.read_text(encoding="utf-8"), path.name))
+        except ConfigError:
+            continue
+        for test in form.tests:
+            if test.is_editable and test.fields["assert"] and not test.fields["assert"].startswith("file://"):
+                yield path.name, test.fields["assert"]
+
+
+def test_every_type_has_a_form_and_the_often_used_come_first() -> None:
+    kinds = assertion_kinds()
+    assert sorted(kind.type for kind in kinds) == sorted(ASSERTION_TYPES)
+    assert [kind.type for kind in kinds[: len(OFTEN_USED)]] == list(OFTEN_USED)
+    assert OFTEN_USED[0] == "g-eval"
+    assert all(kind.about and not kind.about.startswith(kind.type) for kind in kinds)
+    assert all(entry.hint for kind in kinds for entry in kind.inputs)
+
+
+def test_g_eval_asks_for_what_people_choose_first() -> None:
+    kind = next(kind for kind in assertion_kinds() if kind.type == "g-eval")
+    first = [(entry.label, entry.kind) for entry in kind.inputs if entry.is_first]
+    assert first == [
+        ("Dimension", "choice"),
+        ("Criteria", "text"),
+        ("Evaluation steps", "texts"),
+        ("Rubric", "pairs"),
+        ("Range of ratings", "numbers"),
+        ("Threshold", "number"),
+        ("Judge", "text"),
+        ("Metric", "text"),
+    ]
+    assert "coherence" in kind.inputs[0].choices
+
+
+def test_writing_back_what_is_shown_changes_no_byte() -> None:
+    seen = 0
+    for name, text in written_assertions():
+        for index, form in enumerate(assertion_forms(text)):
+            for key, shown in form.values.items():
+                change = AssertionChange(index, key=key, kind=shown.kind, value=shown.value)
+                assert changed_assertions(text, change) == text, (name, key)
+                seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "after"),
+    [
+        (AssertionChange(0, key="value", value="rye"), "value: bread", "value: rye"),
+        (AssertionChange(0, type="not-contains"), "icontains", "not-contains"),
+        (AssertionChange(1, key="value", kind="texts", value="a\n\n c \n"), '[a, "b c"]', "[a, c]"),
+        (
+            AssertionChange(2, key="criteria", value="Kind?\n"),
+            "Is it friendly, and\n    does it answer?",
+            "Kind?",
+        ),
+        (
+            AssertionChange(2, key="rubric", kind="pairs", value=[["1", "rude"], ["5", "海"], ["", " "]]),
+            "5: kind",
+            "5: 海",
+        ),
+        (AssertionChange(2, key="score_range", kind="numbers", value="0, 1.5"), "[1, 5]", "[0, 1.5]"),
+        (AssertionChange(2, key="threshold", kind="number", value=" 0.7 "), "0.60", "0.7"),
+        (AssertionChange(2, key="threshold", kind="number", value="calibrated"), "0.60", "calibrated"),
+        (AssertionChange(2, key="threshold", kind="number", value="nan"), "0.60", "nan"),
+        (AssertionChange(2, key="threshold", kind="number", value=None), "  threshold: 0.60\n", ""),
+        (
+            AssertionChange(
+                2, key="provider", kind="yaml", value="id: openai:gpt-4.1\nconfig: {temperature: 1}"
+            ),
+            "temperature: 0",
+            "temperature: 1",
+        ),
+        (
+            AssertionChange(2, key="strict_mode", kind="flag", value=True),
+            "temperature: 0 }\n",
+            "temperature: 0 }\n  strict_mode: true\n",
+        ),
+        (
+            AssertionChange(2, drop=("rubric", "score_range")),
+            "  rubric: { 1: rude, 5: kind }\n  score_range: [1, 5]\n",
+            "",
+        ),
+        (AssertionChange(type="latency"), "# a schema\n", "# a schema\n\n- type: latency\n"),
+    ],
+)
+def test_a_change_is_made_where_it_belongs_and_nowhere_else(
+    change: AssertionChange, before: str, after: str
+) -> None:
+    assert changed_assertions(MIXED, change) == MIXED.replace(before, after, 1)
+
+
+def test_assertions_come_and_go_with_the_comments_above_them() -> None:
+    assert changed_assertions("", AssertionChange(type="contains")) == "- type: contains"
+    assert changed_assertions("# why\n", AssertionChange(type="cost")) == "# why\n- type: cost"
+    assert changed_assertions("- type: cost", AssertionChange(0, is_removed=True)) == ""
+    without = changed_assertions(MIXED, AssertionChange(2, is_removed=True))
+    assert "g-eval" not in without
+    assert "the judge" not in without
+    assert without.startswith(MIXED.partition("# the judge")[0])
+
+
+def test_what_means_nothing_to_a_type_is_left_over() -> None:
+    [form] = assertion_forms(
+        changed_assertions(
+            "- type: g-eval\n  criteria: Kind?\n  weight: 2\n", AssertionChange(0, type="is-json")
+        )
+    )
+    assert (form.type, form.left_over, list(form.values)) == ("is-json", ("criteria",), ["weight"])
+
+
+@pytest.mark.parametrize(
+    "text", ["- [", "type: contains", "- type: contains\n- type: contains\n  type: cost\n", "a: &a [*a]"]
+)
+def test_broken_yaml_has_no_form(text: str) -> None:
+    with pytest.raises((ConfigError, UsageError)):
+        assertion_forms(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  \n", "# nothing yet\n", "- file://more.yaml", "- 3", "- {}", "- type: 7", "- type: nothing"],
+)
+def test_what_no_form_can_show_stays_as_it_is(text: str) -> None:
+    assert all(form.values == {} for form in assertion_forms(text))
+
+
+@pytest.mark.parametrize(
+    "change", [AssertionChange(9, key="value"), AssertionChange(0, key="value", kind="yaml", value="[")]
+)
+def test_a_change_that_cannot_be_made_is_refused(change: AssertionChange) -> None:
+    with pytest.raises((ConfigError, UsageError)):
+        changed_assertions(MIXED, change)
