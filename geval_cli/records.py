@@ -368,6 +368,24 @@ class GitState(Struct, frozen=True):
     dirty: bool | None = None
 
 
+class WorkerRecord(Struct, frozen=True):
+    """The work of one of the processes of a run.
+
+    Attributes:
+        name: within the run, such as `worker 1`.
+        host: the machine.
+        cases: results that came from it.
+        requests: that it sent, repetitions among them; of a shard that was lost with it, none is counted.
+        lost: how often the process ended before its work did.
+    """
+
+    name: str
+    host: str
+    cases: int = 0
+    requests: int = 0
+    lost: int = 0
+
+
 class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
@@ -380,6 +398,7 @@ class RunRecord(Struct, frozen=True):
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
+        workers: the processes that did its cases; empty when that was the one that shows it.
         title: the name that somebody gave the run afterwards; None without one.
     """
 
@@ -400,6 +419,7 @@ class RunRecord(Struct, frozen=True):
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
     judged_from: str | None = None
+    workers: tuple[WorkerRecord, ...] = ()
     title: str | None = None
 
 

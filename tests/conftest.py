@@ -21,6 +21,7 @@ GROUPS = {
         "report/test_html_file",
         "web/browser/test_charts_in_browser",
         "web/browser/test_labels_in_browser",
+        "web/browser/test_live_runs_in_browser",
         "web/browser/test_runs_in_browser",
         "web/editor/test_editor_in_browser",
     ),

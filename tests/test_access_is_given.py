@@ -159,6 +159,7 @@ ALLOWED: dict[str, str] = {
     "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
+    "runs/executors.py": "connects the processes of one run on this machine, which know its key",
     "trust/__init__.py": "imports geval's own library, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "web/": "the server's own pages, and configs by their names in the served folder",

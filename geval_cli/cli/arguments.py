@@ -9,7 +9,7 @@ from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.runs.options import Option, RunOptions
+from geval_cli.runs.options import AUTO, Option, RunOptions
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
@@ -150,6 +150,16 @@ def _parse_samples(option: Option, text: str) -> int | str:
     return count if number == text else f"{UPTO}{count}"
 
 
+def _parse_workers(option: Option, text: str) -> int | str:
+    count = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
+    if text != AUTO and not 1 <= count <= (option.maximum or 0):
+        hint = f"for example {option.name} 4, or {option.name} {AUTO} for one each processor"
+        raise UsageError(
+            f"{option.name} takes a number up to {option.maximum}, or {AUTO}, not `{text}`", hint=hint
+        )
+    return count or AUTO
+
+
 def _parse_share(option: Option, text: str) -> float:
     return parse_share(option.name, text)
 
@@ -170,6 +180,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "USD": _parse_dollars,
     "HOW": _parse_scoring,
     "N|upto:N": _parse_samples,
+    "N|auto": _parse_workers,
     "SHARE": _parse_share,
     "LOW,HIGH": _parse_scale,
 }

@@ -22,6 +22,7 @@ from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
+from geval_cli.report.label_sheet import Criterion
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
@@ -33,7 +34,6 @@ from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 from geval_cli.trust.draws import draw_name
 from geval_cli.trust.labelling import (
-    Criterion,
     Given,
     LabelChoice,
     Output,

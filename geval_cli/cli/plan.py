@@ -9,6 +9,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import check_one_config, describe_progress, prepare_all, state_folders
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
@@ -75,4 +77,9 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
             print_warnings(cache.warnings)
             cache.ttl_s = choice.ttl_s
-        return asyncio.run(plan_run(prepared, cache, resumed))
+        plan = asyncio.run(plan_run(prepared, cache, resumed))
+    if prepared.request.workers is None:
+        return plan
+    from geval_cli.runs.workers import planned_workers
+
+    return replace(plan, workers=planned_workers(prepared))

@@ -29,6 +29,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.runs.stored import exit_code
 from geval_cli.specs.promptfoo import PromptfooOptions
+from geval_cli.store.cache import ResponseCache
 from geval_cli.store.home import (
     DEFAULT_HOME,
     current_folder,
@@ -112,11 +113,20 @@ def run_configs(
             _tell_of_home(home)
         display.note_written(_kept_beside(home, display.log_file))
         print_warnings(state.warnings)
+        _check_workers(prepared, state.cache)
         for run, resumed in [(run, _taken_up(run, state)) for run in prepared]:
             codes.append(_run_one(run, resumed, state, display, log))
             if codes[-1] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 break
     return max(codes, key=_RANK.index)
+
+
+def _check_workers(prepared: Iterable[PreparedRun], cache: ResponseCache) -> None:
+    for run in prepared:
+        if run.request.workers is not None:
+            from geval_cli.runs.workers import check_workers
+
+            check_workers(run, cache)
 
 
 def _home(home: Path | None) -> Path:

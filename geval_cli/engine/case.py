@@ -136,7 +136,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             _prefetch(job, unanswered, context, prefetched)
         if job.generates and test.turns:
             held = await _converse(job, test, context, earlier)
-            answered, response = _after(held, _blank_result(job, held.sent))
+            answered, response = _after(held, blank_result(job, held.sent))
             if held.error is not None:
                 info = error_info(held.error)
                 info = replace(info, message=f"{held.failed_at}{info.message}")
@@ -163,7 +163,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = internal_error(error)
-    return PendingResult(job, replace(_blank_result(job, shown), error=info, latency_ms=elapsed_ms(started)))
+    return PendingResult(job, replace(blank_result(job, shown), error=info, latency_ms=elapsed_ms(started)))
 
 
 async def _judge_stored(
@@ -174,7 +174,7 @@ async def _judge_stored(
     if test.transform_vars is not None or test.promptfoo.made_vars:
         job = replace(job, test=replace(test, vars=found.vars))
     answered = replace(
-        _blank_result(job, found.prompt.rendered),
+        blank_result(job, found.prompt.rendered),
         output=found.output,
         finish_reason=found.finish_reason,
         latency_ms=found.latency_ms,
@@ -252,7 +252,7 @@ async def _answer(
 
     `test` is the job's, with the variables as templates see them.
     """
-    blank = _blank_result(job, rendered.text)
+    blank = blank_result(job, rendered.text)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         if test.turns:  # nothing is sent, but what was said before is the output's prompt
@@ -387,7 +387,8 @@ async def _judged(
     return PendingResult(job, result, subject)
 
 
-def _blank_result(job: Job, rendered: str) -> CaseResult:
+def blank_result(job: Job, rendered: str = "") -> CaseResult:
+    """Return the result of a job as it begins: an error without a reason, until there is more."""
     return CaseResult(
         id=job.id,
         test_index=job.test.index,

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -71,6 +71,16 @@ class StopSignal(Struct):
         await self._hurried.wait()
 
 
+class EventSink(Protocol):
+    """Takes the events of jobs."""
+
+    def emit(self, event: RunEvent) -> None:
+        """Take an event; never blocks."""
+
+    async def wait_for_room(self) -> None:
+        """Wait as long as whoever reads the events is far behind."""
+
+
 class EventStream(Struct):
     """Events from many tasks in one order. Whoever runs the plan reads it; anything below may `emit` into it."""
 
@@ -116,7 +126,7 @@ class _WorkerPool(Struct):
     """The jobs under way, of all queues."""
 
     execute: Execute
-    events: EventStream
+    events: EventSink
     stop: StopSignal
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -159,7 +169,7 @@ async def run_plan(
     execute: Execute,
     *,
     parallel: int,
-    events: EventStream,
+    events: EventSink,
     stop: StopSignal,
     grace_s: float = GRACE_S,
 ) -> None:

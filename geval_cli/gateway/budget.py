@@ -89,6 +89,16 @@ class Budget(Struct):
         """Let nothing more leave, for a reason from outside: results that cannot be stored, for example."""
         self._ended = BudgetError(message, hint=hint)
 
+    @property
+    def is_ended(self) -> bool:
+        """Return whether `end` was called."""
+        return self._ended is not None
+
+    @property
+    def unpriced(self) -> str | None:
+        """Return the provider that `give_up` was told of, if it was."""
+        return self._unpriced
+
     def give_up(self, provider_label: str) -> None:
         """Let nothing more leave: the cost of an answer is unknown, and no earlier one tells what to expect."""
         self._unpriced = provider_label

@@ -26,7 +26,7 @@ from geval_cli.gateway.call import (
 )
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
-from geval_cli.gateway.limits import Limits
+from geval_cli.gateway.limits import Limits, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
@@ -59,6 +59,7 @@ class CallPolicy(Struct, frozen=True):
         is_offline: none may leave at all; only the cache answers, and is not written to.
         run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
             when they belong to none.
+        pace: this process's part of all caps.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -67,6 +68,7 @@ class CallPolicy(Struct, frozen=True):
     is_heard: Callable[[], bool] = lambda: True
     is_offline: bool = False
     run_id: str | None = None
+    pace: Pace = field(default_factory=Pace)
 
 
 def build_stack(
@@ -106,6 +108,7 @@ def build_stack(
             check_budget=budget.check,
             runtime=runtime,
             max_concurrency=max_concurrency,
+            pace=policy.pace,
         ),
         # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
         BudgetLayer(budget, check_provider=circuit.check),

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from http import HTTPStatus
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
@@ -38,6 +39,40 @@ class CallOutcome(Enum):
     UNCLEAR = auto()
 
 
+class Pace(Struct):
+    """The part of every cap that this process may use, where several processes share a run.
+
+    Attributes:
+        processes: how many share the caps: each has its part of them, but at least one request at once.
+        share: above 0 up to 1, of the requests at once; lower after one of the processes met an overload.
+        overloads: how often a server said so here.
+    """
+
+    processes: int = 1
+    share: float = 1.0
+    overloads: int = 0
+
+    def of(self, limits: ProviderLimits) -> ProviderLimits:
+        """Return this process's part of `limits`."""
+        if self.processes == 1:
+            return limits
+        return replace(
+            limits,
+            max_concurrency=self.part(limits.max_concurrency),
+            requests_per_minute=_divided(limits.requests_per_minute, self.processes),
+            tokens_per_minute=_divided(limits.tokens_per_minute, self.processes),
+            delay_ms=limits.delay_ms * self.processes,
+        )
+
+    def part(self, cap: int | None) -> int | None:
+        """Return this process's part of a number of requests at once; None stays None."""
+        return None if cap is None else max(1, cap // self.processes)
+
+
+def _divided(cap: float | None, parts: int) -> float | None:
+    return None if cap is None else cap / parts
+
+
 class AdaptiveSlots:
     """Slots for requests on the wire, first come, first served.
 
@@ -46,8 +81,9 @@ class AdaptiveSlots:
     Each round of clean answers gives some back, up to the cap.
     """
 
-    def __init__(self, most: int | None) -> None:
-        """Begin with `most` slots; None for as many as are asked for."""
+    def __init__(self, most: int | None, pace: Pace | None = None) -> None:
+        """Begin with `most` slots; None for as many as are asked for. Of them the share of `pace` is given out."""
+        self._pace = pace or Pace()
         self._most = math.inf if most is None else float(most)
         self._step = 1.0 if most is None else max(1.0, most * _GROWTH)
         self._allowed = self._most
@@ -87,7 +123,7 @@ class AdaptiveSlots:
 
     @property
     def _has_room(self) -> bool:
-        return self._taken + 1 <= self._allowed
+        return self._taken + 1 <= min(self._allowed, max(1.0, self._most * self._pace.share))
 
     async def _wait_in_line(self) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -285,13 +321,15 @@ class Limits:
         check_budget: Callable[[], None],
         runtime: Runtime,
         max_concurrency: int | None,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace or Pace()
         self._pauses = pauses
         self._check_provider = check_provider
         self._check_budget = check_budget
         self._runtime = runtime
-        self._max_concurrency = max_concurrency
-        self._overall = None if max_concurrency is None else AdaptiveSlots(max_concurrency)
+        self._max_concurrency = self._pace.part(max_concurrency)
+        self._overall = None if max_concurrency is None else AdaptiveSlots(self._max_concurrency)
         self._queues: dict[tuple[ServerKey, ProviderLimits], _AdmissionQueue] = {}
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
@@ -311,6 +349,7 @@ class Limits:
             outcome = CallOutcome.CLEAN
         except ProviderError as error:
             if _is_overload(error):
+                self._pace.overloads += 1
                 outcome = CallOutcome.OVERLOAD
             raise
         finally:
@@ -368,10 +407,11 @@ class Limits:
         limits = call.provider.limits
         queue = self._queues.get((call.server, limits))
         if queue is None:
+            limits = self._pace.of(limits)
             caps = [cap for cap in (limits.max_concurrency, self._max_concurrency) if cap is not None]
-            queue = self._queues[call.server, limits] = _AdmissionQueue(
+            queue = self._queues[call.server, call.provider.limits] = _AdmissionQueue(
                 server=call.server,
-                slots=_Slots(AdaptiveSlots(min(caps, default=None)), self._overall),
+                slots=_Slots(AdaptiveSlots(min(caps, default=None), self._pace), self._overall),
                 requests=_window(limits.requests_per_minute),
                 tokens=_window(limits.tokens_per_minute),
                 spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,

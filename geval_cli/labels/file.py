@@ -4,7 +4,6 @@ One row is one item and one metric, by one annotator (`label`) or by several (`l
 keys. What a label is about is found in a run by `labels.matching`.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from geval_cli.labels.rows import Row, read_rows, write_rows
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.problems import did_you_mean
@@ -143,11 +143,6 @@ class LabelFile(Struct, frozen=True):
     def annotators(self) -> tuple[str, ...]:
         """All annotators, in the order of their first labels."""
         return tuple(dict.fromkeys(name for label in self.labels for name in label.marks))
-
-
-def output_digest(output: JsonValue) -> str:
-    """Return the `output_sha256` of an output; one that is no text is hashed as compact JSON."""
-    return hashlib.sha256(value_text(output).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def count_words(output: JsonValue) -> int:

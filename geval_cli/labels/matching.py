@@ -13,9 +13,10 @@ from msgspec import Struct
 from geval_cli.assertions.base import CriterionKey
 from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.labels.file import ItemRef, Label, count_words, output_digest, vars_key
+from geval_cli.labels.file import ItemRef, Label, count_words, vars_key
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.report.numbers import plural
 from geval_cli.source.problems import did_you_mean
 

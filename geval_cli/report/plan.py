@@ -67,11 +67,21 @@ class RequestKind(Struct, frozen=True):
         return f"judge's {self.purpose}" if self.role is Role.JUDGE else self.purpose
 
 
+class WorkersPlan(Struct, frozen=True):
+    """How many processes would do a run, in how many shards of `shard_tests` tests at most, with so many requests."""
+
+    workers: int
+    shards: int
+    shard_tests: int
+    requests_at_once: int
+
+
 class RunPlan(Struct, frozen=True):
-    """The plan of a run of so many cases."""
+    """The plan of a run of so many cases. `workers` is None where one process does it."""
 
     cases: int
     counts: Mapping[RequestKind, RequestCounts]
+    workers: WorkersPlan | None = None
 
     @property
     def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
@@ -92,7 +102,8 @@ def plan_document(plan: RunPlan) -> JsonValue:
     rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
     total = _counts_document(plan.total)
     head = {"schema_version": SCHEMA_VERSION, "kind": "plan"}
-    return {**head, "total": total, "cases": plan.cases, "rows": rows}
+    workers = {} if plan.workers is None else {"workers": to_json(plan.workers)}
+    return {**head, "total": total, "cases": plan.cases, **workers, "rows": rows}
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
@@ -121,8 +132,18 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         print_hanging(Text(head), Text(note, style="dim"), console, indent=0)
     whole = Text(f"{calls} calls{more}; price {price}")
     print_hanging(Text(" in all  ", style="bold"), whole, console, indent=0)
+    if plan.workers is not None:
+        print_hanging(
+            Text(" workers ", style="bold"), Text(_describe_workers(plan.workers)), console, indent=0
+        )
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
+
+
+def _describe_workers(plan: WorkersPlan) -> str:
+    shards = f"{plural(plan.shards, 'shard')} of at most {plural(plan.shard_tests, 'test')}"
+    requests = plural(plan.requests_at_once, "request")
+    return f"{plural(plan.workers, 'process', 'processes')} with {requests} at once each, {shards}"
 
 
 def _cells(counts: RequestCounts) -> list[str]:

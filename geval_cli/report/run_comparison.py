@@ -9,7 +9,16 @@ from msgspec.structs import asdict, replace
 
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
-from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, Delta, JsonValue, RunRecord, Status
+from geval_cli.records import (
+    SCHEMA_VERSION,
+    AssertionResult,
+    CaseResult,
+    Column,
+    Delta,
+    JsonValue,
+    RunRecord,
+    Status,
+)
 from geval_cli.report.matching import (
     ColumnMatch,
     MatchedBy,
@@ -260,17 +269,26 @@ def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
     )
 
 
-def _flip(before: ComparedCase, after: CaseResult) -> Flip:
+def turned_assertion(before: Sequence[Status], after: CaseResult) -> tuple[int, AssertionResult] | None:
+    """Return the first assertion that decided otherwise than before, and its place; None when none can be told.
+
+    `before` are the earlier statuses, each set followed by its members, which is how places are counted.
+    """
     later = [item for item, _ in with_members(after.assertions)]
-    flipped = None
-    if len(later) == len(before.statuses):
-        changed = [
-            item
-            for old, item in zip(before.statuses, later, strict=True)
-            if item.status is after.status and old is not item.status
-        ]
-        # The member of a set that turned says more than the set.
-        flipped = next((item for item in changed if not item.assertions), None) or next(iter(changed), None)
+    if len(later) != len(before):
+        return None
+    changed = [
+        (place, item)
+        for place, (old, item) in enumerate(zip(before, later, strict=True))
+        if item.status is after.status and old is not item.status
+    ]
+    # The member of a set that turned says more than the set.
+    return next((found for found in changed if not found[1].assertions), None) or next(iter(changed), None)
+
+
+def _flip(before: ComparedCase, after: CaseResult) -> Flip:
+    turned = turned_assertion(before.statuses, after)
+    flipped = None if turned is None else turned[1]
     name = None if flipped is None else sanitize(" ".join(filter(None, (flipped.type, flipped.metric))))
     reason = None if flipped is None or not flipped.reason else one_line(flipped.reason, _REASON_WIDTH)
     title = case_title(after, _TITLE_WIDTH)

@@ -243,10 +243,15 @@ def _change(item: ListedRun, _: datetime, __: Path) -> Text:
     change = item.change
     if change is None:
         return Text("")
+    return Text(change_text(change), style=_CHANGE_STYLES.get(change.verdict, ""))
+
+
+def change_text(change: RunChange) -> str:
+    """Return a change in percentage points with half the width of its interval: `+5.7 ±3.9`."""
     text = _points(change.value)
     if change.interval is not None and change.interval[0] < change.interval[1]:
         text += f" ±{50 * (change.interval[1] - change.interval[0]):.1f}"
-    return Text(text, style=_CHANGE_STYLES.get(change.verdict, ""))
+    return text
 
 
 def _points(share: float) -> str:

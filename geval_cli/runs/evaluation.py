@@ -20,6 +20,7 @@ from geval_cli.records import (
     RunSummary,
     Status,
     Usage,
+    WorkerRecord,
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
@@ -31,6 +32,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
+from geval_cli.runs.workers import run_in_workers
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
@@ -62,7 +64,8 @@ async def run_evaluation(
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     policy = call_policy(prepared, books.budget, run.id)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, policy))
+    doing = _run_jobs if prepared.request.workers is None else run_in_workers
+    running = asyncio.ensure_future(doing(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -85,7 +88,7 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = await _with_dirt(run, dirty)
+        run = _with_workers(await _with_dirt(run, dirty), running)
         notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
@@ -239,7 +242,7 @@ async def _run_jobs(
     stop: StopSignal,
     resumed: ResumedRun | None,
     policy: CallPolicy,
-) -> None:
+) -> tuple[WorkerRecord, ...]:
     queues = prepared.queues
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
@@ -252,5 +255,23 @@ async def _run_jobs(
             await run_plan(
                 queues, partial(jobs.execute, stop=stop), parallel=parallel, events=events, stop=stop
             )
+        return ()
     finally:
         events.end()
+
+
+def _with_workers(run: RunRecord, running: "asyncio.Future[tuple[WorkerRecord, ...]]") -> RunRecord:
+    """Return the record with what its workers have done, in earlier processes of the run, too."""
+    if running.cancelled() or running.exception() is not None:
+        return run
+    known = {(worker.name, worker.host): worker for worker in run.workers}
+    for worker in running.result():
+        before = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
+        known[worker.name, worker.host] = WorkerRecord(
+            worker.name,
+            worker.host,
+            before.cases + worker.cases,
+            before.requests + worker.requests,
+            before.lost + worker.lost,
+        )
+    return replace(run, workers=tuple(known.values()))

@@ -7,7 +7,7 @@ from msgspec import Struct
 from geval_cli.records import Column, RunRecord, RunStatus, Status
 from geval_cli.report.paired_cases import Pair, compare_runs
 from geval_cli.report.run_list import ListedRun, RunChange
-from geval_cli.statistics.paired import PairedDifferences
+from geval_cli.statistics.paired import PairedDifferences, PairedTest
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.store.runs import RunStore
 
@@ -24,14 +24,14 @@ class RunHistory(Struct, frozen=True):
     total: int
 
 
-def read_history(runs: RunStore, chosen: RunChoice, *, limit: int) -> RunHistory:
-    """Return the newest runs that are chosen.
+def read_history(runs: RunStore, chosen: RunChoice, *, limit: int, offset: int = 0) -> RunHistory:
+    """Return the newest runs that are chosen, without the first `offset` of them.
 
     Raises:
         StoreError: the database cannot be read.
     """
     pages = runs.pages()
-    outlines, total = pages.outlines(chosen, offset=0, limit=limit)
+    outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
     changes = _Changes(runs, pages)
     return RunHistory(
         tuple(ListedRun(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),
@@ -81,13 +81,18 @@ def pass_rate_change(
     Tests belong together by their content, and the cases of one test are a cluster.
     """
     compared = compare_runs(before, after, before_columns=older.columns, after_columns=columns)
-    differences = PairedDifferences()
-    for test, old, new in sorted(_judged(compared.pairs)):
-        differences.add(test, old, new)
-    found = differences.result()
+    found = pass_rate_test(compared.pairs)
     if found is None:
         return None
     return RunChange(older.id, found.delta, found.interval, found.n, found.clusters, found.verdict(found.p))
+
+
+def pass_rate_test(pairs: Sequence[Pair]) -> PairedTest | None:
+    """Return how the pass rate differs in the pairs that were judged in both runs; None when there are none."""
+    differences = PairedDifferences()
+    for test, old, new in sorted(_judged(pairs)):
+        differences.add(test, old, new)
+    return differences.result()
 
 
 def _judged(pairs: Sequence[Pair]) -> Iterator[tuple[int, float, float]]:

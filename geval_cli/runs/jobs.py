@@ -12,7 +12,7 @@ from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Job
-from geval_cli.engine.runner import EventStream, StopReason, StopSignal
+from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
 from geval_cli.errors import BudgetError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
 from geval_cli.gateway.budget import Budget
@@ -43,7 +43,7 @@ class JobRunner(Struct, frozen=True):
     """Does the jobs of a run, one call of `execute` each. Belongs to one event loop; `open_jobs` makes it."""
 
     prepared: PreparedRun
-    events: EventStream
+    events: EventSink
     pool: ProviderPool
     gateway: Gateway
     groups: ComparisonGroups
@@ -74,7 +74,7 @@ class JobRunner(Struct, frozen=True):
 async def open_jobs(
     prepared: PreparedRun,
     cache: ResponseCache,
-    events: EventStream,
+    events: EventSink,
     policy: CallPolicy,
     *,
     began_s: float,
@@ -108,7 +108,7 @@ async def open_bench(
 
 @asynccontextmanager
 async def _opened(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, policy: CallPolicy, *, began_s: float
+    prepared: PreparedRun, cache: ResponseCache, events: EventSink, policy: CallPolicy, *, began_s: float
 ) -> AsyncIterator[tuple[JobContext, ProviderPool, Gateway]]:
     suite = prepared.suite
     pool = ProviderPool(suite.env, suite.base_dir, suite.access)

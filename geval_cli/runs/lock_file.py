@@ -6,6 +6,7 @@ name variables are not in it, since what fills them is data of tests.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,6 +37,10 @@ _TAGS = ("{{", "{%", "{#")
 _HINT = "`geval lock CONFIG` writes it"
 
 
+StepsKey = tuple[str, tuple[str, ...], str]
+"""What steps are found by: criteria, the labels of what the judge is shown, the judge's id."""
+
+
 class LockEntry(Struct, frozen=True, order=True):
     """The steps that a judge wrote for one criterion. `params` are the labels of what the judge is shown."""
 
@@ -46,7 +51,7 @@ class LockEntry(Struct, frozen=True, order=True):
     steps: tuple[str, ...] = ()
 
     @property
-    def key(self) -> tuple[str, tuple[str, ...], str]:
+    def key(self) -> StepsKey:
         """Return the key that the entry is found by."""
         return self.criteria, self.params, self.judge
 
@@ -76,15 +81,22 @@ class NeededSteps(Struct, frozen=True):
     place: Location | None = None
 
     @property
-    def key(self) -> tuple[str, tuple[str, ...], str]:
+    def key(self) -> StepsKey:
         """Return the key that its entry is found by."""
         return self.criteria, self.params, self.judge.public_id
 
 
 class Needs(Struct):
-    """The criteria that tests need steps for, each once; `unlocked` counts criteria that name variables."""
+    """The criteria that tests need steps for.
 
-    found: dict[tuple[str, tuple[str, ...], str], NeededSteps] = field(default_factory=dict)
+    Attributes:
+        found: each once.
+        uses: how many tests need each, a test counted once for each prompt.
+        unlocked: criteria that name variables, as they are written; they are left out of `found` unless wanted.
+    """
+
+    found: dict[StepsKey, NeededSteps] = field(default_factory=dict)
+    uses: Counter[StepsKey] = field(default_factory=Counter)
     unlocked: set[str] = field(default_factory=set)
 
 
@@ -116,7 +128,7 @@ def read_lock(config: Path, access: Access) -> LockFile | None:
     if value.get("version") != _VERSION:
         message = f"{LOCK_NAME} is of another version than {_VERSION}"
         raise ConfigError([Problem(message, place.value("version"), _HINT)])
-    found: dict[tuple[str, tuple[str, ...], str], LockEntry] = {}
+    found: dict[StepsKey, LockEntry] = {}
     for index, item in enumerate(entries):
         entry = _entry(item, place.child("entries", index), problems)
         if entry is not None and entry.key in found:
@@ -201,26 +213,37 @@ Resolve = Callable[[ProviderSpec], ProviderSpec]
 """Returns the configured provider whose label a judge's id is, else the judge itself."""
 
 
-def needs_of_plan(plan: Plan, templates: Templates, defaults: JudgeDefaults, resolve: Resolve) -> Needs:
-    """Return what the tests of `plan` need steps for; goes through all of them."""
+def needs_of_plan(
+    plan: Plan,
+    templates: Templates,
+    defaults: JudgeDefaults,
+    resolve: Resolve,
+    *,
+    with_variables: bool = False,
+) -> Needs:
+    """Return what the tests of `plan` need steps for; goes through all of them.
+
+    With `with_variables`, criteria that name variables are there, too, as each test fills them.
+    """
     tools = Tools(templates, _no_judge, JudgeMemory(), defaults, access=plan.suite.access)
     needs = Needs()
     for spec, subject in assertions_of_plan(plan, templates):
         if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):
-            _note_needs(spec, subject, tools, resolve, needs)
+            written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
+            if not with_variables and any(tag in text for text in written for tag in _TAGS):
+                needs.unlocked.update(written)
+            else:
+                _note_needs(spec, subject, tools, resolve, needs)
     return needs
 
 
 def _note_needs(spec: GEvalAssertion, subject: Subject, tools: Tools, resolve: Resolve, needs: Needs) -> None:
-    written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
-    if any(tag in text for text in written for tag in _TAGS):
-        needs.unlocked.update(written)
-        return
     judges = members_of(judge_provider(spec, subject.test, tools.defaults))
     for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
         for judge in judges:
             needed = NeededSteps(criteria, labels, resolve(judge), spec.place.key())
             needs.found.setdefault(needed.key, needed)
+            needs.uses[needed.key] += 1
 
 
 def _no_judge(_: ProviderSpec) -> Judge:

@@ -84,6 +84,9 @@ class Option:
         return self.flags.split()[-1]
 
 
+AUTO = "auto"
+"""As a number of workers: one for each processor of the machine."""
+
 GraderOption = Annotated[
     str | None,
     Option(
@@ -222,6 +225,17 @@ class RunOptions:
             "Most requests under way at once.",
             minimum=1,
             in_api=InApi("Most requests under way at once.", maximum=1000),
+        ),
+    ] = None
+    workers: Annotated[
+        int | str | None,
+        Option(
+            "--workers",
+            "Do the cases in so many processes; auto takes one for each processor.",
+            syntax="N|auto",
+            is_text=True,
+            minimum=1,
+            maximum=64,
         ),
     ] = None
     fail_fast: Annotated[

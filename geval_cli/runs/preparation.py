@@ -115,6 +115,32 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     )
 
 
+def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:
+    """Open a config that another process has prepared; its tests are not checked again.
+
+    `tests`, `cases` and `is_in_rows` are what the other process found.
+
+    Raises:
+        ConfigError: it can no longer be read.
+    """
+    opened = _opened(request)
+    if any(problem.severity is Severity.ERROR for problem in opened.problems):
+        raise ConfigError(opened.problems)
+    suite = request.selection.apply(opened.suite)
+    return PreparedRun(
+        request=request,
+        suite=suite,
+        plan=Plan(suite, request.repeats or _repeats_of(suite), is_in_rows=is_in_rows),
+        defaults=_judge_defaults(request, suite),
+        templates=templates_for(suite),
+        tests=tests,
+        warnings=(),
+        notes=(),
+        cases=cases,
+        lock=read_lock(request.config, request.access),
+    )
+
+
 def _lock_problems(
     plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Define the request for a run, and a run that is ready to start."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,6 +26,10 @@ UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
 CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON_SPANS = frozenset({"true", "1", "span_only", "span_and_event"})
 _NO = frozenset({"", "0", "false", "no", "off"})
+
+
+def _always() -> bool:
+    return True
 
 
 def is_untrusted(environ: Mapping[str, str]) -> bool:
@@ -77,7 +81,12 @@ class RunRequest(RunOptions):
     only: frozenset[int] | None = field(default=None, kw_only=True)
     judged: JudgedSource | None = field(default=None, kw_only=True)
     asks_judges_only: bool = field(default=False, kw_only=True)
-    has_collector: Callable[[], bool] = field(default=lambda: True, kw_only=True)
+    has_collector: Callable[[], bool] = field(default=_always, kw_only=True)
+
+    @property
+    def for_workers(self) -> "RunRequest":
+        """The same request for another process: nothing in it belongs to this one."""
+        return replace(self, environ=dict(self.environ), budget=None, has_collector=_always)
 
     @property
     def selection(self) -> Selection:
@@ -143,7 +152,7 @@ class PreparedRun(Struct, frozen=True):
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
     `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
     at, over TCP; None for any. `judges` are those of `asked` that judge. `labels` are people's, for gates
-    on true figures.
+    on true figures. `steps` are evaluation steps that another process asked for.
     """
 
     request: RunRequest
@@ -161,11 +170,12 @@ class PreparedRun(Struct, frozen=True):
     stored: StoredOutputs | None = None
     lock: LockFile | None = None
     labels: LabelFile | None = None
+    steps: LockedSteps = {}  # msgspec copies it
 
     @property
     def locked_steps(self) -> LockedSteps:
-        """The evaluation steps that nobody is asked for: of the lock file, else of the run that is judged again."""
-        of_run = {} if self.stored is None else self.stored.steps
+        """The steps that nobody is asked for: of the lock file, of the run that is judged again, or asked before."""
+        of_run = self.steps if self.stored is None else self.stored.steps
         return of_run if self.lock is None else {**of_run, **self.lock.steps}
 
     @property

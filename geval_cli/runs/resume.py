@@ -10,48 +10,19 @@ from geval_cli.assertions.base import TestCase
 from geval_cli.assertions.registry import with_default_metrics
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.plan import Job, Plan
+from geval_cli.engine.plan import Plan
 from geval_cli.errors import UsageError
 from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.fingerprint import changes, fingerprint, run_digest
 from geval_cli.runs.requests import PreparedRun, Resumption
+from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import beyond, combined, larger
 from geval_cli.store.runs import RunStore, StoredRun, config_file
 
 _CHANGES_SHOWN = 12
 
 _UNFINISHED = frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.ABORTED})
-
-
-class DoneCases:
-    """Which cases of a run have a result that stays: a byte each, since there may be very many."""
-
-    def __init__(self, total: int, *, repeats: int, columns: int) -> None:
-        self._is_done = bytearray(total)
-        self._repeats = repeats
-        self._columns = columns
-
-    def __len__(self) -> int:
-        return self._is_done.count(1)
-
-    def add(self, result: CaseResult) -> bool:
-        """Count the case of `result` as done; False when there is no such case."""
-        place = self._place(result.test_index, result.repeat_index, result.column)
-        if place >= len(self._is_done):
-            return False
-        self._is_done[place] = 1
-        return True
-
-    def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Yield those of `jobs` that are not done."""
-        for job in jobs:
-            place = self._place(job.test.index, job.repeat_index, job.column)
-            if place >= len(self._is_done) or not self._is_done[place]:
-                yield job
-
-    def _place(self, test_index: int, repeat_index: int, column: int) -> int:
-        return (test_index * self._repeats + repeat_index) * self._columns + column
 
 
 class ResumedRun(Struct, frozen=True):
@@ -154,8 +125,7 @@ def _resumed(
 ) -> ResumedRun:
     """Go through the results that are there; `stores` puts those back that got the metrics of their g-evals here."""
     plan = prepared.plan
-    places = prepared.tests * plan.repeats * len(plan.columns)
-    done = DoneCases(places, repeats=plan.repeats, columns=len(plan.columns))
+    done = DoneCases(repeats=plan.repeats, columns=len(plan.columns))
     kept, everything = Tally(), Tally()
 
     def results() -> Iterator[CaseResult]:

@@ -17,6 +17,7 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
+    Access,
     Database,
     memory_database,
     open_database,
@@ -42,6 +43,7 @@ _DELETE_OF_RUN = "DELETE FROM choices WHERE only_run = ?"
 # A text is later than any number, so a row that holds one would never expire.
 _YOUNG_ROWS = "FROM choices WHERE key IN ({}) AND created_at >= ? AND typeof(created_at) = 'real'"
 _SELECT = f"SELECT key, answer {_YOUNG_ROWS}"
+_SELECT_KEYS_SINCE = "SELECT key FROM choices WHERE created_at >= ?"
 _SELECT_WITH_RUN = f"SELECT key, answer, only_run {_YOUNG_ROWS}"
 _STATS = """
     SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
@@ -191,6 +193,11 @@ class ResponseCache:
         """Return whether there is a cache in `folder`, without creating one."""
         return (folder / CACHE_FILE).is_file()
 
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder of its file; None for a cache in memory."""
+        return None if self._database.access is Access.MEMORY else self._database.path.parent
+
     def now(self) -> float:
         """Return the seconds since 1970; unlike the system's clock, this time is never set back."""
         self._latest = max(self._latest, self._clock())
@@ -200,6 +207,20 @@ class ResponseCache:
         """Have `now` not fall behind `time_s`: what is kept from here on counts as kept since then."""
         self._latest = max(self._latest, time_s)
         self._own_since = math.inf  # other processes kept some of it, whatever the clock says
+
+    async def begin_with_others(self, time_s: float) -> None:
+        """As `begin_at`; but what other processes keep from now on may be missing, which spares most look-ups.
+
+        Raises:
+            StoreError: the cache cannot be read.
+        """
+        self._latest = max(self._latest, time_s)
+        known = await self._reader.run(
+            lambda connection: connection.execute(_SELECT_KEYS_SINCE, (time_s,)).fetchall()
+        )
+        for (key,) in known:
+            self._own.add(key.hex())
+        self._own_since = time_s
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
         """Return those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).

@@ -7,7 +7,6 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.scoring import passes
 from geval_cli.labels.file import (
     GOOD_AT,
@@ -15,12 +14,11 @@ from geval_cli.labels.file import (
     LabelFile,
     Scale,
     labels_from_rows,
-    output_digest,
     read_labels,
 )
 from geval_cli.labels.matching import JudgedItem, judged_items, match_labels, scores_of
-from geval_cli.metrics import with_members
-from geval_cli.records import AssertionResult, CaseResult, JsonValue
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.label_sheet import Criterion, MetricCriteria, output_digest
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.source.problems import did_you_mean
@@ -48,13 +46,6 @@ class Output(Struct, frozen=True):
     column: int
     metric: str
     output_sha256: str
-
-
-class Criterion(Struct, frozen=True):
-    """The words that told a judge where to look; empty where the run does not say."""
-
-    text: str = ""
-    steps: tuple[str, ...] = ()
 
 
 class Sheet(Struct, frozen=True):
@@ -85,44 +76,27 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Shee
         UsageError: nothing in it has a metric, or not one that is chosen.
     """
     found: dict[str, list[Output]] = {}
-    criteria: dict[str, Criterion] = {}
-    judged: dict[str, bool] = {}
+    criteria = MetricCriteria()
     scored: dict[str, frozenset[str]] = {}
     for result in results:
         if result.output is None:
             continue
         digest = output_digest(result.output)
         place = (result.id, result.test_index, result.repeat_index, result.column)
-        for assertion, _ in with_members(result.assertions):
-            if assertion.metric is not None:
-                _learn(assertion, criteria, judged)
+        criteria.add(result)
         scores = scores_of(result)
         found[result.id] = [Output(*place, metric, digest) for metric in scores]
         scored[result.id] = frozenset(metric for metric, score in scores.items() if score is not None)
-    metrics = _chosen_metrics(
-        choice.metrics, judged, {item.metric for items in found.values() for item in items}
-    )
+    known = {item.metric for items in found.values() for item in items}
+    metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
     named = {name: [item for item in items if item.metric in metrics] for name, items in found.items()}
     order = [name for name, items in named.items() if items]
     if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
         order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
-    return Sheet(tuple(item for name in order for item in named[name]), criteria)
+    return Sheet(tuple(item for name in order for item in named[name]), criteria.criteria)
 
 
-def _learn(assertion: AssertionResult, criteria: dict[str, Criterion], judged: dict[str, bool]) -> None:
-    metric, detail = str(assertion.metric), assertion.detail
-    judged[metric] = judged.get(metric, False) or "judge" in detail or assertion.type.endswith("g-eval")
-    if metric in criteria and criteria[metric].text:
-        return
-    dimension, written = str(detail.get("dimension")), detail.get("criteria")
-    if isinstance(written, list | tuple):
-        written = "\n".join(map(str, written))
-    text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else str(written or "")
-    steps = detail.get("evaluation_steps") or ()
-    criteria[metric] = Criterion(text, tuple(map(str, steps)))
-
-
-def _chosen_metrics(wanted: Sequence[str], judged: Mapping[str, bool], known: set[str]) -> set[str]:
+def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
     if not known:
         hint = "give an assertion a `metric`; a g-eval with a `dimension` has one"
         raise UsageError("no output of this run has a metric to label", hint=hint)
@@ -131,8 +105,7 @@ def _chosen_metrics(wanted: Sequence[str], judged: Mapping[str, bool], known: se
             near = did_you_mean(name, known)
             hint = f"did you mean `{near}`?" if near else f"the run has: {', '.join(sorted(known))}"
             raise UsageError(f"no output of this run has the metric `{name}`", hint=hint)
-    by_models = {name for name in known if judged.get(name)}
-    return set(wanted) or by_models or known
+    return set(wanted)
 
 
 class Given(Struct, frozen=True):

@@ -14,10 +14,11 @@ from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Job
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
-from geval_cli.labels.file import LabelFile, count_words, output_digest, vars_key
+from geval_cli.labels.file import LabelFile, count_words, vars_key
 from geval_cli.labels.matching import JudgedItem
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Status
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.trust.draws import draw
 from geval_cli.trust.probe_findings import (

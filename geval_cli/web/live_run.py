@@ -93,7 +93,7 @@ class LiveRun:
         """Take note of an event and pass it on."""
         if isinstance(event, CaseFinished):
             self._tally.add(event.result)
-            brief = _brief(event.result)
+            brief = brief_of(event.result)
             if event.result.status in (Status.FAILED, Status.ERROR):
                 self._problems.append(brief)
             self._tell({"type": "case", "case": brief, "counts": self.counts()})
@@ -180,7 +180,7 @@ def stored_state(runs: RunStore, run: RunRecord) -> EventJson:
         },
         "summary": to_json(counts),
         "notices": [],
-        "problems": [_brief(item) for item in reversed(pages.problems(run.id, _PROBLEMS_KEPT))],
+        "problems": [brief_of(item) for item in reversed(pages.problems(run.id, _PROBLEMS_KEPT))],
         "stopping": False,
         "holder": runs.holder(run.id) or "another process",
     }
@@ -223,7 +223,7 @@ def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
     return {"type": "finished", "run": run_json(run), "summary": to_json(summary)}
 
 
-def _brief(result: CaseResult) -> EventJson:
+def brief_of(result: CaseResult) -> EventJson:
     """Return the part of a case that a list shows; a watcher asks for the rest by its place."""
     return {
         "id": result.id,

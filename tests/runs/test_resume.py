@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace as replace_request
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from geval_cli.records import CaseResult, Status
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.resume import DoneCases, find_run
+from geval_cli.runs.resume import find_run
+from geval_cli.runs.shards import DoneCases
 from geval_cli.store.state import open_state
 
 
@@ -23,13 +25,26 @@ def case(test: int, repeat: int, column: int) -> CaseResult:
 
 
 def test_every_case_has_a_place_and_cases_beyond_the_plan_have_none() -> None:
-    done = DoneCases(2 * 2 * 3, repeats=2, columns=3)
+    done = DoneCases(repeats=2, columns=3)
     places = [(test, repeat, column) for test in range(2) for repeat in range(2) for column in range(3)]
     for count, place in enumerate(places):
         assert len(done) == count
         assert done.add(case(*place))
-    assert not any(done.add(case(2, 0, column)) for column in range(3))
+    assert not done.add(case(0, 2, 0))
+    assert not done.add(case(0, 0, 3))
     assert len(done) == len(places)
+
+
+def test_selected_tests_are_found_done_by_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "suite.json"
+    tests = [{"description": word, "vars": {"x": word}} for word in ("one", "two", "three", "four")]
+    path.write_text(json.dumps({"prompts": ["{{ x }}"], "providers": ["echo"], "tests": tests}))
+    with open_state(tmp_path / ".geval", {}) as state:
+        chosen = RunRequest(path, {}, filter_pattern="three|four")
+        whole = run_evaluation(prepare(chosen), state, listen=lambda event: None, stop=StopSignal())
+        run_id = asyncio.run(whole).run.id
+        found = find_run(prepare(replace_request(chosen, resume_from=run_id)), state.runs)
+    assert len(found.done) == 2
 
 
 @pytest.mark.parametrize(

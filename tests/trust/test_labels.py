@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from geval_cli.errors import ConfigError
-from geval_cli.labels.file import LabelFile, output_digest, read_labels, write_labels
+from geval_cli.labels.file import LabelFile, read_labels, write_labels
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.source.problems import render_problems
 
 DIGEST = "ab" * 32

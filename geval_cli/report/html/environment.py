@@ -88,8 +88,9 @@ def readable_time(started_at: str) -> str:
         return started_at
 
 
-def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
-    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last."""
+def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:
+    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last, and leaves what is planned."""
+    whole = max(planned, counts.total)
     pieces: list[dict[str, str]] = []
     start = 0.0
     for status, count in (
@@ -98,7 +99,7 @@ def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
         (Status.ERROR, counts.errored),
         (Status.FAILED, counts.failed),
     ):
-        width = 100 * count / counts.total if counts.total else 0
+        width = 100 * count / whole if whole else 0
         if width:
             pieces.append({"status": status.value, "start": f"{start:.2f}", "width": f"{width:.2f}"})
         start += width

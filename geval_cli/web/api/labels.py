@@ -13,12 +13,12 @@ from geval_cli.labels.file import UNIT_SCALE, Scale
 from geval_cli.labels.matching import judged_items
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
+from geval_cli.report.label_sheet import Criterion
 from geval_cli.runs.stored import load_report
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 from geval_cli.trust.draws import draw_name
 from geval_cli.trust.labelling import (
-    Criterion,
     Given,
     LabelChoice,
     Output,

@@ -1,5 +1,9 @@
-"""Two runs side by side, with what changed its verdict on top."""
+"""Two runs side by side: what `geval compare` decides on top, then the cases, those whose verdict changed first."""
 
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -7,13 +11,29 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.records import CaseResult, MetricSummary
+from geval_cli.metrics import with_members
+from geval_cli.numbers import format_score
+from geval_cli.records import CaseResult, Status
+from geval_cli.report.comparison_text import flips_text, interval_text, p_text, rounded_up, row_name, signed
+from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
-from geval_cli.report.paired_cases import Change, Comparison, Pair, compare_runs
-from geval_cli.report.report import RunReport
+from geval_cli.report.matching import match_columns
+from geval_cli.report.numbers import plural
+from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs
+from geval_cli.report.report import RunReport, assertion_name
+from geval_cli.report.run_comparison import (
+    ComparedRow,
+    ComparisonOptions,
+    NamedRun,
+    RunComparison,
+    compare,
+    turned_assertion,
+)
+from geval_cli.runs.history import pass_rate_test
 from geval_cli.runs.stored import load_report
+from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages, StoredVerdict
-from geval_cli.web.html import render_page
+from geval_cli.web.html import error_page, render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
@@ -22,38 +42,64 @@ from geval_cli.web.pages.routing import (
     page_number,
     run_link,
     stored_runs,
+    whole_number_in_query,
     word_in_query,
 )
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
+_UNPROCESSABLE = 422
+_DIFFERENCE_MAX = 100_000
+"""Characters of both outputs beyond which no difference is shown."""
+_MATCHES_MAX = 30_000
 
 router = APIRouter(route_class=PageRoute)
 
 
+class Piece(Struct, frozen=True):
+    """A part of two texts: `same`, `removed` or `added`."""
+
+    kind: str
+    text: str
+
+
 class ShownPair(Struct, frozen=True):
-    """One case in both runs with both outputs."""
+    """One case in both runs with both outputs.
+
+    Attributes:
+        cause: the assertion that turned the verdict, and its reason, where the verdict changed and that can be told.
+        difference: from the earlier output to the later one; empty where they are equal or too long.
+        is_same_output: whether both runs had the same output, so that only judging differs.
+    """
 
     pair: Pair
     before: CaseResult
     after: CaseResult
+    cause: tuple[str, str] | None = None
+    difference: tuple[Piece, ...] = ()
+    is_same_output: bool = False
 
 
-class MetricPair(Struct, frozen=True):
-    """A metric in both runs."""
+class DecidedRow(Struct, frozen=True):
+    """One row of the decision, in words and figures as `geval compare` has them."""
 
     name: str
-    before: MetricSummary | None
-    after: MetricSummary | None
+    verdict: Verdict
+    means: tuple[str, str]
+    change: str
+    interval: str
+    p: str
+    tests: int
+    power: str
 
-    @property
-    def delta(self) -> float | None:
-        """The later mean minus the earlier one."""
-        if self.before is None or self.after is None:
-            return None
-        if self.before.mean is None or self.after.mean is None:
-            return None
-        return self.after.mean - self.before.mean
+
+class DecidedColumn(Struct, frozen=True):
+    """The decision for one pair of columns; `index` is that of the later run."""
+
+    index: int
+    label: str
+    rows: tuple[DecidedRow, ...]
+    flips: str
 
 
 @router.get("/compare", response_class=HTMLResponse)
@@ -68,47 +114,207 @@ def show_comparison(request: Request) -> Response:
         hint = "choose two runs in the list, then Compare"
         raise UsageError("it takes two runs to compare", hint=hint)
     before, after = (load_report(runs, name) for name in names)
+    try:
+        decided = compare(NamedRun(before.run.id, before), NamedRun(after.run.id, after), ComparisonOptions())
+    except UsageError as error:
+        return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
     pages = runs.pages()
-    comparison = compare_runs(
+    cases = compare_runs(
         pages.verdicts(before.run.id),
         pages.verdicts(after.run.id),
         before_columns=before.run.columns,
         after_columns=after.run.columns,
     )
-    return _page(request, pages, before, after, comparison)
+    return _page(request, pages, (before, after), decided, cases)
 
 
 def _page(
-    request: Request, pages: RunPages, before: RunReport, after: RunReport, comparison: Comparison
+    request: Request,
+    pages: RunPages,
+    sides: tuple[RunReport, RunReport],
+    decided: RunComparison,
+    cases: Comparison,
 ) -> HTMLResponse:
-    change = word_in_query(request, "change", Change)
-    pairs = [pair for pair in comparison.pairs if change in (None, pair.change)]
+    before, after = sides
+    change, column = word_in_query(request, "change", Change), whole_number_in_query(request, "column")
+    of_column = [pair for pair in cases.pairs if column in (None, pair.after.column)]
+    pairs = [pair for pair in of_column if change in (None, pair.change)]
     number = page_number(request)
     shown = pairs[(number - 1) * PAIRS_PER_PAGE : number * PAIRS_PER_PAGE]
-    query = {"before": before.run.id, "after": after.run.id, "change": change}
+    query = {"before": before.run.id, "after": after.run.id, "change": change, "column": column}
+    columns = decided_columns(decided, sides)
     return render_page(
         "compare.html",
         section="runs",
         before=before,
         after=after,
-        comparison=comparison,
-        counts=comparison.counts(),
+        decided=decided,
+        columns=columns,
+        headline=headline(columns, decided),
+        overall=overall_change(cases) if len(columns) > 1 else "",
+        counts=cases.counts() if column is None else _counts(of_column),
+        cases_total=len(of_column),
+        columns_by=cases.columns_by,
+        only_before=cases.only_before,
+        only_after=cases.only_after,
         change=change,
-        pairs=[_with_outputs(pages, before.run.id, after.run.id, pair) for pair in shown],
+        column=column,
+        pairs=[shown_pair(pages, (before.run.id, after.run.id), pair) for pair in shown],
         pairs_total=len(pairs),
-        metrics=_metric_pairs(before, after),
         page=number,
         pages_total=page_count(len(pairs), PAIRS_PER_PAGE),
         page_link=lambda page: link_with("/compare", {**query, "page": page}),
         change_link=lambda word: link_with("/compare", {**query, "change": word}),
+        column_link=lambda index: (
+            link_with("/compare", {**query, "change": None, "column": index}) + "#cases"
+        ),
         charts_link=link_with("/compare/charts", {"before": before.run.id, "after": after.run.id}),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,
-        config_name=lambda run: Path(run.config_path).name or run.config_path,
+        config_name=lambda run: run.title or Path(run.config_path).name or run.config_path,
         has_columns=max(len(before.run.columns), len(after.run.columns)) > 1,
         title_of=row_title,
     )
+
+
+def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) -> list[DecidedColumn]:
+    """Return the rows of a comparison by pair of columns, in the order of the later run."""
+    matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
+    indexes = {pair.label: pair.after.index for pair in reversed(matched)}
+    found = []
+    for label in dict.fromkeys(row.column for row in decided.rows):
+        rows = [row for row in decided.rows if row.column == label]
+        flips = next((flips_text(row) for row in rows if row.kind is Kind.PASS_RATE and row.flipped), "")
+        shown = tuple(_decided_row(row, decided.detect) for row in rows)
+        found.append(DecidedColumn(indexes.get(label, 0), label, shown, flips))
+    return found
+
+
+def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
+    delta = row.delta
+    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
+    power = ""
+    if delta.mde is not None and delta.needed_tests is not None:
+        shown = format_score(delta.mde) if delta.mde <= 1 else "more than 1"
+        power = f"{shown}; {detect:g} needs ~{rounded_up(delta.needed_tests)} tests"
+    return DecidedRow(
+        name=row_name(row),
+        verdict=row.verdict,
+        means=(format_score(row.a), format_score(row.b)),
+        change=signed(delta.value or 0.0),
+        interval=interval_text(delta),
+        p="" if p is None else p_text(p),
+        tests=delta.clusters,
+        power=power,
+    )
+
+
+def headline(columns: Sequence[DecidedColumn], decided: RunComparison) -> tuple[Verdict | None, str]:
+    """Return what is decided about the pass rate: the verdict, where all columns agree, and a sentence."""
+    rows = [row for column in columns for row in column.rows[:1] if row.name == "pass rate"]
+    if not rows:
+        return None, "Nothing was judged in both runs, so nothing is decided."
+    if len(rows) == 1:
+        return rows[0].verdict, _sentence(rows[0], decided)
+    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
+    only = next((verdict for verdict, count in counts.items() if count == len(rows)), None)
+    return only, f"The pass rate by column: {said}, of {plural(decided.paired, 'test')} in both runs."
+
+
+def overall_change(cases: Comparison) -> str:
+    """Return how the pass rate changed over all columns, as the list of runs has it; "" where nothing was judged."""
+    found = pass_rate_test(cases.pairs)
+    if found is None:
+        return ""
+    bounds = [] if found.interval is None else [f"{100 * bound:+.1f}" for bound in found.interval]
+    sure = f", 95 % interval {' to '.join(bounds)}" if bounds else ""
+    verdict = found.verdict(found.p).value
+    return f"All columns together: {verdict}, {100 * found.delta:+.1f} percentage points{sure}."
+
+
+def _sentence(row: DecidedRow, decided: RunComparison) -> str:
+    moved = f"from {row.means[0]} to {row.means[1]} ({row.change})"
+    tests = f"{plural(row.tests, 'test')} in both runs"
+    sure = f", 95 % interval {row.interval}" if row.interval else ""
+    match row.verdict:
+        case Verdict.IDENTICAL:
+            return f"The pass rate is the same case by case: {row.means[1]} of {tests}."
+        case Verdict.UNDECIDED:
+            power = f" Reliably shown is a change from {row.power}." if row.power else ""
+            return f"The pass rate moved {moved}{sure}, which may be chance: {tests}.{power}"
+        case _:
+            went = "rose" if row.verdict is Verdict.BETTER else "fell"
+            return f"The pass rate {went} {moved}{sure}, more than chance explains: {tests}."
+
+
+def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPair:
+    """Return a pair with its outputs and, where the verdict changed, why and what became of the output."""
+    before, after = _result(pages, run_ids[0], pair.before), _result(pages, run_ids[1], pair.after)
+    if pair.change is Change.SAME:
+        return ShownPair(pair, before, after)
+    old, new = shown_text(before.output), shown_text(after.output)
+    has_both = before.output is not None and after.output is not None
+    return ShownPair(
+        pair,
+        before,
+        after,
+        cause=_cause(before, after),
+        difference=text_difference(old, new) if has_both else (),
+        is_same_output=has_both and before.output == after.output,
+    )
+
+
+def _cause(before: CaseResult, after: CaseResult) -> tuple[str, str] | None:
+    """Return the assertion that turned the verdict, and the reason that it gave when it did not pass."""
+    earlier = [item for item, _ in with_members(before.assertions)]
+    turned = turned_assertion([item.status for item in earlier], after)
+    if turned is None:
+        return None
+    place, item = turned
+    failed = earlier[place] if item.status is Status.PASSED else item
+    return assertion_name(item), failed.reason or ""
+
+
+def text_difference(before: str, after: str) -> tuple[Piece, ...]:
+    """Return how `before` becomes `after`, by words, by lines where that takes too long, or as a whole; () if equal."""
+    if before == after or len(before) + len(after) > _DIFFERENCE_MAX:
+        return ()
+    for parts in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
+        old, new = re.findall(parts, before), re.findall(parts, after)
+        start = _same_at_the_start(old, new)
+        end = _same_at_the_start(old[start:][::-1], new[start:][::-1])
+        middles = old[start : len(old) - end], new[start : len(new) - end]
+        if _matches(*middles) <= _MATCHES_MAX:
+            pieces = [Piece("same", "".join(old[:start])), *_changes(*middles)]
+            pieces.append(Piece("same", "".join(old[len(old) - end :])))
+            return tuple(piece for piece in pieces if piece.text)
+    return Piece("removed", before), Piece("added", after)
+
+
+def _same_at_the_start(old: Sequence[str], new: Sequence[str]) -> int:
+    places = zip(old, new, strict=False)
+    return next((place for place, (a, b) in enumerate(places) if a != b), min(len(old), len(new)))
+
+
+def _matches(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many pairs of equal parts there are, which is what comparing takes time for."""
+    counts = Counter(new)
+    return sum(counts[part] for part in old if not part.isspace())
+
+
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Piece]:
+    for kind, low, high, start, end in SequenceMatcher(str.isspace, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield Piece("same", "".join(new[start:end]))
+        else:
+            yield Piece("removed", "".join(old[low:high]))
+            yield Piece("added", "".join(new[start:end]))
+
+
+def _counts(pairs: Sequence[Pair]) -> dict[Change, int]:
+    return {change: sum(pair.change is change for pair in pairs) for change in Change}
 
 
 def _by_age(chosen: list[RunReport]) -> RedirectResponse:
@@ -119,15 +325,6 @@ def _by_age(chosen: list[RunReport]) -> RedirectResponse:
     return RedirectResponse(link_with("/compare", {"before": before.run.id, "after": after.run.id}))
 
 
-def _with_outputs(pages: RunPages, before_id: str, after_id: str, pair: Pair) -> ShownPair:
-    return ShownPair(pair, _result(pages, before_id, pair.before), _result(pages, after_id, pair.after))
-
-
 def _result(pages: RunPages, run_id: str, verdict: StoredVerdict) -> CaseResult:
     row = pages.row(run_id, verdict.test_index, verdict.repeat_index)
     return next(item for item in row if item.column == verdict.column)
-
-
-def _metric_pairs(before: RunReport, after: RunReport) -> list[MetricPair]:
-    old, new = before.summary.metrics, after.summary.metrics
-    return [MetricPair(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.errors import UsageError
-from geval_cli.labels.file import output_digest
 from geval_cli.metrics import with_members
 from geval_cli.report.html.case_parts import chat_messages, output_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.runs.stored import load_report
 from geval_cli.trust.labelling import parts_to_read
 from geval_cli.web.api.labels import own_row, reviewed_labels

@@ -31,11 +31,16 @@ def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
 
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
-    """Return `path` with the given values as its query; empty ones are left out."""
+    """Return `path` with the given values as its query, lists one by one; empty ones are left out."""
+    listed = ((name, item) for name, value in values.items() for item in _items(value))
     query = urlencode(
-        {name: str(value) for name, value in values.items() if value not in (None, "")}, errors="replace"
+        [(name, str(item)) for name, item in listed if item not in (None, "")], errors="replace"
     )
     return f"{path}?{query}" if query else path
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def page_number(request: Request) -> int:

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.numbers import format_score
-from geval_cli.records import Column, RunStatus, RunSummary, Status
+from geval_cli.records import Column, RunSummary, Status
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import cells_of, columns_of, row_title
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.matching import column_label
 from geval_cli.report.verdict import derived_rows
-from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, SortOrder
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
@@ -29,6 +28,7 @@ from geval_cli.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
+from geval_cli.web.pages.run_actions import actions_of, display_name, seen_run
 
 ROWS_PER_PAGE = 50
 _CONFIG_CHARACTERS_MAX = 40_000
@@ -46,7 +46,7 @@ def go_to_runs() -> RedirectResponse:
 def show_run(request: Request, run_id: str) -> Response:
     """Return a run by its id, the beginning of it, or `latest`."""
     runs = stored_runs(request)
-    report = load_report(runs, run_id)
+    report, progress = seen_run(request, run_id)
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
@@ -79,9 +79,14 @@ def show_run(request: Request, run_id: str) -> Response:
         filter_link=lambda **changes: link_with(path, {**query, **changes}),
         case_link=lambda result: case_link(run.id, result),
         run_link=run_link,
-        config_name=Path(run.config_path).name or run.config_path,
-        config_is_gone=not (request.app.state.settings.folder / run.config_path).is_file(),
-        is_live=run.status is RunStatus.RUNNING,
+        config_name=display_name(run),
+        config_file_name=Path(run.config_path).name or run.config_path,
+        config_link=link_with("/", {"config": run.config_path}),
+        tag_link=lambda name, value: link_with("/", {"tag": f"{name}={value}"}),
+        progress=progress,
+        actions=actions_of(request, report),
+        planned=report.planned or 0,
+        missing=max((report.planned or 0) - report.summary.total, 0),
         title_of=row_title,
         description=run.config.get("description") if isinstance(run.config, dict) else None,
         config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),

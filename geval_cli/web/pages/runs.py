@@ -5,10 +5,14 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from geval_cli.records import Status
+from geval_cli.report.run_list import change_text
+from geval_cli.runs.history import read_history
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.charts import trends
 from geval_cli.web.pages.routing import PageRoute, link_with, page_count, page_number, run_link, stored_runs
+from geval_cli.web.pages.run_actions import display_name
 
 RUNS_PER_PAGE = 50
 _HISTORY_RUNS = 500
@@ -18,26 +22,37 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/", response_class=HTMLResponse)
 def show_runs(request: Request) -> HTMLResponse:
-    """Return all runs, newest first, or with `?config=` those of one config."""
-    pages = stored_runs(request).pages()
+    """Return all runs, newest first; with `?config=` those of one config, with `?tag=NAME=VALUE` those with a tag."""
+    runs = stored_runs(request)
     config = request.query_params.get("config") or None
+    tags = [text for text in request.query_params.getlist("tag") if text.partition("=")[1]]
+    pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
     number = page_number(request)
-    outlines, total = pages.outlines(
-        RunChoice(config=config), offset=(number - 1) * RUNS_PER_PAGE, limit=RUNS_PER_PAGE
-    )
-    history = [] if number > 1 else pages.history(_HISTORY_RUNS)
+    chosen = RunChoice(config=config, tags=pairs)
+    history = read_history(runs, chosen, offset=(number - 1) * RUNS_PER_PAGE, limit=RUNS_PER_PAGE)
+    points = [] if number > 1 or tags else runs.pages().history(_HISTORY_RUNS)
+    query = {"config": config, "tag": tags}
     return render_page(
         "runs.html",
         section="runs",
-        outlines=outlines,
-        total=total,
+        outlines=history.runs,
+        total=history.total,
         config=config,
-        trends=trends(history, config),
+        tags=tags,
+        trends=trends(points, config),
         page=number,
-        pages_total=page_count(total, RUNS_PER_PAGE),
-        page_link=lambda page: link_with("/", {"config": config, "page": page}),
+        pages_total=page_count(history.total, RUNS_PER_PAGE),
+        page_link=lambda page: link_with("/", {**query, "page": page}),
         config_link=lambda path: link_with("/", {"config": path}),
+        tag_link=lambda name, value: link_with("/", {"config": config, "tag": [*tags, f"{name}={value}"]}),
+        without_tag=lambda tag: link_with("/", {**query, "tag": [item for item in tags if item != tag]}),
         run_link=run_link,
+        display_name=display_name,
+        change_text=change_text,
+        models=lambda run: ", ".join(
+            dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)
+        ),
+        gates=lambda counts: sum(gate.status is Status.PASSED for gate in counts.gates),
         file_name=lambda path: Path(path).name or path,
         folder=request.app.state.settings.folder,
     )

@@ -1,9 +1,9 @@
-// Requests of the editor: JSON there and back; that the server cannot be reached is an answer too.
+// Requests of pages: JSON there and back; that the server cannot be reached is an answer too.
 
-export async function send(address, value) {
+export async function send(address, value, method = "POST") {
   try {
     const response = await fetch(address, {
-      method: "POST",
+      method,
       headers: { "content-type": "application/json" },
       body: JSON.stringify(value),
     });
@@ -13,4 +13,10 @@ export async function send(address, value) {
   } catch {
     return { ok: false, status: 0, body: { detail: "the server cannot be reached", hint: "is `geval view` still running?" } };
   }
+}
+
+/** A refusal as one sentence, with its first reasons and its hint. */
+export function sentence(body) {
+  const reasons = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
+  return [body.detail, ...reasons].join(": ") + (body.hint ? ` (${body.hint})` : "");
 }

@@ -4,8 +4,7 @@ import { announce } from "./page.js";
 import { bindFields, describeCard, fieldOf, makeCard, openCard, showFields, showProblems } from "./editor-cards.js";
 import { isUnsettled, settled } from "./editor-assertions.js";
 import { LISTS, Suite } from "./editor-model.js";
-import { LiveRun } from "./editor-run.js";
-import { send } from "./editor-server.js";
+import { send, sentence } from "./editor-server.js";
 
 const CHECK_AFTER_MS = 350;
 const TESTS_A_PAGE = 50;
@@ -14,7 +13,6 @@ const LISTED_PROBLEMS = 12;
 const root = document.querySelector("[data-editor]");
 const part = (name) => root.querySelector(`[data-${name}]`);
 const suite = new Suite(JSON.parse(document.getElementById("suite").textContent));
-const live = new LiveRun(part("live"), showState);
 const cards = new Map();
 const storageKey = `geval-draft:${suite.path}`;
 
@@ -24,6 +22,7 @@ let timer = 0;
 let isChecking = false;
 let mustCheckAgain = false;
 let isSaving = false;
+let isStarting = false;
 let hasConflict = false;
 
 // Cards
@@ -258,7 +257,7 @@ function showState() {
   if (part("state").textContent !== text) part("state").textContent = text;
   part("state").classList.toggle("is-wrong", errors > 0);
   part("save").disabled = isSaving || !isChanged;
-  part("run").disabled = isSaving || live.isRunning;
+  part("run").disabled = isSaving || isStarting;
   part("run-label").textContent = isChanged ? "Save and run" : "Run";
 }
 
@@ -286,11 +285,6 @@ function say(name, kind, text, actions = []) {
 
 function clear(name) {
   part("messages").querySelector(`[data-message="${name}"]`)?.remove();
-}
-
-function sentence(body) {
-  const reasons = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
-  return [body.detail, ...reasons].join(": ") + (body.hint ? ` (${body.hint})` : "");
 }
 
 function plural(number, word) {
@@ -373,13 +367,31 @@ function forget() {
 
 // Running
 
-async function run() {
+/** Begin a run and go to its page; of two runs of one suite at a time the second one is asked about. */
+async function run({ anyway = false } = {}) {
   clear("run");
   await settled();
-  if (suite.isChanged && !(await save())) return;
-  const refusal = await live.start(suite.path);
-  if (refusal) say("run", "error", `Not started: ${sentence(refusal)}`);
+  if (isStarting || (suite.isChanged && !(await save()))) return;
+  isStarting = true;
   showState();
+  const answer = await send("/api/runs", { config: suite.path, unless_running: !anyway });
+  isStarting = false;
+  showState();
+  if (answer.ok) openRun(answer.body.id);
+  else if (answer.body.running) askAboutSecond(answer.body.running);
+  else say("run", "error", `Not started: ${sentence(answer.body)}`);
+}
+
+function openRun(id) {
+  location.assign(`/runs/${encodeURIComponent(id)}`);
+}
+
+function askAboutSecond(id) {
+  say("run", "warning", "A run of this suite is under way. A second one asks the models the same questions once more, as far as nothing is cached.", [
+    ["Open the run under way", () => openRun(id)],
+    ["Start another one", () => run({ anyway: true })],
+  ]);
+  part("messages").querySelector('[data-message="run"] button').focus();
 }
 
 // The beginning
@@ -415,7 +427,7 @@ function begin() {
   part("page-on").addEventListener("click", () => turn(1));
   document.getElementById("test-search").addEventListener("input", () => { page = 0; draw(); });
   part("save").addEventListener("click", () => save());
-  part("run").addEventListener("click", run);
+  part("run").addEventListener("click", () => run());
   part("run-list").href = `/?config=${encodeURIComponent(suite.config)}`;
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {

@@ -1,7 +1,7 @@
 // Rating with a server: outputs come from it one by one, and every label is in its store before the next is shown.
 
 import { send } from "./editor-server.js";
-import { Rating } from "./label.js";
+import { rateOutputs } from "./label.js";
 
 function sentence(body) {
   const more = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
@@ -52,6 +52,18 @@ class ServerLabels {
     if (!answer.ok) throw new Error(sentence(answer.body));
   }
 
+  /** The choice that the address names. */
+  asked() {
+    const query = new URLSearchParams(location.search);
+    return Object.fromEntries(["metric", "draw", "seed", "scale"].map((name) => [name, query.get(name) ?? ""]));
+  }
+
+  /** Put the choice into the address, so that a reloaded page goes on where it was. */
+  remember({ metric, draw, seed, scale }, at) {
+    const query = new URLSearchParams(Object.entries({ metric, draw, seed, scale, at }).filter(([, value]) => value));
+    history.replaceState(history.state, "", location.pathname + (query.size ? `?${query}` : ""));
+  }
+
   leave() {
     this.backLink.click();
   }
@@ -66,5 +78,5 @@ class ServerLabels {
 }
 
 const root = document.querySelector("[data-labelling]");
-const rating = new Rating(root, new ServerLabels(root.dataset.labelling, document.querySelector("[data-back]")));
-rating.begin(rating.choice(), new URLSearchParams(location.search).get("at") ?? "");
+const source = new ServerLabels(root.dataset.labelling, document.querySelector("[data-back]"));
+rateOutputs(root, source).begin(new URLSearchParams(location.search).get("at") ?? "");

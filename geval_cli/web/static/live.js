@@ -1,103 +1,148 @@
-// A run under way: its progress by server-sent events, or by asking again when another process has it under way.
+// A run under way: each time that something happens in it, the parts of the page that say so are renewed from the
+// server's own page, so that all numbers on it belong together. Nodes that stay equal stay the same nodes: focus,
+// scroll and clicks are not disturbed.
 
-import { announce } from "./page.js";
+import { announce, localTimes } from "./page.js";
+import { showActions } from "./run-actions.js";
 
-const PARTS = [["passed", "passed"], ["not_evaluated", "not_evaluated"], ["errored", "error"], ["failed", "failed"]];
-const POLL_MS = 3000;
+const LEAST_PAUSE_MS = 500;
+const SHARE_OF_TIME = 5;
+const AGAIN_MS = 2000;
 const QUARTERS = 4;
-const SHOWN_PROBLEMS = 5;
+/** Attributes that scripts set here and the server's page lacks. */
+const KEPT = new Set(["tabindex", "role", "open", "hidden"]);
 
-const box = document.querySelector("[data-live-run]");
-const run = box.dataset.liveRun;
-const bar = box.querySelector("[data-live-bar]");
-const text = box.querySelector("[data-live-text]");
-const problems = box.querySelector("[data-live-problems]");
+const here = location.pathname + location.search;
+const run = document.querySelector("[data-live-run]").dataset.liveRun;
+const lost = document.querySelector("[data-live-lost]");
+let source = null;
+let timer = 0;
+let cost = 0;
 let quarter = 0;
+let isPressed = false;
 
-function drawBar(svg, counts) {
-  const pieces = [];
-  let start = 0;
-  for (const [name, status] of PARTS) {
-    const width = counts.total ? (100 * counts[name]) / counts.total : 0;
-    const piece = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [key, value] of Object.entries({ class: `fill-${status}`, x: start, width, height: 6 })) piece.setAttribute(key, value);
-    pieces.push(piece);
-    start += width;
+const keyOf = (node) => node.dataset?.key;
+
+/** Make `old` equal to `fresh`, changing as little as possible. Children with a data-key are found again by it. */
+function renew(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
   }
-  svg.replaceChildren(...pieces);
-}
-
-function show(counts) {
-  drawBar(bar, counts);
-  const parts = [`${counts.passed.toLocaleString("en")} passed`];
-  if (counts.failed) parts.push(`${counts.failed.toLocaleString("en")} failed`);
-  if (counts.errored) parts.push(`${counts.errored.toLocaleString("en")} errors`);
-  text.textContent = `${counts.done.toLocaleString("en")} of ${counts.total.toLocaleString("en")} done · ${parts.join(", ")}`;
-  const reached = counts.total ? Math.floor((QUARTERS * counts.done) / counts.total) : 0;
-  if (reached > quarter) {
-    quarter = reached;
-    announce(text.textContent);
+  if (old.nodeType !== Node.ELEMENT_NODE) return;
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value && !KEPT.has(name)) old.setAttribute(name, value);
+  if (old.matches("time[data-when]") && old.title === fresh.dateTime) return;
+  const keyed = new Map([...old.children].filter(keyOf).map((child) => [keyOf(child), child]));
+  let place = old.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    const same = keyOf(wanted) ? keyed.get(keyOf(wanted)) : place && !keyOf(place) && place.nodeName === wanted.nodeName ? place : null;
+    if (!same) old.insertBefore(document.importNode(wanted, true), place);
+    else {
+      if (same !== place) old.insertBefore(same, place);
+      renew(same, wanted);
+      place = same.nextSibling;
+    }
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
   }
 }
 
-function addProblem(item) {
-  if (item.status !== "failed" && item.status !== "error") return;
-  const line = document.createElement("li");
-  const link = document.createElement("a");
-  link.href = `/runs/${encodeURIComponent(run)}/results/${item.test_index}/${item.repeat_index}/${item.column}`;
-  link.textContent = `#${item.test_index + 1} ${item.status === "failed" ? "failed" : "error"}`;
-  const reason = document.createElement("span");
-  reason.className = "reason-line";
-  reason.dir = "auto";
-  reason.textContent = item.reason ?? item.description ?? "";
-  line.append(link, reason);
-  problems.prepend(line);
-  while (problems.children.length > SHOWN_PROBLEMS) problems.lastElementChild.remove();
+/** Somebody reads a case, chooses, types or marks text: nothing is moved under their hands. */
+function isBusy() {
+  const isTyping = document.activeElement?.matches("[data-live-part] :is(input, select, textarea)");
+  return isPressed || isTyping || document.querySelector("dialog[open]") || !getSelection().isCollapsed;
 }
 
-/** Load the page anew, but not under the hands of somebody who reads a case or types. */
-function reload() {
-  const isBusy = document.querySelector("dialog[open]") || document.activeElement?.matches("input, select, textarea");
-  if (isBusy) setTimeout(reload, POLL_MS);
-  else location.reload();
+function renewSoon(pause = Math.max(LEAST_PAUSE_MS, SHARE_OF_TIME * cost)) {
+  timer ||= setTimeout(renewPage, pause);
 }
 
-function finish(status) {
-  box.querySelector("[data-live-title]").textContent = `Run ${status}`;
-  announce(`The run is ${status}.`);
-  setTimeout(reload, 300);
+async function renewPage() {
+  timer = 0;
+  if (isBusy()) {
+    renewSoon(LEAST_PAUSE_MS);
+    return;
+  }
+  const begun = performance.now();
+  let page;
+  try {
+    const answer = await fetch(here, { headers: { accept: "text/html" } });
+    if (!answer.ok) {
+      say(answer.status === 404 ? "This run is not stored any more." : "The server does not let this page in: open the address that it printed when it started.");
+      return;
+    }
+    page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  } catch {
+    renewSoon(AGAIN_MS);
+    return;
+  }
+  cost = performance.now() - begun;
+  if (isBusy()) {
+    renewSoon(LEAST_PAUSE_MS);
+    return;
+  }
+  show(page);
 }
 
-const source = new EventSource(`/api/runs/${encodeURIComponent(run)}/events`);
-const onEvent = {
-  state(event) {
-    show(event.counts);
-    problems.replaceChildren();
-    event.problems.forEach(addProblem);
-  },
-  case(event) {
-    show(event.counts);
-    addProblem(event.case);
-  },
-  stopping() {
-    box.querySelector("[data-live-title]").textContent = "Stopping";
-  },
-  finished(event) {
-    source.close();
-    finish(event.run.status);
-  },
-  broken() {
-    source.close();
-    finish("broken");
-  },
-  elsewhere() {
-    source.close();
-    setTimeout(reload, POLL_MS);
-  },
-};
-for (const [name, act] of Object.entries(onEvent)) {
-  source.addEventListener(name, (message) => act(JSON.parse(message.data)));
+function show(page) {
+  say("");
+  for (const part of document.querySelectorAll("[data-live-part]")) {
+    const fresh = page.querySelector(`[data-live-part="${part.dataset.livePart}"]`);
+    if (fresh) renew(part, fresh);
+  }
+  localTimes();
+  showActions();
+  document.dispatchEvent(new CustomEvent("geval:results"));
+  const text = document.querySelector("[data-live-text]");
+  if (!text) {
+    close();
+    announce(`The run is ${document.querySelector("[data-run-status]").dataset.runStatus}.`);
+    return;
+  }
+  const [done, total] = text.dataset.liveText.split("/").map(Number);
+  const reached = total ? Math.floor((QUARTERS * done) / total) : 0;
+  if (reached > quarter) announce(text.textContent);
+  quarter = reached;
 }
-source.addEventListener("error", () => {
-  if (source.readyState === EventSource.CLOSED) setTimeout(reload, POLL_MS);
+
+function say(text) {
+  lost.hidden = !text;
+  lost.textContent = text;
+}
+
+function close() {
+  source?.close();
+  source = null;
+}
+
+function watch() {
+  if (source || document.hidden || !document.querySelector("[data-live-run]")) return;
+  source = new EventSource(`/api/runs/${encodeURIComponent(run)}/events`);
+  for (const name of ["state", "case", "stopping", "finished", "broken"]) source.addEventListener(name, () => renewSoon());
+  for (const name of ["finished", "broken"]) source.addEventListener(name, close);
+  source.addEventListener("open", () => say(""));
+  source.addEventListener("error", () => {
+    if (!source) return;
+    say("The server does not answer. This page goes on when it is back.");
+    if (source.readyState !== EventSource.CLOSED) return;
+    close();
+    setTimeout(() => { watch(); renewSoon(); }, AGAIN_MS);
+  });
+}
+
+for (const [name, value] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) {
+  addEventListener(name, () => { isPressed = value; });
+}
+// A browser has few connections to one server: tabs that nobody looks at leave theirs to the others.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) close();
+  else {
+    watch();
+    renewSoon(0);
+  }
 });
+watch();

@@ -74,6 +74,7 @@ def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
     page.locator(f"#run-{site.before} a.main-link").click()
     page.wait_for_url(f"**/runs/{site.before}")
     page.get_by_role("link", name="Failed", exact=False).first.click()
+    page.wait_for_url("**?status=failed")
     assert page.locator("tbody .test-number").all_inner_texts() == ["2"]
     page.locator("[data-cell].is-failed").first.click()
     drawer = page.get_by_role("dialog")
@@ -279,7 +280,7 @@ def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) 
         runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
         runs.close()
         window.page.clock.fast_forward(PATIENCE_MS)
-        window.page.get_by_text("completed").wait_for()
+        window.page.get_by_text("completed", exact=True).wait_for()
         assert statuses(window) == ["Passed 0.88"]
 
 

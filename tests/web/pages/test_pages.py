@@ -1,5 +1,6 @@
 """The pages as a server sends them, without a browser."""
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support.browser import serve
+from support.geval_command import run_geval
 from support.sample_run import RUN, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status
 from geval_cli.store.runs import RunStore
+from geval_cli.web.pages.compare import text_difference
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,18 @@ class TestCase:
         assert "\x1b" not in page
 
 
+def store_words(folder: Path, failing: range) -> str:
+    """A run of as many tests as the range ends at; those in it fail."""
+    tests = [
+        {
+            "vars": {"x": f"word {number}"},
+            "assert": [{"type": "contains", "value": "!" if number in failing else "word"}],
+        }
+        for number in range(failing.stop)
+    ]
+    return store_run(write_config(folder, "words.json", tests))
+
+
 class TestCompare:
     def test_newly_failed_comes_first(self, site: Site) -> None:
         before = store_judged_run(site.folder, good=("one",))
@@ -288,7 +303,7 @@ class TestCompare:
         before = store_judged_run(site.folder, good=("one",))
         after = store_judged_run(site.folder, good=("one", "two"))
         text = text_of(site.page(f"/compare?before={before}&after={after}"))
-        assert "coherence 0.53 4 0.90 4 ▲ up 0.38" in text
+        assert "coherence ? Undecided 0.53 0.90 +0.38" in text
 
     def test_one_change_alone(self, site: Site) -> None:
         before = store_judged_run(site.folder, good=("one",))
@@ -297,8 +312,86 @@ class TestCompare:
         assert "#2 test two" in text
         assert "#1 test one" not in text
 
+    def test_decision_is_that_of_the_command(self, site: Site) -> None:
+        """Forty tests, of which one in ten more passes: fewer do not decide, more do."""
+        for fixed, verdict in ((4, "Undecided"), (12, "Better")):
+            before, after = (store_words(site.folder, range(passed, 40)) for passed in (8, 8 + fixed))
+            page = site.page(f"/compare?before={before}&after={after}")
+            found = run_geval("compare", before, after, "--json", cwd=site.folder)
+            row = json.loads(found.stdout)["rows"][0]
+            text = text_of(page)
+            assert row["verdict"] == verdict.lower()
+            assert f"{verdict} The pass rate" in text
+            interval = ", ".join(f"{bound:+.2f}" for bound in row["delta"]["interval"])
+            assert f"95 % interval [{interval}]" in text
+            assert "40 tests in both runs" in text
+        assert "Shows a change from" in text
+        swapped = text_of(site.page(f"/compare?before={after}&after={before}"))
+        assert "Worse The pass rate fell from 0.50 to 0.20 (-0.30)" in swapped
+
+    def test_run_with_itself_is_identical(self, judged: Site) -> None:
+        text = text_of(judged.page("/compare?before=latest&after=latest"))
+        assert "coherence = Identical 0.53 0.53 0.00" in text
+        assert "All columns together: undecided, +0.0 percentage points." in text
+        assert "Both sides are the same run." in text
+
+    def test_unrelated_suites_are_refused_as_by_the_command(self, site: Site) -> None:
+        before, after = (
+            store_run(write_config(site.folder, f"{name}.json", [{"vars": {"x": name}}])) for name in "ab"
+        )
+        status, page = site.get(f"/compare?before={before}&after={after}")
+        assert status == 422
+        assert "the suites are unrelated: 0 of 1 test match" in text_of(page)
+        found = run_geval("compare", before, after, cwd=site.folder)
+        assert found.code == 2
+        assert "the suites are unrelated: 0 of 1 test match" in found.stderr
+
+    def test_flip_says_which_assertion_and_what_changed_in_the_output(self, site: Site) -> None:
+        before = store_judged_run(site.folder, good=("one",))
+        after = store_judged_run(site.folder, good=("two",))
+        page = site.page(f"/compare?before={before}&after={after}&change=newly+failed&column=0")
+        text = text_of(page)
+        assert "Decided by g-eval coherence" in text
+        assert "removed: fine added: poor answer removed: about one" in text
+        assert page.count('class="pair"') == 1
+        assert "Of one column; show all columns" in text
+
+    def test_equal_outputs_that_are_judged_otherwise_are_told(self, site: Site) -> None:
+        tests = [{"vars": {"x": "a"}, "assert": [{"type": "contains", "value": value}]} for value in "ab"]
+        before, after = (store_run(write_config(site.folder, "c.json", [test])) for test in tests)
+        text = text_of(site.page(f"/compare?before={before}&after={after}"))
+        assert "The output is the same in both runs: it was judged otherwise." in text
+
+    def test_cases_come_in_pages(self, site: Site) -> None:
+        run = store_words(site.folder, range(120))
+        page = site.page(f"/compare?before={run}&after={run}&page=3")
+        assert "Page 3 of 3" in text_of(page)
+        assert page.count('role="listitem"') == 20
+
     @pytest.mark.parametrize("query", ["", "?before=latest", "?run=latest", "?run=latest&run=latest"])
     def test_two_runs_are_needed(self, judged: Site, query: str) -> None:
         status, page = judged.get(f"/compare{query}")
         assert status == 404
         assert "choose" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pieces"),
+    [
+        ("a", "a", []),
+        ("", "", []),
+        ("the old way", "the new way", ["=the ", "-old", "+new", "= way"]),
+        ("a", "", ["-a"]),
+        ("", "日本語", ["+日本語"]),
+        ("x" * 100_000, "y", []),
+        ("a b " * 9000, "b c " * 9000, ["-" + "a b " * 9000, "+" + "b c " * 9000]),
+        ("a\n" * 4000, "a\n" * 4000 + "b", ["=" + "a\n" * 4000, "+b"]),
+    ],
+)
+def test_difference_of_texts(before: str, after: str, pieces: list[str]) -> None:
+    signs = {"same": "=", "removed": "-", "added": "+"}
+    found = text_difference(before, after)
+    assert [signs[piece.kind] + piece.text for piece in found] == pieces
+    if found:
+        assert "".join(piece.text for piece in found if piece.kind != "added") == before
+        assert "".join(piece.text for piece in found if piece.kind != "removed") == after

@@ -39,8 +39,13 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/** Let a person rate the outputs that a source gives. Begins when `begin` of what it returns is called. */
+export function rateOutputs(root, source) {
+  return new Rating(root, source);
+}
+
 /** One person who rates the outputs of one run. */
-export class Rating {
+class Rating {
   #root;
   #source;
   #sheet = null;
@@ -67,8 +72,9 @@ export class Rating {
     return this.#sheet.metrics.find((metric) => metric.name === this.#output.metric).scale;
   }
 
-  /** Load the outputs of a choice and show the first that waits; `at` is the id of the one to begin with. */
-  async begin(choice, at = "") {
+  /** Load the outputs of the choice in the form and show the first that waits; `at` is the id of the one to begin with. */
+  async begin(at = "") {
+    const choice = this.choice();
     this.#say("");
     this.#describeChoice();
     this.annotator = choice.annotator;
@@ -92,9 +98,7 @@ export class Rating {
 
   #bindChoice() {
     const form = this.#part("label-choice");
-    const asked = new URLSearchParams(location.search);
-    for (const name of ["metric", "draw", "seed", "scale"]) {
-      const value = asked.get(name) ?? "";
+    for (const [name, value] of Object.entries(this.#source.asked())) {
       const field = form.elements[name];
       if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)) {
         field.add(new Option(value, value));
@@ -106,7 +110,7 @@ export class Rating {
       event.preventDefault();
       keepName(form.elements.annotator.value.trim());
       this.#part("label-settings").open = false;
-      this.begin(this.choice());
+      this.begin();
     });
     this.#part("label-settings").hidden = false;
     this.#part("label-settings").open = !keptName();
@@ -123,13 +127,6 @@ export class Rating {
     const read = (name) => this.#part("label-choice").elements[name].value.trim();
     const [metric, draw, seed, annotator] = ["metric", "draw", "seed", "annotator"].map(read);
     return { metric, draw, seed, annotator, scale: read("scale").replace(/\s/g, "") };
-  }
-
-  #remember() {
-    const { metric, draw, seed, scale } = this.choice();
-    const query = new URLSearchParams({ metric, draw, seed, scale, at: this.#output?.id ?? "" });
-    for (const [name, value] of [...query]) if (!value) query.delete(name);
-    history.replaceState(history.state, "", `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`);
   }
 
   // One output
@@ -188,7 +185,7 @@ export class Rating {
     this.#part("rating-body").querySelector("[data-rated-verdict]")?.scrollIntoView({ block: "nearest" });
     this.#root.querySelector('[data-rating-act="back"]').disabled = !this.#trail.length;
     this.#root.querySelector('[data-rating-act="verdict"]').disabled = shown.hasVerdict;
-    this.#remember();
+    this.#source.remember(this.choice(), this.#output?.id ?? "");
   }
 
   #drawCriteria() {
@@ -352,7 +349,7 @@ export class Rating {
     this.#part("label-end-links").replaceChildren(...(left.length ? [again] : []), ...this.#source.endLinks());
     this.#place = -1;
     this.#drawProgress();
-    this.#remember();
+    this.#source.remember(this.choice(), this.#output?.id ?? "");
     const end = this.#part("label-end");
     end.hidden = false;
     end.focus();

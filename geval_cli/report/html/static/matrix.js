@@ -2,14 +2,14 @@
 
 import { announce } from "./page.js";
 
-const table = document.querySelector("[data-matrix]");
+let table = null;
 const drawer = document.querySelector("[data-drawer]");
 const body = document.querySelector("[data-drawer-body]");
 const pageLink = document.querySelector("[data-drawer-page]");
 const runPath = location.pathname + location.search;
 const runTitle = document.title;
 
-const grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => cell.querySelector("[data-cell]"))) : [];
+let grid = [];
 let opened = null;
 let asked = 0;
 
@@ -57,12 +57,22 @@ function targetOf(key, cell) {
   }
 }
 
-function setUpKeys() {
+/** Take in the table as it is now: of a run under way it comes late and grows. */
+function readTable() {
+  table = document.querySelector("[data-matrix]");
+  grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => cell.querySelector("[data-cell]"))) : [];
+  if (!table) return;
   table.setAttribute("role", "grid");
   const cells = grid.flat().filter(Boolean);
-  cells.forEach((cell, number) => { cell.tabIndex = number ? -1 : 0; });
-  table.addEventListener("keydown", (event) => {
-    const cell = event.target.closest("[data-cell]");
+  const entered = cells.find((cell) => cell.tabIndex === 0 && cell.hasAttribute("tabindex")) ?? cells[0];
+  for (const cell of cells) cell.tabIndex = cell === entered ? 0 : -1;
+  const keys = document.querySelector("[data-keys]");
+  if (keys) keys.hidden = false;
+}
+
+function setUpKeys() {
+  document.addEventListener("keydown", (event) => {
+    const cell = event.target.closest("[data-matrix] [data-cell]");
     if (!cell || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     if (event.key === " ") {
       event.preventDefault();
@@ -74,8 +84,6 @@ function setUpKeys() {
     event.preventDefault();
     moveFocus(target);
   });
-  const keys = document.querySelector("[data-keys]");
-  if (keys) keys.hidden = false;
 }
 
 async function load(href) {
@@ -127,8 +135,8 @@ function step(down) {
 }
 
 function setUpDrawer() {
-  table.addEventListener("click", (event) => {
-    const cell = event.target.closest("[data-cell]");
+  document.addEventListener("click", (event) => {
+    const cell = event.target.closest("[data-matrix] [data-cell]");
     if (!cell || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
     open(cell.href, cell);
@@ -182,7 +190,7 @@ function setUpFilters() {
 }
 
 setUpFilters();
-if (table) {
-  setUpKeys();
-  setUpDrawer();
-}
+readTable();
+setUpKeys();
+setUpDrawer();
+document.addEventListener("geval:results", readTable);

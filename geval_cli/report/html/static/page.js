@@ -41,7 +41,7 @@ const button = document.querySelector("[data-theme-toggle]");
 if (button) setUpThemeButton(button);
 
 /** Times in the reader's own zone; without this they stand there in UTC. */
-function localTimes() {
+export function localTimes() {
   const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   for (const element of document.querySelectorAll("time[data-when]")) {
     const when = new Date(element.dateTime);

@@ -1,0 +1,315 @@
+"""Run shards in other processes: on this machine, kept by loky.
+
+Starting processes, noticing that one died and starting another is loky's work. Each worker is a pool of one process: a
+pool of several would end all of them when one is killed. What a worker has found out comes over a connection of its own
+while it works, since a pool gives results back only at the end of a task.
+"""
+
+import asyncio
+import contextlib
+import os
+import platform
+import secrets
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Protocol
+
+from geval_cli.engine.runner import StopReason
+from geval_cli.errors import ConfigError, GevalError, UsageError
+from geval_cli.runs.event_loop import loop_factory
+from geval_cli.runs.shard_worker import ShardRunner, WorkerSetup, open_runner
+from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
+from geval_cli.version import install_hint
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+Hear = Callable[[Lot], Awaitable[None]]
+"""Takes what a worker tells."""
+
+_MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
+_LAST_WORDS_S = 5.0
+_HURRY = b"hurry"
+
+
+class WorkerLostError(Exception):
+    """A worker ended before its shard did."""
+
+
+class ShardExecutor(Protocol):
+    """Does shards somewhere else."""
+
+    def host(self, worker: int) -> str:
+        """Return the machine of a worker, by its number."""
+
+    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have a worker do a shard; `hear` takes what it tells meanwhile. Returns how it ended.
+
+        Raises:
+            WorkerLostError: the worker ended before.
+            RuntimeError: something went wrong that is no loss: a bug, or a cache that cannot be read.
+        """
+
+    def stop(self, reason: StopReason) -> None:
+        """Have all workers start no further job."""
+
+    def hurry(self) -> None:
+        """Have all workers grant no grace to what is under way."""
+
+    async def aclose(self) -> None:
+        """End all workers. Safe to call twice."""
+
+
+def check_loky() -> None:
+    """Check that processes can be kept here.
+
+    Raises:
+        UsageError: what keeps them is not installed.
+    """
+    try:
+        import loky  # noqa: F401, PLC0415 - few runs have workers
+    except ImportError as error:
+        raise UsageError(
+            "--workers needs loky, which is not installed", hint=install_hint("workers")
+        ) from error
+
+
+class LocalWorkers:
+    """Workers on this machine, each in a process of its own. Belongs to one event loop."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
+
+        self._setup = setup
+        self._loop = asyncio.get_running_loop()
+        self._key = secrets.token_bytes(32)
+        self._listener = Listener(authkey=self._key, backlog=64)
+        self._workers: dict[int, _LocalWorker] = {}
+        self._is_closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def host(self, worker: int) -> str:
+        """Return the name of this machine."""
+        return platform.node()
+
+    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have a worker do a shard; as `ShardExecutor.run`."""
+        known = self._workers.get(worker)
+        if known is None or known.is_gone:
+            known = self._workers[worker] = _LocalWorker(
+                self._listener.address, self._key, worker, self._setup
+            )
+        try:
+            return await known.run(order, hear)
+        except WorkerLostError:
+            known.kill()
+            raise
+
+    def stop(self, reason: StopReason) -> None:
+        """Have all workers start no further job."""
+        for worker in self._workers.values():
+            worker.tell(reason.value.encode())
+
+    def hurry(self) -> None:
+        """Have all workers grant no grace to what is under way."""
+        for worker in self._workers.values():
+            worker.tell(_HURRY)
+
+    async def aclose(self) -> None:
+        """End all workers. Safe to call twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            for worker in self._workers.values():
+                worker.kill()
+            from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
+            with contextlib.suppress(OSError):  # wakes the thread that accepts
+                Client(self._listener.address, authkey=self._key).close()
+            self._listener.close()
+
+    def _accept(self) -> None:
+        from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
+
+        while not self._is_closed:
+            try:
+                connection = self._listener.accept()
+                worker = int(connection.recv_bytes())
+            except (OSError, EOFError, ValueError, AuthenticationError):
+                continue  # the last call of `aclose`, or somebody who is no worker
+            self._loop.call_soon_threadsafe(self._connected, worker, connection)
+
+    def _connected(self, worker: int, connection: "Connection[Any, Any]") -> None:
+        if worker in self._workers:
+            self._workers[worker].connect(connection, self._loop)
+
+
+class _LocalWorker:
+    """One process: its pool, and the connection over which it tells what happens."""
+
+    def __init__(self, address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
+        from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have workers
+
+        self._pool = ProcessPoolExecutor(
+            max_workers=1,
+            timeout=None,
+            initializer=start_local_worker,
+            initargs=(address, key, number, setup),
+        )
+        self._connection: Connection[Any, Any] | None = None
+        self._lots: asyncio.Queue[Lot | None] = asyncio.Queue(_MESSAGES_WAITING)
+        self._told: list[bytes] = []
+        self.is_gone = False
+
+    def connect(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
+        """Take the connection of the process, and say what it was to be told before."""
+        self._connection = connection
+        threading.Thread(target=self._listen, args=(connection, loop), daemon=True).start()
+        for message in self._told:
+            self.tell(message)
+
+    def tell(self, message: bytes) -> None:
+        """Tell the process to stop, or to hurry."""
+        if self._connection is None:
+            self._told.append(message)
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            self._connection.send_bytes(message)
+
+    async def run(self, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have the process do a shard."""
+        with _without_ctrl_c():
+            task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        while (lot := await self._next_lot(task)) is not None:
+            await hear(lot)
+            if lot.end is not None:
+                return lot.end
+        raise WorkerLostError
+
+    async def _next_lot(self, task: "asyncio.Future[None]") -> Lot | None:
+        """Return what the process tells next; None when it is gone."""
+        told = asyncio.ensure_future(self._lots.get())
+        try:
+            ends: set[asyncio.Future[Any]] = {told, task}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            failure = task.exception() if task.done() else None
+            if failure is not None and not isinstance(failure, BrokenExecutor):
+                raise failure
+            if failure is not None and not told.done():
+                # It broke: what it said before is still on its way.
+                await asyncio.wait({told}, timeout=_LAST_WORDS_S if self._connection else 0.0)
+                return told.result() if told.done() else None
+            return await told
+        finally:
+            told.cancel()
+
+    def kill(self) -> None:
+        """End the process."""
+        self.is_gone = True
+        self._pool.shutdown(wait=False, kill_workers=True)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
+        """Pass on what the process tells, until it is gone. In a thread of its own."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._put(lot_from_json(connection.recv_bytes()), loop)
+        self._put(None, loop)
+
+    def _put(self, lot: Lot | None, loop: asyncio.AbstractEventLoop) -> None:
+        putting = self._lots.put(lot)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        except RuntimeError:  # the loop is closed: nobody wants to know
+            putting.close()
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Keep Ctrl-C from processes that are started in the block: the one that shows the run tells them to stop."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Process:
+    """The state that a worker process keeps from one shard to the next. There is one in a process."""
+
+    current: "_Process | None" = None
+
+    def __init__(self, connection: "Connection[Any, Any]", setup: WorkerSetup) -> None:
+        self._connection = connection
+        self._setup = setup
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
+        self._stack = AsyncExitStack()
+        self._runner: ShardRunner | None = None
+        self._told: list[bytes] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def do(self, order: ShardOrder) -> None:
+        """Do a shard."""
+        self._loop.run_until_complete(self._do(order))
+
+    async def _do(self, order: ShardOrder) -> None:
+        """Do a shard; what it was told while the suite was being opened holds, too."""
+        if self._runner is None:
+            opening = open_runner(self._setup, order.permit, self._send)
+            try:
+                self._runner = await self._stack.enter_async_context(opening)
+            except ConfigError as error:
+                mistakes = tuple(str(problem) for problem in error.problems)
+                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes))))
+                return
+            for message in self._told:
+                self._obey(message)
+        await self._runner.run(order)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError:
+            os._exit(1)
+
+    def _listen(self) -> None:
+        """Wait for the word to stop; without the coordinator there is nothing to do. In a thread of its own."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._loop.call_soon_threadsafe(self._obey, self._connection.recv_bytes())
+        os._exit(1)
+
+    def _obey(self, message: bytes) -> None:
+        if self._runner is None:
+            self._told.append(message)
+        elif message == _HURRY:
+            self._runner.hurry()
+        else:
+            self._runner.stop(StopReason(message.decode()))
+
+
+def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
+    """Begin a worker process: connect to the coordinator."""
+    from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
+    connection = Client(address, authkey=key)
+    connection.send_bytes(str(number).encode())
+    _Process.current = _Process(connection, setup)
+
+
+def do_shard(order: ShardOrder) -> None:
+    """Do a shard in this process."""
+    if _Process.current is None:
+        raise RuntimeError("no worker was started in this process")
+    try:
+        _Process.current.do(order)
+    except GevalError as error:
+        raise RuntimeError(
+            error.message
+        ) from error  # others of ours do not survive the way to another process

@@ -1,0 +1,250 @@
+"""Shards of a run: ranges of tests that workers do side by side, what each may spend, and the words between them.
+
+Everything here is plain data and arithmetic; `runs/workers` sends it, `runs/shard_worker` does the work.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from geval_cli.engine.plan import Job
+from geval_cli.events import CaseStarted, ModelCalled, RequestEnded
+from geval_cli.gateway.budget import Budget
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.records import CaseResult
+
+SHARD_TESTS = 500
+"""Tests of a shard at most."""
+
+LOT_RESULTS = 50
+"""Results that are sent together at most."""
+
+MOST_LOSSES = 3
+"""How often a shard is done again whose worker was lost; then its cases are errors."""
+
+_SHARDS_PER_WORKER = 4  # at least, so that one slow shard at the end does not leave the others idle
+_PERMIT_SHARE = 0.02
+_FEWEST_REQUESTS = 10  # of a permit near the end: fewer would be more shards than work
+
+
+class DoneCases:
+    """The cases of a run that have a result that stays: a byte each, since there may be very many.
+
+    `first_test` is the number of the first test that it knows; cases of tests before it count as done.
+    """
+
+    def __init__(self, *, repeats: int, columns: int, first_test: int = 0, marks: bytes = b"") -> None:
+        self._marks = bytearray(marks)
+        self._repeats = repeats
+        self._columns = columns
+        self._offset = first_test * repeats * columns
+
+    def __len__(self) -> int:
+        return self._marks.count(1)
+
+    def add(self, result: CaseResult) -> bool:
+        """Count the case of `result` as done; False when its column or repeat is none of the run's."""
+        if result.column >= self._columns or result.repeat_index >= self._repeats:
+            return False
+        place = self._place(result.test_index, result.repeat_index, result.column)
+        if place >= len(self._marks):
+            self._marks.extend(bytes(place + 1 - len(self._marks)))
+        self._marks[place] = 1
+        return True
+
+    def has(self, result: CaseResult) -> bool:
+        """Return whether the case of `result` is done."""
+        return self._is_done(self._place(result.test_index, result.repeat_index, result.column))
+
+    def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Yield those of `jobs` that are not done."""
+        for job in jobs:
+            if not self._is_done(self._place(job.test.index, job.repeat_index, job.column)):
+                yield job
+
+    def marks_of(self, first_test: int, last_test: int) -> bytes:
+        """Return the marks of tests from `first_test` up to, but without, `last_test`, a byte for each case."""
+        each = self._repeats * self._columns
+        return bytes(self._marks[first_test * each - self._offset : last_test * each - self._offset])
+
+    def _is_done(self, place: int) -> bool:
+        return place < 0 or (place < len(self._marks) and self._marks[place] == 1)
+
+    def _place(self, test_index: int, repeat_index: int, column: int) -> int:
+        return (test_index * self._repeats + repeat_index) * self._columns + column - self._offset
+
+
+class Shard(Struct):
+    """The tests from number `start` up to, but without, `stop`. `losses` counts the workers lost while they did it."""
+
+    start: int
+    stop: int
+    losses: int = 0
+
+
+def shard_size(tests: int, workers: int) -> int:
+    """Return how many tests a shard has: so many that every worker gets several, and no more than `SHARD_TESTS`."""
+    return max(1, min(SHARD_TESTS, math.ceil(tests / (workers * _SHARDS_PER_WORKER))))
+
+
+def cut(indexes: Iterable[int], size: int) -> list[Shard]:
+    """Return shards of `size` tests each, by the rising numbers of all tests."""
+    shards: list[Shard] = []
+    for position, index in enumerate(indexes):
+        if position % size == 0:
+            shards.append(Shard(index, index))
+        shards[-1].stop = index + 1
+    return shards
+
+
+class Permit(Struct, frozen=True):
+    """The most that a worker may spend on a shard; None for no bound."""
+
+    max_cost_usd: float | None = None
+    max_requests: int | None = None
+
+
+class Permits:
+    """Hands out parts of a run's budget, so that workers together never exceed it.
+
+    A part is at most 2 % of what nobody holds, but enough to be worth a shard; near the end one worker holds the rest
+    while the others wait. So they do where money is bounded and no answer has told what one costs.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._held: deque[Permit] = deque()
+
+    def take(self) -> Permit | None:
+        """Return a permit; None when what is left is held by others, who will give back what they do not use.
+
+        Raises:
+            BudgetError: nothing is left, and nobody holds anything.
+        """
+        if not self._held:
+            self._budget.check()
+        requests, cost_usd = self._requests(), self._cost_usd()
+        if requests == 0 or cost_usd == 0.0:
+            return None
+        if cost_usd is not None and not self._budget.requests:
+            requests = min(_FEWEST_REQUESTS, requests or _FEWEST_REQUESTS)
+        permit = Permit(cost_usd, requests)
+        self._held.append(permit)
+        return permit
+
+    def give_back(self, permit: Permit, *, requests: int, cost_usd: float) -> None:
+        """Count what was spent of a permit, and return the rest of it."""
+        self._held.remove(permit)
+        self._budget.requests += requests
+        self._budget.pay(cost_usd)
+
+    def lose(self, permit: Permit) -> None:
+        """Count all of a permit as spent: nobody knows how much of it was."""
+        self.give_back(permit, requests=permit.max_requests or 0, cost_usd=permit.max_cost_usd or 0.0)
+
+    def _requests(self) -> int | None:
+        most = self._budget.max_requests
+        if most is None:
+            return None
+        held = sum(permit.max_requests or 0 for permit in self._held)
+        free = max(0, most - self._budget.requests - held)
+        return min(free, max(_FEWEST_REQUESTS, int(free * _PERMIT_SHARE)))
+
+    def _cost_usd(self) -> float | None:
+        most = self._budget.max_cost_usd
+        if most is None:
+            return None
+        free_usd = most - self._budget.cost_usd - sum(permit.max_cost_usd or 0.0 for permit in self._held)
+        part_usd = free_usd * _PERMIT_SHARE
+        if not self._held and not self._budget.requests:
+            return part_usd
+        if self._budget.requests and part_usd > 0.0 and part_usd >= _FEWEST_REQUESTS * self._usual_usd():
+            return part_usd
+        return 0.0 if self._held else free_usd
+
+    def _usual_usd(self) -> float:
+        """Return the mean cost of a request so far."""
+        return self._budget.cost_usd / self._budget.requests
+
+
+class ShardOrder(Struct, frozen=True):
+    """A piece of work for a worker.
+
+    Attributes:
+        start, stop: the numbers of its tests, `stop` not among them.
+        done: the marks of the cases that are done already, as `DoneCases` has them.
+        permit: what it may spend.
+        pace: the share of the usual number of requests at once that servers take now, above 0 up to 1.
+        is_repeated: whether a worker that is lost has begun it.
+    """
+
+    start: int
+    stop: int
+    done: bytes
+    permit: Permit
+    pace: float = 1.0
+    is_repeated: bool = False
+
+
+class ShardEnd(Struct, frozen=True):
+    """How a worker ended a shard.
+
+    Attributes:
+        requests, cost_usd: what it spent of its permit.
+        is_out_of_permit: whether it stopped because the permit was used up.
+        is_overloaded: whether a server said that it is asked too often.
+        unpriced: the provider that gave an answer whose cost is unknown, where there is a bound on money.
+        mistakes: why the tests can no longer be read; empty when they can.
+    """
+
+    requests: int = 0
+    cost_usd: float = 0.0
+    is_out_of_permit: bool = False
+    is_overloaded: bool = False
+    unpriced: str | None = None
+    mistakes: tuple[str, ...] = ()
+
+
+class Lot(Struct):
+    """Everything that happened in a worker since its last lot. The last one of a shard has an `end`."""
+
+    results: list[CaseResult] = field(default_factory=list)
+    calls: list[ModelCalled] = field(default_factory=list)
+    requests: list[RequestEnded] = field(default_factory=list)
+    begun: list[CaseStarted] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    end: ShardEnd | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to tell."""
+        return not (
+            self.results or self.calls or self.requests or self.begun or self.notices or self.end is not None
+        )
+
+
+def lot_to_json(lot: Lot) -> bytes:
+    """Return a lot as a message."""
+    return encode_json(lot)
+
+
+def lot_from_json(message: bytes) -> Lot:
+    """Return the lot of a message.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _LOT.decode(message)
+    except (
+        msgspec.DecodeError
+    ):  # what msgspec does not read, as halves of surrogate pairs in what a model wrote
+        plain: Any = decode_json(message)
+        return msgspec.convert(plain, Lot)
+
+
+_LOT = msgspec.json.Decoder(Lot)

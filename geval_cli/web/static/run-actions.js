@@ -1,0 +1,110 @@
+// What can be done with a run: resume, retry its errors, run it again, name and tag it, delete it.
+
+import { announce } from "./page.js";
+import { sentence, send } from "./editor-server.js";
+
+const dialogs = new Map([...document.querySelectorAll("[data-dialog]")].map((dialog) => [dialog.dataset.dialog, dialog]));
+let isSending = false;
+const refused = document.querySelector("[data-refused]");
+const bar = () => document.querySelector("[data-run-actions]");
+const address = (rest = "") => `/api/runs/${encodeURIComponent(bar().dataset.runActions)}${rest}`;
+const pageOf = (id) => `/runs/${encodeURIComponent(id)}`;
+
+/** Show the buttons, which do nothing without this script; also those that came with a renewed part of the page. */
+export function showActions() {
+  for (const button of document.querySelectorAll("[data-act], [data-stop]")) button.hidden = false;
+}
+
+function refuse(place, body) {
+  place.textContent = sentence(body);
+  place.hidden = false;
+  place.scrollIntoView({ block: "nearest" });
+}
+
+/** Send a request, unless one is under way: a second click means the same, and a disabled button loses the focus. */
+async function sendOnce(...request) {
+  if (isSending) return null;
+  isSending = true;
+  refused.hidden = true;
+  const answer = await send(...request);
+  isSending = false;
+  return answer;
+}
+
+/** Begin a run and go to its page, else say why not. */
+async function begin(path, value) {
+  const answer = await sendOnce(path, value);
+  if (!answer) return;
+  if (answer.ok) {
+    announce("The run has begun.");
+    location.assign(pageOf(answer.body.id));
+  } else if (answer.body.running) askAboutSecond(answer.body.running);
+  else refuse(refused, answer.body);
+}
+
+function askAboutSecond(id) {
+  const dialog = dialogs.get("running");
+  dialog.querySelector("[data-open-running]").href = pageOf(id);
+  open(dialog);
+}
+
+function open(dialog) {
+  dialog.querySelector("[data-refusal]").hidden = true;
+  dialog.showModal();
+}
+
+function tagsOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((line) => {
+    const place = line.indexOf("=");
+    return place < 0 ? [line, ""] : [line.slice(0, place).trim(), line.slice(place + 1).trim()];
+  }));
+}
+
+const acts = {
+  resume: () => begin(address("/resume"), {}),
+  retry: () => begin(address("/resume"), { retry_errors: true }),
+  again: () => begin(address("/again"), { unless_running: true }),
+  rename: () => open(dialogs.get("rename")),
+  remove: () => open(dialogs.get("remove")),
+};
+
+const forms = {
+  async rename(form) {
+    const value = { title: form.elements.title.value, tags: tagsOf(form.elements.tags.value) };
+    const answer = await sendOnce(address(), value, "PATCH");
+    if (answer?.ok) location.reload();
+    return answer;
+  },
+  async remove(form) {
+    const answer = await sendOnce(address(), { keep_answers: form.elements.keep_answers.checked }, "DELETE");
+    if (answer?.ok) location.assign("/");
+    return answer;
+  },
+  async running() {
+    const answer = await sendOnce(address("/again"), {});
+    if (answer?.ok) location.assign(pageOf(answer.body.id));
+    return answer;
+  },
+};
+
+async function stop() {
+  const answer = await sendOnce(address("/stop"), {});
+  if (answer && !answer.ok) refuse(refused, answer.body);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-act], [data-stop], [data-cancel]");
+  if (!button) return;
+  if (button.dataset.act) acts[button.dataset.act]();
+  else if ("stop" in button.dataset) stop();
+  else button.closest("dialog").close();
+});
+for (const form of document.querySelectorAll("[data-form]")) {
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const answer = await forms[form.dataset.form](form);
+    if (answer && !answer.ok) refuse(form.querySelector("[data-refusal]"), answer.body);
+  });
+}
+showActions();

@@ -1,0 +1,121 @@
+"""Shards and permits: every test is in one shard, and workers together never hold more than the budget."""
+
+import itertools
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.sample_run import make_case
+
+from geval_cli.errors import BudgetError
+from geval_cli.events import ModelCalled
+from geval_cli.gateway.budget import Budget
+from geval_cli.records import CaseResult, Role, Usage
+from geval_cli.runs.shards import (
+    SHARD_TESTS,
+    DoneCases,
+    Lot,
+    Permit,
+    Permits,
+    ShardEnd,
+    cut,
+    lot_from_json,
+    lot_to_json,
+    shard_size,
+)
+
+
+def case(test: int, repeat: int, column: int) -> CaseResult:
+    return replace(make_case(test), repeat_index=repeat, column=column)
+
+
+@given(st.sets(st.integers(0, 3000), max_size=300), st.integers(1, 60))
+def test_every_test_is_in_one_shard(indexes: set[int], size: int) -> None:
+    shards = cut(sorted(indexes), size)
+    for shard in shards:
+        assert 1 <= sum(shard.start <= index < shard.stop for index in indexes) <= size
+    assert all(first.stop <= second.start for first, second in itertools.pairwise(shards))
+    assert all(any(shard.start <= index < shard.stop for shard in shards) for index in indexes)
+
+
+@pytest.mark.parametrize(
+    ("tests", "workers", "size"),
+    [(1, 8, 1), (7, 2, 1), (60, 5, 3), (4000, 2, 500), (1_000_000, 64, SHARD_TESTS)],
+)
+def test_every_worker_has_several_shards(tests: int, workers: int, size: int) -> None:
+    assert shard_size(tests, workers) == size
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.sets(st.integers(0, 11)), st.integers(0, 11))
+def test_the_marks_of_a_shard_say_what_is_done(
+    repeats: int, columns: int, tests: set[int], start: int
+) -> None:
+    whole = DoneCases(repeats=repeats, columns=columns)
+    for test in tests:
+        assert whole.add(case(test, repeats - 1, 0))
+    part = DoneCases(
+        repeats=repeats, columns=columns, first_test=start, marks=whole.marks_of(start, start + 4)
+    )
+    for test in range(start, start + 4):
+        assert part.has(case(test, repeats - 1, 0)) == (test in tests)
+        assert part.has(case(test, 0, columns - 1)) == (test in tests and repeats == 1 and columns == 1)
+    assert len(part) == len(tests & set(range(start, start + 4)))
+
+
+@given(
+    st.integers(1, 5000),
+    st.floats(0.01, 1000),
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=200),
+)
+def test_permits_never_add_up_to_more_than_the_budget(
+    requests: int, cost_usd: float, steps: list[tuple[bool, float]]
+) -> None:
+    budget = Budget(cost_usd, requests)
+    permits, held = Permits(budget), deque[Permit]()
+    for takes, used in steps:
+        if takes or not held:
+            try:
+                permit = permits.take()
+            except BudgetError:
+                assert not held
+                break
+            if permit is None:
+                assert held  # somebody will give back
+            else:
+                held.append(permit)
+        else:
+            permit = held.popleft()
+            most, most_usd = permit.max_requests or 0, permit.max_cost_usd or 0.0
+            permits.give_back(permit, requests=int(most * used), cost_usd=most_usd * used)
+        assert sum(item.max_requests or 0 for item in held) + budget.requests <= requests
+        spent_usd = sum(item.max_cost_usd or 0.0 for item in held) + budget.cost_usd
+        assert spent_usd <= cost_usd * (1 + 1e-9)
+
+
+def test_until_a_price_is_known_one_worker_alone_finds_it_out() -> None:
+    permits = Permits(Budget(10.0, None))
+    first = permits.take()
+    assert first == Permit(0.2, 10)
+    assert permits.take() is None
+    permits.give_back(first, requests=10, cost_usd=0.01)
+    assert permits.take() == Permit(pytest.approx(9.99 * 0.02), None)
+    assert permits.take() == Permit(pytest.approx(9.99 * 0.98 * 0.02), None)
+
+
+def test_a_lost_permit_counts_as_spent() -> None:
+    budget = Budget(None, 1000)
+    permits = Permits(budget)
+    permit = permits.take()
+    assert permit == Permit(None, 20)
+    permits.lose(permit)
+    assert budget.requests == 20
+
+
+def test_what_workers_tell_survives_the_way() -> None:
+    odd = replace(make_case(3), output="half of a pair: \ud83d", vars={"big": 10**30, "text": "é\u2028"})
+    called = ModelCalled(Role.JUDGE, "openai:m", Usage(requests=1, cost_usd=None))
+    for result in (make_case(3), odd):
+        lot = Lot(results=[result], calls=[called], notices=["slow"], end=ShardEnd(requests=3))
+        assert lot_from_json(lot_to_json(lot)) == lot

@@ -1,0 +1,151 @@
+"""`geval run --workers`: the same results from several processes, whichever of them dies, within one budget."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from support.counting_server import CountingServer
+from support.geval_command import run_geval
+from support.kill_trial import KillableRun, comparable, disturbed
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+
+TESTS = 60
+REQUESTS = 2 * TESTS + 1
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one process makes of the suite."""
+    with CountingServer() as server:
+        return KillableRun(tmp_path_factory.mktemp("alone"), server, TESTS).finish()
+
+
+def results_of(document: Any) -> list[Any]:
+    return [comparable(item) for item in document["results"]]
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that do the shards of a run, by their numbers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"popen_loky" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any) -> None:
+    workers = 5
+    with CountingServer() as server:
+        document = KillableRun(tmp_path, server, TESTS, options=("--workers", str(workers))).finish()
+        names = [request.name for request in server.requests]
+    assert results_of(document) == results_of(alone)
+    assert len(names) == len(set(names)) == REQUESTS  # no question twice, the one for steps among them
+    assert document["summary"]["usage"] == alone["summary"]["usage"]
+    found = document["run"]["workers"]
+    assert [worker["name"] for worker in found] == [f"worker {number + 1}" for number in range(workers)]
+    assert sum(worker["cases"] for worker in found) == TESTS
+    assert sum(worker["requests"] for worker in found) == REQUESTS - 1  # the steps were asked for before
+    assert alone["run"]["workers"] == []
+
+
+def test_a_killed_coordinator_loses_nothing_and_takes_its_workers_along(tmp_path: Path, alone: Any) -> None:
+    with CountingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        trial = disturbed(run, kills=2, chance=random.Random(8), requests=(20, 30))
+    assert trial.results == results_of(alone)
+    assert len(trial.run_ids) == 1
+    assert sum(kill.paid_twice for kill in trial.kills) == 0
+    assert trial.requests <= REQUESTS + sum(kill.in_flight for kill in trial.kills)
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
+    with CountingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        process = run.start()
+        for count in (20, 70):
+            assert server.wait_for_requests(count, timeout_s=60)
+            os.kill(random.Random(count).choice(workers_of(process.pid)), signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+        asked = len(server.requests)
+    assert process.returncode in {0, 1}, errors.decode()
+    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    assert results_of(document) == results_of(alone)
+    lost = sum(worker["lost"] for worker in document["run"]["workers"])
+    assert lost == 2
+    assert asked <= REQUESTS + lost * 2 * 4  # four requests at once for each worker, and their answers
+    assert any("was lost" in warning for warning in document["run"]["warnings"])
+
+
+def test_together_they_keep_to_one_budget(tmp_path: Path) -> None:
+    with CountingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "8", "--max-requests", "50"))
+        document = run.finish()
+        assert len(server.requests) == 50
+    assert document["run"]["status"] == "aborted"
+    assert "the budget of 50 requests is used up" in document["run"]["warnings"][0]
+
+
+class DeadlyServer(CountingServer):
+    """Kills the workers of `pid` whenever a question about topic 3 comes."""
+
+    pid = 0
+
+    async def _answer(self, asked: web.Request) -> web.Response:
+        if "topic 3." in await asked.text():
+            for worker in workers_of(self.pid):
+                os.kill(worker, signal.SIGKILL)
+        return await super()._answer(asked)
+
+
+def test_a_case_that_ends_its_process_again_and_again_is_an_error(tmp_path: Path) -> None:
+    with DeadlyServer() as server:
+        run = KillableRun(tmp_path, server, 8, options=("--workers", "1"))
+        process = run.start()
+        server.pid = process.pid
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors.decode()  # some verdicts of this judge are bad ones
+    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    assert document["summary"]["total"] == 8
+    broken = [case for case in document["results"] if case["status"] == "error"]
+    assert (
+        3 in {case["test_index"] for case in broken} <= {2, 3}
+    )  # what was in its shard may suffer, no other does
+    assert {case["error"]["type"] for case in broken} == {"WorkerLostError"}
+    assert document["run"]["workers"][0]["lost"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--workers", "0"), "--workers takes a number up to 64, or auto, not `0`"),
+        (("--workers", "many"), "--workers takes a number up to 64, or auto, not `many`"),
+        (("--workers", "2"), "--workers cannot do tests of which one depends on the one before it"),
+        (("--workers", "2", "--plan"), "--workers cannot do tests of which one depends on the one before it"),
+        (("--workers", "2", "--untrusted"), "--workers"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    test = {"vars": {"x": "a"}, "options": {"storeOutputAs": "before"}}
+    suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [test, {"vars": {"x": "{{ before }}"}}]}
+    (tmp_path / "promptfooconfig.json").write_text(json.dumps(suite), encoding="utf-8")
+    finished = run_geval("run", "promptfooconfig.json", *words, cwd=tmp_path)
+    assert finished.code == 2
+    assert said in finished.stderr
+
+
+def test_a_plan_says_how_the_work_is_shared(tmp_path: Path) -> None:
+    suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [{"vars": {"x": n}} for n in range(30)]}
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    finished = run_geval("run", "c.json", "--plan", "--workers", "3", "-o", "plan.json", cwd=tmp_path)
+    assert "workers 3 processes with 6 requests at once each, 10 shards of at most 3 tests" in finished.stdout
+    plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert plan["workers"] == {"workers": 3, "shards": 10, "shard_tests": 3, "requests_at_once": 6}
