@@ -5,7 +5,7 @@ expressions stay expressions, so that no value of this machine gets into the fil
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -95,16 +95,18 @@ def read_portable_suite(
     if problems:
         raise ConfigError(sort_problems(problems))
     content = written_out(_content(document.value, opened, tests))
-    kept = [*files.kept, *_calibration_warning(content, document.place)]
+    kept = [*files.kept, *_files_that_stay(content, document.place)]
     return PortableSuite(content, tuple(sort_problems([*kept, *_secrets(content, document.place)])))
 
 
-def _calibration_warning(content: Mapping[str, JsonValue], place: SourcePath) -> list[Problem]:
-    if "calibration" not in content:
-        return []
-    message = f"`{content['calibration']}` stays a file of its own, which must go along with the suite"
-    hint = "thresholds out of it are numbers now"
-    return [Problem(message, place.value("calibration"), hint, severity=Severity.WARNING)]
+def _files_that_stay(content: Mapping[str, JsonValue], place: SourcePath) -> Iterator[Problem]:
+    for key, hint in _STAYING.items():
+        if key in content:
+            message = f"`{content[key]}` stays a file of its own, which must go along with the suite"
+            yield Problem(message, place.value(key), hint, severity=Severity.WARNING)
+
+
+_STAYING = {"calibration": "thresholds out of it are numbers now", "labels": "gates on true figures need it"}
 
 
 def _content(

@@ -381,7 +381,7 @@ def _sentence(metric: str, verdicts: Verdicts, n: int) -> str:
     said = f"On {metric} this judge lets {counts.false_pass:,} of {counts.bad:,} bad outputs pass"
     if counts.good:
         said += f" and fails {counts.false_fail:,} of {counts.good:,} good ones"
-    is_better = (verdicts.better_mcc or 0.0) > (verdicts.mcc or 0.0) + _ROUNDING
+    is_better = (verdicts.better_mcc or 0.0) > max(0.0, verdicts.mcc or 0.0) + _ROUNDING
     if better is None or verdicts.better_threshold is None or not is_better:
         return f"{said}; no other threshold tells them apart better."
     new = f"a threshold of {verdicts.better_threshold:.2f} would let {better.false_pass:,} pass"

@@ -17,6 +17,7 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.labels.file import LabelFile
 from geval_cli.labels.matching import Match, inexact_note
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
@@ -127,7 +128,9 @@ def _problems(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> 
     good = sum(_is_good(pair, options) for pair in scored)
     if len(scored) < MIN_LABELS:
         hint = f"label at least {MIN_LABELS}; {ADVISED} good and {ADVISED} bad ones are advised"
-        yield Problem(f"`{metric}` has {len(scored)} labels with a score, too few to calibrate", place, hint)
+        yield Problem(
+            f"`{metric}` has {plural(len(scored), 'label')} with a score, too few to calibrate", place, hint
+        )
     elif good in (0, len(scored)):
         which, other = ("good", "bad") if good else ("bad", "good")
         hint = f"label {other} outputs too, or set what is good with --good"
@@ -309,7 +312,7 @@ def _points(labelled: Labelled) -> Iterator[tuple[float, float, int]]:
 def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: bool) -> Iterator[str]:
     bad = found.n - found.good
     if errored:
-        yield f"the judge broke on {errored:,} labelled outputs, left out"
+        yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
     if found.key is None:
         why = "this run was made by an older geval" if has_run else "the scores are of no run"
         yield f"{why}: nothing says what the judge rated by, so no run will use this; name a new run with --run"
@@ -321,9 +324,16 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         )
     if (labelled.scores == labelled.scores[0]).all():
         yield "all scores are equal: no threshold tells good from bad, and the present one stays"
+    elif not _tells_apart(found, labelled):
+        yield "at no threshold do its verdicts agree with people's better than by luck: do not let this judge decide"
     if isinstance(found.curve, Logistic):
         yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
     yield from _band_notes(found, bad)
+
+
+def _tells_apart(found: Calibration, labelled: Labelled) -> bool:
+    verdicts = confusion(labelled.scores >= found.threshold - _DUST, labelled.good)
+    return (verdicts.mcc or 0.0) > 0
 
 
 def _band_notes(found: Calibration, bad: int) -> Iterator[str]:

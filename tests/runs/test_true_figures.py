@@ -16,6 +16,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
+from geval_cli.suite.export import read_portable_suite
 from geval_cli.trust.estimation import estimate
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
@@ -168,6 +169,14 @@ def test_a_stranger_may_not_name_a_file_elsewhere(shop: Path) -> None:
     finished = run_geval(*words, cwd=shop, env=clean_environment(COLUMNS="80"))
     assert finished.code == 2
     assert "lies outside the folder of the config" in " ".join(finished.stderr.split())
+
+
+def test_a_portable_suite_says_that_its_labels_stay_a_file(shop: Path) -> None:
+    found = read_portable_suite(shop / "gated.yaml", env={})
+    assert found.content["labels"] == "answer-labels.jsonl"
+    assert [item.message for item in found.warnings] == [
+        "`answer-labels.jsonl` stays a file of its own, which must go along with the suite"
+    ]
 
 
 def test_the_example_holds(shop: Path) -> None:

@@ -100,6 +100,10 @@ class TestRecord:
             (rows(40), "under 100 labels"),
             (rows(20), "nothing is called clear or borderline: it takes 9 good and 9 bad labels, not 8"),
             (rows(40, score=0.5), "all scores are equal"),
+            (
+                [{**row, "score": 1 - row["score"]} for row in rows(40)],
+                "at no threshold do its verdicts agree",
+            ),
             ([*rows(40), *rows(2, score=None, id="x", doc=None)[:1]], "the judge broke on 1 labelled output"),
         ],
     )
