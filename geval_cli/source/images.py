@@ -126,6 +126,12 @@ def is_marker(value: JsonValue) -> bool:
     return isinstance(value, str) and _MARKER.fullmatch(value) is not None
 
 
+def named_and_hashed(marker: str) -> tuple[str, str]:
+    """Return the name and the SHA-256 of a marker."""
+    name, _, digest = marker.removeprefix("[image: ").removesuffix("]").rpartition(" sha256:")
+    return name, digest
+
+
 def markers_in(value: JsonValue) -> Iterator[str]:
     """Yield the markers in a text, or in the texts of a list or mapping, as often as they are there."""
     if isinstance(value, str):
