@@ -370,7 +370,7 @@ function caseParts(result) {
   const usage = Object.entries(result.usage).filter(([, amount]) => amount.requests);
   const facts = [
     ["where", column ? columnTitle(column) : ""],
-    ["time", `${Math.round(result.latency_ms)} ms${result.cached ? ", from the cache" : ""}`],
+    ["time", `${result.latency_ms === null ? "with a batch" : `${Math.round(result.latency_ms)} ms`}${result.cached ? ", from the cache" : ""}`],
     ["ended", result.finish_reason],
     ...usage.map(([role, amount]) => [role, usageText(amount)]),
     ...Object.entries(result.metadata ?? {}).map(([name, value]) => [name, asText(value)]),
