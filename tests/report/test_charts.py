@@ -3,11 +3,14 @@
 # ruff: noqa: RUF001 - names of columns are in several scripts
 
 import re
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, make_case, make_judged
@@ -394,6 +397,41 @@ def test_round_scales_hold_their_values(values: list[float]) -> None:
 def test_values_beyond_a_scale_lie_at_its_ends() -> None:
     scale = Scale(0.0, 2.0, 10.0, 110.0)
     assert [scale.at(value) for value in (-1.0, 0.0, 1.0, 2.0, 9.0)] == [10.0, 10.0, 60.0, 110.0, 110.0]
+
+
+FINITE = st.floats(-50, 50, allow_nan=False)
+SHARES = st.one_of(st.none(), st.floats(0, 1))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.text(max_size=90), SHARES), min_size=1, max_size=9),
+    st.lists(FINITE, max_size=30),
+    st.text(max_size=90),
+)
+def test_drawings_of_any_figures_are_sane(
+    named: list[tuple[str, float | None]], scores: list[float], metric: str
+) -> None:
+    columns = tuple(column(name, rate, cost_usd=number) for number, (name, rate) in enumerate(named))
+    for chart in run_charts(columns, figures_of(scores, metric, len(columns)), link):
+        check(chart)
+    pairs = [PairedScore(score, scores[-1], metric) for score in scores]
+    check(score_scatter("pairs-1", metric, pairs))
+    check(sorted_differences("differences-1", metric, pairs))
+
+
+def test_figures_take_no_more_room_for_more_results() -> None:
+    def room(tests: int) -> int:
+        cases = (make_case(test, score=test % 7 / 7, named_scores={"tone": 0.5}) for test in range(tests))
+        tracemalloc.start()
+        figures = RunFigures.of(cases)
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert figures.scores["tone"][0].n == tests
+        return used
+
+    room(10)
+    assert room(2_000) < room(200) + 20_000
 
 
 def test_a_whole_case_counts_under_its_score() -> None:
