@@ -123,6 +123,7 @@ def corners(item: ElementTree.Element) -> list[tuple[float, float]]:
         case "text":
             return [(number("x"), number("y"))]
         case "path":
+            assert re.fullmatch(r"M-?[\d.]+ -?[\d.]+(L-?[\d.]+ -?[\d.]+)*Z?", item.attrib["d"])
             points = re.findall(r"(-?[\d.]+) (-?[\d.]+)", item.attrib["d"])
             return [(float(x), float(y)) for x, y in points]
     return []
@@ -352,6 +353,16 @@ def point(
 def test_trends_are_sane(points: list[TrendPoint]) -> None:
     for is_share in (False, True):
         check(trend("trend-1", "tone", points, is_share=is_share))
+
+
+def test_long_lines_and_addresses_are_whole() -> None:
+    chart = trend("trend-1", "tone", [point(number / 100) for number in range(90)])
+    band, course = (item.attrib["d"] for item in parse(chart).iter(f"{SVG}path"))
+    assert (band.count("L"), course.count("L")) == (179, 89)
+    name = "é & <b>" * 100
+    histograms = score_histograms("scores-1", name, (column("a"),), figures_of([0.5], name), link)
+    [mark] = parse(histograms).iter(f"{SVG}a")
+    assert mark.attrib["href"] == f"?0&{name}&&0.5&0.55"
 
 
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
