@@ -43,7 +43,7 @@ NAME_WIDTH = 60
 ROW, LAST = 34.0, 40.0
 """Heights of the row of a column, and of the axis below the last one."""
 _HEAT_LEVELS = 10
-_DISC = 8.0
+_DOT, _NUMBER_HEIGHT = 5.0, 11
 
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -215,10 +215,14 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
         round_scale([item[2] for item in placed], LEFT, RIGHT),
         _rates_scale([item[1] for item in placed]),
     )
-    places = _apart([(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]])
+    places = [(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]]
+    numbers = _number_places(places)
     marks, legend = [], []
-    for row, (place, (index, column, value, _)) in enumerate(zip(places, placed, strict=False)):
+    for row, (place, number, (index, column, value, _)) in enumerate(
+        zip(places, numbers, placed, strict=False)
+    ):
         marks.append(_tradeoff_mark(index, column, place, high, say(value), links))
+        marks.append(text(*number, str(index + 1), anchor="middle", kind="is-strong"))
         legend.append(_legend_row(240 + 17 * row, index + 1, name_of(column)))
     axes = across(wide, 190, 22, price.axis, lambda value: say(value) if value else "0", 5)
     axes += upwards(high, LEFT, RIGHT, "pass rate; line: 95 % interval", percent)
@@ -226,14 +230,18 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
     return Chart(name, title, said, drawing(name, title, said, height, axes, *marks, *legend), figures)
 
 
-def _apart(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return places of which each is moved a little to the right as long as it lies on one before it."""
+def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return where the number of each dot stands: beside it, below the numbers that are there already.
+
+    Only numbers move; a dot stays where its figures put it, even on top of another one.
+    """
     found: list[tuple[float, float]] = []
     for x, y in places:
-        free = x
-        while any(math.dist((free, y), other) < 2 * _DISC for other in found) and free < RIGHT:
-            free += 2
-        found.append((free, y))
+        beside = x + _DOT + 7 if x < RIGHT - 2 * _NUMBER_HEIGHT else x - _DOT - 7
+        free = y + 4
+        while any(abs(beside - left) < 14 and abs(free - top) < _NUMBER_HEIGHT for left, top in found):
+            free += 1
+        found.append((beside, free))
     return found
 
 
@@ -254,9 +262,8 @@ def _tradeoff_mark(
     whisker = (
         "" if interval is None else line(x, high.at(interval[0]), x, high.at(interval[1]), "chart-whisker")
     )
-    number = text(x, y + 4, str(index + 1), anchor="middle", kind="is-on-dot")
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
-    return mark(f"{whisker}{dot(x, y, _DISC)}{number}", label, href=links(Choice(column=index)))
+    return mark(f"{whisker}{dot(x, y, _DOT)}", label, href=links(Choice(column=index)))
 
 
 def _legend_row(y: float, number: int, said: str) -> str:
