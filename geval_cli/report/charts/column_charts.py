@@ -43,7 +43,10 @@ NAME_WIDTH = 60
 ROW, LAST = 34.0, 40.0
 """Heights of the row of a column, and of the axis below the last one."""
 _HEAT_LEVELS = 10
-_DOT, _NUMBER_HEIGHT = 5.0, 11
+_DOT = 5.0
+_NUMBER = (15.0, 11.0)
+"""The width and the height of the number of a dot."""
+_FLOOR = 190.0
 
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -223,8 +226,8 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
     ):
         marks.append(_tradeoff_mark(index, column, place, high, say(value), links))
         marks.append(text(*number, str(index + 1), anchor="middle", kind="is-strong"))
-        legend.append(_legend_row(240 + 17 * row, index + 1, name_of(column)))
-    axes = across(wide, 190, 22, price.axis, lambda value: say(value) if value else "0", 5)
+        legend.append(_legend_row(_FLOOR + 50 + 17 * row, index + 1, name_of(column)))
+    axes = across(wide, _FLOOR, 22, price.axis, lambda value: say(value) if value else "0", 5)
     axes += upwards(high, LEFT, RIGHT, "pass rate; line: 95 % interval", percent)
     height = 232 + 17 * len(legend)
     return Chart(name, title, said, drawing(name, title, said, height, axes, *marks, *legend), figures)
@@ -236,12 +239,14 @@ def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
     Only numbers move; a dot stays where its figures put it, even on top of another one.
     """
     found: list[tuple[float, float]] = []
+    width, height = _NUMBER
     for x, y in places:
-        beside = x + _DOT + 7 if x < RIGHT - 2 * _NUMBER_HEIGHT else x - _DOT - 7
-        free = y + 4
-        while any(abs(beside - left) < 14 and abs(free - top) < _NUMBER_HEIGHT for left, top in found):
-            free += 1
-        found.append((beside, free))
+        beside, top = x + _DOT + 7 if x < RIGHT - width else x - _DOT - 7, y + 4
+        while any(abs(beside - left) < width and abs(top - other) < height for left, other in found):
+            top += 1
+            if top > _FLOOR - 4:  # there is no room below: a further pile stands beside this one
+                beside, top = beside + width, y + 4
+        found.append((beside, top))
     return found
 
 
@@ -251,7 +256,7 @@ def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
         end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
     ]
     low, high = math.floor(10 * min(ends)), math.ceil(10 * max(ends))
-    return Scale(low / 10, max(high, low + 1) / 10, 190, 22)
+    return Scale(low / 10, max(high, low + 1) / 10, _FLOOR, 22)
 
 
 def _tradeoff_mark(
