@@ -238,16 +238,16 @@ def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
 
     Only numbers move; a dot stays where its figures put it, even on top of another one.
     """
-    found: list[tuple[float, float]] = []
+    found: dict[int, tuple[float, float]] = {}
     width, height = _NUMBER
-    for x, y in places:
+    for index, (x, y) in sorted(enumerate(places), key=lambda item: item[1][1]):
         beside, top = x + _DOT + 7 if x < RIGHT - width else x - _DOT - 7, y + 4
-        while any(abs(beside - left) < width and abs(top - other) < height for left, other in found):
+        while any(abs(beside - left) < width and abs(top - other) < height for left, other in found.values()):
             top += 1
             if top > _FLOOR - 4:  # there is no room below: a further pile stands beside this one
                 beside, top = beside + width, y + 4
-        found.append((beside, top))
-    return found
+        found[index] = beside, top
+    return [found[index] for index in range(len(places))]
 
 
 def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
