@@ -19,7 +19,7 @@ from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, St
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import leaderboard
 from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, round_scale, score_scale
-from geval_cli.report.charts.figures import BINS, METRICS_MAX, SCORE, Histogram, RunFigures
+from geval_cli.report.charts.figures import BINS, FURTHER_MAX, METRICS_MAX, SCORE, Histogram, RunFigures
 from geval_cli.report.charts.pair_charts import (
     DOTS_MAX,
     DifferenceRow,
@@ -39,7 +39,7 @@ NAMES = ("x" * 200, "要約 有給休暇 日本語 × モデル", "شلوم של
 
 def link(choice: Choice) -> str:
     """An address that says the whole choice."""
-    values = (choice.column, choice.metric, choice.status, choice.low, choice.high)
+    values = (choice.column, choice.metric, choice.low, choice.high)
     return "?" + "&".join("" if value is None else str(value) for value in values)
 
 
@@ -179,7 +179,7 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     assert chart.description == "Highest: high with 75% [65, 85]; lowest: low with 25% [15, 35]."
     for row in chart.figures.rows:
         assert row[1] in words(chart)
-    assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&&", "?0&&&&", "?1&&&&"]
+    assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&", "?0&&&", "?1&&&"]
 
 
 def test_equal_figures_have_no_best() -> None:
@@ -208,13 +208,13 @@ def test_histogram_counts_every_score_once_and_a_bar_leads_to_its_scores() -> No
     chart = score_histograms("scores-1", "tone", columns, figures, link)
     hrefs = [item.get("href", "") for item in parse(chart).iter(f"{SVG}a")]
     assert hrefs == [
-        "?0&tone&&&0.0",
-        "?0&tone&&0.0&0.05",
-        "?0&tone&&0.05&0.1",
-        "?0&tone&&0.35&0.4",
-        "?0&tone&&0.5&0.55",
-        "?0&tone&&0.95&1.0",
-        "?0&tone&&1.0000000000000002&",
+        "?0&tone&&0.0",
+        "?0&tone&0.0&0.05",
+        "?0&tone&0.05&0.1",
+        "?0&tone&0.35&0.4",
+        "?0&tone&0.5&0.55",
+        "?0&tone&0.95&1.0",
+        "?0&tone&1.0000000000000002&",
     ]
     assert chart.figures is not None
     counts = [int(text) for text in re.findall(r": (\d+)", chart.figures.rows[0][3])]
@@ -245,7 +245,9 @@ def test_metrics_without_end_are_cut_off() -> None:
     figures = RunFigures.of([make_case(named_scores={f"m{number}": 0.5 for number in range(500)})])
     assert len(figures.scores) == METRICS_MAX + 1
     assert figures.left_out
-    assert len(figures.left_out) <= METRICS_MAX
+    [further] = [item for item in run_charts((column("a"),), figures, link) if item.name == "scores-further"]
+    assert further.description == "Not drawn: m20, m21, m22 and 25 more, or further ones."
+    assert len(figures.left_out) == FURTHER_MAX
 
 
 def test_repeats_are_counted_by_test_and_column() -> None:
@@ -362,7 +364,7 @@ def test_long_lines_and_addresses_are_whole() -> None:
     name = "é & <b>" * 100
     histograms = score_histograms("scores-1", name, (column("a"),), figures_of([0.5], name), link)
     [mark] = parse(histograms).iter(f"{SVG}a")
-    assert mark.attrib["href"] == f"?0&{name}&&0.5&0.55"
+    assert mark.attrib["href"] == f"?0&{name}&0.5&0.55"
 
 
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
@@ -451,5 +453,5 @@ def test_a_whole_case_counts_under_its_score() -> None:
         for chart in run_charts((column("a"),), RunFigures.of([make_case(score=0.25)]), link)
     }
     assert charts["scores-1"].title == "Scores"
-    assert [item.get("href") for item in parse(charts["scores-1"]).iter(f"{SVG}a")] == ["?0&&&0.25&0.3"]
+    assert [item.get("href") for item in parse(charts["scores-1"]).iter(f"{SVG}a")] == ["?0&&0.25&0.3"]
     assert RunFigures.of([make_case(score=0.25)]).scores[SCORE][0].mean == 0.25

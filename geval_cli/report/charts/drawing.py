@@ -29,14 +29,12 @@ class Choice(Struct, frozen=True):
 
     Attributes:
         column: the index of a column.
-        status: a word of `Status`.
         low: scores from here on, of the `metric` where there is one.
         high: scores below this.
     """
 
     column: int | None = None
     metric: str | None = None
-    status: str | None = None
     low: float | None = None
     high: float | None = None
 
