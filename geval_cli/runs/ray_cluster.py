@@ -80,7 +80,7 @@ def check_cluster(address: str) -> None:
         raise UsageError("--ray needs Ray, which is not installed", hint=install_hint("ray"))
 
 
-def connect(address: str, config: Path) -> int:
+def join_cluster(address: str, config: Path) -> int:
     """Connect to a cluster, or start one on this machine, and return how many processors it has.
 
     Args:
@@ -108,7 +108,7 @@ def connect(address: str, config: Path) -> int:
 
 
 class RayWorkers:
-    """Workers on the machines of a cluster. Belongs to one event loop; `connect` comes first."""
+    """Workers on the machines of a cluster. Belongs to one event loop; `join_cluster` comes first."""
 
     def __init__(self, setup: WorkerSetup, address: str) -> None:
         import ray  # noqa: PLC0415 - as above

@@ -30,7 +30,7 @@ from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO
 from geval_cli.runs.preparation import reads_cache, resolved
-from geval_cli.runs.ray_cluster import RayWorkers, check_cluster, connect
+from geval_cli.runs.ray_cluster import RayWorkers, check_cluster, join_cluster
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun
@@ -101,7 +101,7 @@ def _asked_workers(request: RunRequest) -> int:
         UsageError: there is no such cluster.
     """
     if request.ray is not None:
-        return connect(request.ray, request.config)
+        return join_cluster(request.ray, request.config)
     return os.cpu_count() or 1 if request.workers == AUTO else int(request.workers or 1)
 
 
