@@ -12,6 +12,7 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Receive
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
+from geval_cli.source.images import with_parts_of
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _MODEL_ROLES = ("assistant", "model")
@@ -39,6 +40,7 @@ _FINISH_REASONS = {
 class GoogleProvider(EndpointProvider):
     """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
 
+    sees_images = True
     model_key = "modelVersion"
     id_key = "responseId"
 
@@ -71,7 +73,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
         generation["stopSequences"] = [generation["stopSequences"]]
     generation |= _shape(request, format_)
     generation |= body.pop("generationConfig", None) or {}
-    system, contents = _contents(request.messages, instruction)
+    system, contents = _contents(with_parts_of(request, _inline_data), instruction)
     payload = {**body, "contents": contents}
     if system:
         payload["systemInstruction"] = {"parts": [{"text": system}]}
@@ -88,18 +90,57 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
     return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
 
 
+def _inline_data(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    del part
+    return {"inlineData": {"mimeType": media_type, "data": data}}
+
+
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
     instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
+    names = dict(_names_of_calls(messages))
     others = [
-        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
+        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts_of(item, names)}
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
         return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(instructions)}]}]
     return "\n\n".join([*system, *instructions]), others
+
+
+def _names_of_calls(messages: tuple[Message, ...]) -> Iterator[tuple[str, str]]:
+    """Yield id and name of each call of a tool: a result names the tool here, and not the call."""
+    for message in messages:
+        for call in message.further.get("tool_calls") or ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                yield str(call.get("id")), str(function.get("name"))
+
+
+def _parts_of(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the parts of a message; calls of tools and their results are parts here."""
+    calls = message.further.get("tool_calls")
+    if message.role == "tool" and message.content is not None:
+        name = names.get(str(message.further.get("tool_call_id")), "tool")
+        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}]
+    if message.role not in _MODEL_ROLES or not isinstance(calls, list):
+        return _parts(_written(message))
+    said = _parts(message.content) if message.content else []
+    return [*said, *map(_function_call, calls)]
+
+
+def _function_call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call if isinstance(call, dict) else {"text": str(call)}
+    arguments = function.get("arguments")
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        given = {"arguments": arguments}
+    return {"functionCall": {"name": function.get("name"), "args": given or {}}}
 
 
 def _written(message: Message) -> Any:

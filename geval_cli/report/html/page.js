@@ -464,6 +464,12 @@ function judgeParts(detail, isOneOfMany) {
       ["note", detail.fallback],
     ]),
   );
+  if (Array.isArray(detail.checklist)) {
+    const items = detail.checklist.map((item) =>
+      element("li", {}, `${item.met === true ? "met" : "not met"}: ${asText(item.item)}${item.required ? " (required)" : ""}` +
+        `${item.evidence ? `: "${asText(item.evidence)}"` : ""}${item.evidence_found === false ? ", which is not in the output" : ""}`));
+    made.push(element("ul", { class: "steps" }, ...items));
+  }
   const masses = massesOf(detail.distribution);
   if (masses.length > 1) made.push(distribution(masses));
   if (Array.isArray(detail.evaluation_steps) && detail.evaluation_steps.length) {

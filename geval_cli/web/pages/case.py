@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
+from msgspec import Struct
 
-from geval_cli.errors import UsageError
-from geval_cli.records import CaseResult
+from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
+from geval_cli.records import CaseResult, RunRecord
 from geval_cli.report.html.case_parts import (
     BAR_HEIGHT,
     chat_messages,
@@ -16,6 +17,8 @@ from geval_cli.report.html.case_parts import (
 )
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.verdict import has_fallback
+from geval_cli.source.access import access_in
+from geval_cli.source.images import markers_in, named_and_hashed, names_image, read_image
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 
@@ -43,6 +46,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         assertions=shown_assertions(result),
         messages=chat_messages(result.prompt.rendered),
         output=output_text(result),
+        images=_images(request, run, result),
         usage=usage_rows(result),
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         bar_height=BAR_HEIGHT,
@@ -50,6 +54,55 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         case_link=lambda item: case_link(run.id, item),
         config_name=Path(run.config_path).name or run.config_path,
     )
+
+
+class ShownImage(Struct, frozen=True):
+    """An image of a case. `link` leads to it; None where its file is not in the served folder any more."""
+
+    name: str
+    sha256: str
+    link: str | None
+
+
+@router.get("/runs/{run_id}/images/{sha256}")
+def show_image(request: Request, run_id: str, sha256: str) -> Response:
+    """Return an image that a run named, out of the served folder, if it still has this hash."""
+    run = stored_runs(request).find(run_id).run
+    name = request.query_params.get("name", "")
+    path = _image_path(request, run, name)
+    gone = UsageError(f"the run {run.id} has no such image in the served folder any more")
+    if path is None:
+        raise gone
+    try:
+        image = read_image(path, name, access_in(request.app.state.settings.folder), None)
+        content = image.read()
+    except (ConfigError, UnjudgeableError) as error:
+        raise gone from error
+    if image.sha256 != sha256:
+        raise gone
+    return Response(content, media_type=image.media_type, headers={"cache-control": "private, max-age=3600"})
+
+
+def _images(request: Request, run: RunRecord, case: CaseResult) -> list[ShownImage]:
+    """Return the images that a case names, each once."""
+    found = []
+    for marker in dict.fromkeys(markers_in([case.vars, case.prompt.rendered, case.output])):
+        name, digest = named_and_hashed(marker)
+        path = _image_path(request, run, name)
+        link = link_with(f"{run_link(run.id)}/images/{digest}", {"name": name})
+        found.append(ShownImage(name, digest, link if path is not None and path.is_file() else None))
+    return found
+
+
+def _image_path(request: Request, run: RunRecord, name: str) -> Path | None:
+    """Return the path of an image beside the config of a run; None where it leads out of the served folder."""
+    folder = request.app.state.settings.folder
+    try:
+        path = (folder / run.config_path).parent / name
+        is_served = names_image(f"file://{name}") and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a NUL, too long, a loop of links
+        return None
+    return path if is_served else None
 
 
 def _row(request: Request, run_id: str, test: str, repeat: str) -> list[CaseResult]:
