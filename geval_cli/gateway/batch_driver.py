@@ -10,7 +10,7 @@ import secrets
 import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from pathlib import Path
@@ -411,7 +411,8 @@ class BatchDriver:
         if waited_s <= self._policy.max_wait_s:
             return batch
         if not watched.is_late:
-            await api.cancel(batch.remote_id or "")
+            with suppress(ProviderRequestError):  # it may have ended meanwhile
+                await api.cancel(batch.remote_id or "")
             watched.is_late = True
         elif waited_s > self._policy.max_wait_s + _GRACE_AFTER_CANCEL_S:
             return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")

@@ -86,9 +86,11 @@ def test_only_the_judge_goes_into_batches_when_that_is_asked_for(tmp_path, serve
     assert all(item["latency_ms"] for item in ended.results)
 
 
-def test_keys_stand_in_no_file_of_the_home_folder(tmp_path, server):
+def test_keys_stand_in_no_file_of_the_home_folder(tmp_path, server, monkeypatch):
+    monkeypatch.setenv("OPENAI_ORG_ID", "somebody-elses")
     BatchSuite(tmp_path, server).run()
-    assert {headers.get("authorization") for headers in server.headers} == {"Bearer sk-batch"}
+    assert {tuple(headers.getall("authorization")) for headers in server.headers} == {("Bearer sk-batch",)}
+    assert not any("openai-organization" in headers for headers in server.headers)
     for path in (tmp_path / "home").rglob("*"):
         assert not path.is_file() or b"sk-batch" not in path.read_bytes(), path
 

@@ -41,7 +41,7 @@ class OpenAIBatches:
     """The batches of one account. It belongs to the event loop of its first request."""
 
     most_requests = 50_000
-    most_bytes = 190 * 1024 * 1024  # of 200 MB
+    most_bytes = 180 * 1024 * 1024  # of 200 MB; each line has its own 150 bytes beside the request
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -158,18 +158,19 @@ class OpenAIBatches:
                 http_client: Any = openai.DefaultAioHttpClient(**options)
             except RuntimeError:  # an old version of the library without its extra for aiohttp
                 http_client = openai.DefaultAsyncHttpxClient(**options)
-            headers = dict(self._endpoint.headers)
-            _, _, key = headers.get("authorization", "").rpartition(" ")
+            headers: dict[str, Any] = dict(self._endpoint.headers)
+            # Under the library's own spelling: else both would be sent.
+            authorization = headers.pop("authorization", None)
+            headers["Authorization"] = authorization or openai.Omit()
             self._client = openai.AsyncOpenAI(
                 base_url=self._base_url,
-                api_key=key or "none",
-                # Who keys belong to, the endpoint's own headers say; those of the environment are for other programs.
-                organization="",
-                project="",
+                api_key=(authorization or "none").rpartition(" ")[2],
                 default_headers=headers,
                 max_retries=0,
                 http_client=http_client,
             )
+            # Whose a key is, the endpoint's own headers say; those of the environment are for other programs.
+            self._client.organization = self._client.project = None
         return self._client
 
 
