@@ -423,7 +423,7 @@ class BatchDriver:
         if not remote.is_token_limit or batch.requests == 1:
             reason = remote.message or remote.code or "no reason was given"
             self._take_back(batch, watched)
-            return await self._give_up(batch, BatchState.FAILED, self._public(watched, reason))
+            return await self._give_up(batch, BatchState.FAILED, reason)
         keys = await self._store.keys(batch.id)
         has_company = any(
             other.id != batch.id and self._watched[other.id].provider is watched.provider
@@ -482,10 +482,6 @@ class BatchDriver:
         if not watched.has_told:
             watched.has_told = True
             self._notice(text)
-
-    def _public(self, watched: _Watched, text: str) -> str:
-        endpoint = getattr(watched.provider, "_endpoint", None)
-        return text if endpoint is None else str(endpoint.secrets.redact(text))
 
     def _tell(self, batches: Sequence[Batch]) -> None:
         """Emit how far the batches of each role are."""

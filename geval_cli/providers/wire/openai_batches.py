@@ -71,12 +71,12 @@ class OpenAIBatches:
                 metadata={"geval_batch": batch_id},
             )
         )
-        return _remote(found)
+        return self._remote(found)
 
     async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
         async def look(client: Any) -> list[RemoteBatch]:
             async for item in client.batches.list(limit=_PAGE):
-                found = _remote(item)
+                found = self._remote(item)
                 if found.label == batch_id:
                     return [found]
                 created_at = seconds(getattr(item, "created_at", None))
@@ -87,7 +87,7 @@ class OpenAIBatches:
         return await self._ask(look)
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        return _remote(await self._ask(lambda client: client.batches.retrieve(remote_id)))
+        return self._remote(await self._ask(lambda client: client.batches.retrieve(remote_id)))
 
     async def cancel(self, remote_id: str) -> None:
         await self._ask(lambda client: client.batches.cancel(remote_id))
@@ -147,6 +147,24 @@ class OpenAIBatches:
             )
         raise failure  # out here it has no context: the library's errors hold the request, and with it the key
 
+    def _remote(self, item: Any) -> RemoteBatch:
+        metadata = getattr(item, "metadata", None)
+        counts = getattr(item, "request_counts", None)
+        errors = getattr(getattr(item, "errors", None), "data", None) or []
+        message = str(getattr(errors[0], "message", "") or "") if errors else ""
+        files = [getattr(item, name, None) for name in ("output_file_id", "error_file_id")]
+        return RemoteBatch(
+            id=str(item.id),
+            state=_STATES.get(str(getattr(item, "status", "")), RemoteState.RUNNING),
+            total=whole(getattr(counts, "total", 0)),
+            answered=whole(getattr(counts, "completed", 0)) + whole(getattr(counts, "failed", 0)),
+            expires_at=seconds(getattr(item, "expires_at", None)),
+            label=metadata.get("geval_batch") if isinstance(metadata, dict) else None,
+            results=tuple(file for file in files if isinstance(file, str) and file),
+            code=str(getattr(errors[0], "code", "") or "") if errors else "",
+            message=self._endpoint.secrets.redact(message),
+        )
+
     def _own_client(self) -> Any:
         if self._client is None:
             import openai  # noqa: PLC0415
@@ -176,24 +194,6 @@ class OpenAIBatches:
 
 def _is_transport_error(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"}
-
-
-def _remote(item: Any) -> RemoteBatch:
-    metadata = getattr(item, "metadata", None)
-    counts = getattr(item, "request_counts", None)
-    errors = getattr(getattr(item, "errors", None), "data", None) or []
-    files = [getattr(item, name, None) for name in ("output_file_id", "error_file_id")]
-    return RemoteBatch(
-        id=str(item.id),
-        state=_STATES.get(str(getattr(item, "status", "")), RemoteState.RUNNING),
-        total=whole(getattr(counts, "total", 0)),
-        answered=whole(getattr(counts, "completed", 0)) + whole(getattr(counts, "failed", 0)),
-        expires_at=seconds(getattr(item, "expires_at", None)),
-        label=metadata.get("geval_batch") if isinstance(metadata, dict) else None,
-        results=tuple(file for file in files if isinstance(file, str) and file),
-        code=str(getattr(errors[0], "code", "") or "") if errors else "",
-        message=str(getattr(errors[0], "message", "") or "") if errors else "",
-    )
 
 
 def _line(text: str) -> BatchLine:
