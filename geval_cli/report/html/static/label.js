@@ -243,6 +243,7 @@ class Rating {
   }
 
   #press(event) {
+    event.stopPropagation(); // other keys of the page are not meant here
     if (event.isComposing) return;
     const isTyped = event.target.matches("input, textarea, select");
     if (isTyped && (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey))) {
@@ -343,7 +344,7 @@ class Rating {
     this.#part("label-end-title").textContent = left.length ? "That was the last one" : "All outputs are rated";
     this.#part("label-end-text").textContent = left.length
       ? `${left.length.toLocaleString("en")} of ${outputs.length.toLocaleString("en")} were skipped.`
-      : "Every label is kept. Now you may see where the judge said otherwise.";
+      : this.#source.endText();
     const again = element("button", { type: "button", class: "button" }, "Go through the skipped ones");
     again.addEventListener("click", () => { this.#trail = []; this.#next(-1); });
     this.#part("label-end-links").replaceChildren(...(left.length ? [again] : []), ...this.#source.endLinks());
