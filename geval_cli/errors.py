@@ -14,7 +14,9 @@
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
     │  └─ ProviderResponseError         a 2xx whose body cannot be read
     │     └─ ProviderShapeError         ... or can be, but holds no answer where one is expected
-    ├─ BudgetError                      the run may spend no more, so a request was not sent
+    ├─ UndoneError                      what needs the answer stays undone for now, and is no error of its own
+    │  ├─ BudgetError                   the run may spend no more, so a request was not sent
+    │  └─ PendingError                  the answer comes with a provider's batch, in hours
     ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
     ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
@@ -42,6 +44,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOT_JUDGED = 3
     BUG = 4
+    PENDING = 75
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -251,8 +254,16 @@ class ProviderShapeError(ProviderResponseError):
     is_retryable = False
 
 
-class BudgetError(GevalError):
+class UndoneError(GevalError):
+    """There is no answer for now, and that is nobody's fault: what needs it stays undone, without a result."""
+
+
+class BudgetError(UndoneError):
     """A run has taken the money or the requests that it may take; what it would have asked stays undone."""
+
+
+class PendingError(UndoneError):
+    """The question waits for a provider's batch; whoever asks it again once that has ended is answered."""
 
 
 class ApiError(GevalError):

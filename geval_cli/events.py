@@ -90,6 +90,23 @@ class Noticed(Struct, frozen=True):
     message: str
 
 
+class BatchesAdvanced(Struct, frozen=True):
+    """The batches at providers that a run waits for, of one role.
+
+    Attributes:
+        number: the first one that has not ended, of `batches`, counted from 1.
+        answered: of `requests` in all of them.
+        expires_in_s: until the first of them ends unanswered; None when the provider does not say.
+    """
+
+    role: Role
+    number: int
+    batches: int
+    answered: int
+    requests: int
+    expires_in_s: float | None = None
+
+
 class CaseFinished(Struct, frozen=True):
     """One case has its result."""
 
@@ -103,4 +120,13 @@ class RunFinished(Struct, frozen=True):
     summary: RunSummary
 
 
-RunEvent = RunStarted | CaseStarted | ModelCalled | RequestEnded | Noticed | CaseFinished | RunFinished
+RunEvent = (
+    RunStarted
+    | CaseStarted
+    | ModelCalled
+    | RequestEnded
+    | Noticed
+    | BatchesAdvanced
+    | CaseFinished
+    | RunFinished
+)

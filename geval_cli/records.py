@@ -173,7 +173,8 @@ class Usage(Struct, frozen=True):
     """Tokens and cost of calls. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
     `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
-    gave; tokens are of the requests that were really sent. An answer that several calls of one run share counts once,
+    gave, and `batched_requests` those that came with a provider's batch; tokens are of the requests that were really
+    sent. An answer that several calls of one run share counts once,
     where it was bought or read from the cache.
     """
 
@@ -182,6 +183,7 @@ class Usage(Struct, frozen=True):
     output_tokens: int = 0
     cached_requests: int = 0
     cost_usd: float | None = 0.0
+    batched_requests: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         unknown = self.cost_usd is None or other.cost_usd is None
@@ -191,6 +193,7 @@ class Usage(Struct, frozen=True):
             self.output_tokens + other.output_tokens,
             self.cached_requests + other.cached_requests,
             None if unknown else (self.cost_usd or 0.0) + (other.cost_usd or 0.0),
+            self.batched_requests + other.batched_requests,
         )
 
 
@@ -200,18 +203,21 @@ class ModelResponse(Struct, frozen=True):
     Attributes:
         choices: may be fewer than asked for when single samples were lost after retries; never empty.
         latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
+            None where one came with a batch.
         cached: every choice came without a request of its own, from the cache or from another call.
         shared: every choice was bought for, or read from the cache by, another call of the same run.
         dropped: parameters that the server would not take and that were left out (for example "logprobs").
         sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
             empty: its choices are the first ones of the request's `sample_indexes`).
         bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
+        retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
+            to come with a batch.
         exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
     """
 
     choices: tuple[Choice, ...]
     usage: Usage = Usage()
-    latency_ms: float = 0.0
+    latency_ms: float | None = 0.0
     cached: bool = False
     dropped: tuple[str, ...] = ()
     model: str | None = None
@@ -220,6 +226,7 @@ class ModelResponse(Struct, frozen=True):
     exhausted_s: float = 0.0
     bought_usd: float | None = None
     shared: bool = False
+    retold: Usage = Usage()
 
     @property
     def is_from_cache(self) -> bool:
@@ -265,7 +272,7 @@ class AssertionResult(Struct, frozen=True):
     reason: str | None = None
     error: ErrorInfo | None = None
     location: str | None = None
-    latency_ms: float = 0.0
+    latency_ms: float | None = 0.0
     usage: Usage = Usage()
     detail: Mapping[str, JsonValue] = field(default_factory=dict)
     assertions: tuple["AssertionResult", ...] = ()
@@ -291,6 +298,7 @@ class CaseResult(Struct, frozen=True):
 
     Attributes:
         column: numbers the prompt x provider pairs.
+        latency_ms: of the model's answer; None where it came with a batch.
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
         turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
@@ -310,7 +318,7 @@ class CaseResult(Struct, frozen=True):
     score: float | None
     named_scores: Mapping[str, float] = field(default_factory=dict)
     error: ErrorInfo | None = None
-    latency_ms: float = 0.0
+    latency_ms: float | None = 0.0
     cached: bool = False
     usage: Mapping[Role, Usage] = field(default_factory=dict)
     assertions: tuple[AssertionResult, ...] = ()
@@ -364,6 +372,27 @@ class WorkerRecord(Struct, frozen=True):
     lost: int = 0
 
 
+class RunBatch(Struct, frozen=True):
+    """A batch of a run's requests at a provider. Times are ISO 8601 in UTC.
+
+    Attributes:
+        remote_id: the provider's name of it; None before it has one.
+        state: intent, uploaded or submitted while answers may come; completed, expired, cancelled or failed.
+        failed: how many of its requests were answered by an error.
+    """
+
+    id: str
+    remote_id: str | None
+    provider_id: str
+    role: Role
+    state: str
+    requests: int
+    answered: int
+    failed: int
+    created_at: str
+    ended_at: str | None
+
+
 class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
@@ -378,6 +407,7 @@ class RunRecord(Struct, frozen=True):
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
         workers: the processes that did its cases; empty when that was the one that shows it.
         title: the name that somebody gave the run afterwards; None without one.
+        batches: those whose answers it used or waits for, oldest first.
     """
 
     id: str
@@ -399,6 +429,7 @@ class RunRecord(Struct, frozen=True):
     judged_from: str | None = None
     workers: tuple[WorkerRecord, ...] = ()
     title: str | None = None
+    batches: tuple[RunBatch, ...] = ()
 
 
 class MetricSummary(Struct, frozen=True):

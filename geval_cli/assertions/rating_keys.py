@@ -188,7 +188,7 @@ def _as_judged(result: AssertionResult) -> Outcome:
         threshold=result.threshold,
         threshold_is_default=result.threshold_is_default,
         detail=detail,
-        latency_ms=result.latency_ms,
+        latency_ms=result.latency_ms or 0.0,
     )
     return negated(outcome) if result.type.startswith("not-") else outcome
 

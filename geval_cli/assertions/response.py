@@ -145,6 +145,11 @@ class LimitAssertion(Assertion):
 
 def _latency(response: ModelResponse) -> tuple[float, str]:
     """Return the latency in milliseconds; for an answer from the cache, that of the original request."""
+    if response.latency_ms is None:
+        raise UnjudgeableError(
+            "there is no latency: the answer came with a batch",
+            hint="run it without --batch, or with --batch-judge",
+        )
     when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
     return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
 

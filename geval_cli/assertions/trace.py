@@ -17,11 +17,16 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
     The trace of a test belongs to the output that the test brings. Of an answer of a model, the steps are the tools
     that it calls, those of earlier turns first; a model that had tools and called none has a trace without steps.
     """
-    if subject.response is None and subject.test.trace is not None:
+    if brings_trace(subject):
         return subject.test.trace
     steps = (*_steps_in_turns(subject.conversation), *called_steps(subject.output))
     had_tools = subject.provider is not None and any(map(subject.provider.config.get, _TOOL_KEYS))
     return steps if steps or had_tools else None
+
+
+def brings_trace(subject: Subject) -> bool:
+    """Return whether the test has a trace and its output is its own; nobody is asked for another one."""
+    return subject.test.trace is not None and subject.response is None and subject.provider is None
 
 
 def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:

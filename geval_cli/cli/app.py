@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = """\
 Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
-could not be judged; 4 a bug in geval; 130 stopped by Ctrl-C; 143 terminated."""
+could not be judged; 4 a bug in geval; 75 batches were handed in and are not done; 130 stopped by Ctrl-C;
+143 terminated."""
 
 app = typer.Typer(
     name="geval",
@@ -456,6 +457,49 @@ def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> Non
     from geval_cli.cli.cache import prune
 
     prune(given.home, given.cache_folder, older_than_s=parse_age("--older-than", older_than))
+
+
+batches_commands = typer.Typer(
+    help="Look after batches that runs have handed in to providers.", rich_markup_mode=None
+)
+app.add_typer(batches_commands, name="batches")
+
+
+@batches_commands.callback(invoke_without_command=True)
+@declared(RunOptions, "cache_folder", "home")
+def list_batches(given: RunOptions, context: typer.Context, as_json: options.AsJson = False) -> None:
+    """List the batches that runs have handed in, oldest first."""
+    from geval_cli.cli.batches import print_batches
+
+    if context.invoked_subcommand is None:
+        print_batches(given.home, given.cache_folder, as_json=as_json)
+
+
+@batches_commands.command("wait")
+@declared(RunOptions, "cache_folder", "home")
+def wait_for_batches(given: RunOptions, run: options.WaitedRun = None) -> None:
+    """Wait until the batches of a run, or of all runs, have ended, and fetch their answers."""
+    from geval_cli.cli.batches import wait_for_batches as wait
+
+    wait(given.home, given.cache_folder, run)
+
+
+@batches_commands.command("cancel")
+@declared(RunOptions, "cache_folder", "home")
+def cancel_batches(given: RunOptions, batches: options.BatchIds) -> None:
+    """Have providers end batches; what they have answered by then is paid for and kept."""
+    from geval_cli.cli.batches import cancel_batches as cancel
+
+    cancel(given.home, given.cache_folder, batches)
+
+
+@batches_commands.command("adopt")
+@declared(RunOptions, "cache_folder", "home")
+def adopt_batch(given: RunOptions, remote: options.RemoteBatchId, provider: options.BatchProvider) -> None:
+    """Fetch the answers of a batch that geval handed in elsewhere; runs with --batch then use them."""
+    from geval_cli.cli.batches import adopt_batch as adopt
+
+    adopt(given.home, given.cache_folder, remote, provider=provider)
 
 
 def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None:

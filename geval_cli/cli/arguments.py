@@ -306,6 +306,26 @@ def check_options(options: RunOptions) -> None:
     if options.resume_latest and options.resume_from is not None:
         hint = "--resume takes the latest unfinished run of the config, --resume-from the run that it names"
         raise UsageError("--resume and --resume-from name two runs", hint=hint)
+    _check_batches(options)
+
+
+def _check_batches(options: RunOptions) -> None:
+    is_batched = options.batch or options.batch_judge
+    if is_batched and options.is_offline:
+        raise UsageError(
+            "with --offline nothing is sent, and a batch would be", hint="leave one of the two out"
+        )
+    if options.batch and options.batch_judge:
+        hint = "--batch is for models and judges, --batch-judge for judges alone"
+        raise UsageError("--batch and --batch-judge say different things", hint=hint)
+    resumes = options.resume_latest or options.resume_from is not None or options.retry_errors
+    if not options.waits and not is_batched and not resumes:
+        raise UsageError("--no-wait is for runs with batches", hint="add --batch or --batch-judge")
+    if options.workers is not None and is_batched:
+        hint = "one process is enough: nobody computes while batches are under way"
+        raise UsageError("--workers does not go together with batches", hint=hint)
+    if options.watch and is_batched:
+        raise UsageError("--watch does not go together with batches", hint="they take hours; leave one out")
 
 
 def asked_dialect(named: Dialect | None, *, as_promptfoo: bool) -> Dialect | None:

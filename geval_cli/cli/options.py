@@ -136,6 +136,19 @@ RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="A run's id, its beginning, `latest`, `latest~1`, or a results file."),
 ]
+WaitedRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", help="A run's id, its beginning, `latest` or `latest~1`; all runs if left out."
+    ),
+]
+BatchIds = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="Ids of batches, ours or the provider's.")
+]
+RemoteBatchId = Annotated[str, typer.Argument(metavar="REMOTE_ID", help="The provider's id of the batch.")]
+BatchProvider = Annotated[
+    str, typer.Option("--provider", metavar="PROVIDER", help="Who has it, for example openai:gpt-4.1.")
+]
 RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),

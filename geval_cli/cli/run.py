@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _RANK = (
     ExitCode.OK,
+    ExitCode.PENDING,
     ExitCode.NOT_JUDGED,
     ExitCode.FAILED,
     ExitCode.USAGE,

@@ -41,10 +41,10 @@ from geval_cli.engine.transforms import (
     transformed_output,
 )
 from geval_cli.errors import (
-    BudgetError,
     CodeFailedError,
     GevalError,
     TemplateError,
+    UndoneError,
 )
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
@@ -98,7 +98,7 @@ async def run_job(job: Job, context: JobContext) -> CaseResult:
     """Return the result of one job. What goes wrong is in the result.
 
     Raises:
-        BudgetError: the run may spend no more, and the job stays undone.
+        UndoneError: the run may spend no more, or an answer comes with a batch; the job stays undone.
     """
     return (await begin_job(job, context)).result
 
@@ -107,7 +107,7 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
     """Return the state of a job, but for the assertions that compare its output with others.
 
     Raises:
-        BudgetError: as in `run_job`.
+        UndoneError: as in `run_job`.
     """
     prefetched = PrefetchedAnswers()
     try:
@@ -131,7 +131,9 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         rendered = render_prompt(job.prompt, test, context.tools.templates, earlier)
         shown = rendered.text
         if job.generates:
-            unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
+            unanswered = Subject(
+                test, "", rendered.whole, job.repeat_index, rendered.system, provider=job.provider
+            )
             _prefetch(job, unanswered, context, prefetched)
         if job.generates and test.turns:
             held = await _converse(job, test, context, earlier)
@@ -156,7 +158,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             turns=() if held is None else tuple(held.turns),
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
-    except BudgetError:
+    except UndoneError:
         raise
     except GevalError as error:
         info = error_info(error)

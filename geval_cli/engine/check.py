@@ -424,6 +424,13 @@ def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
             test.place.value(),
             "add `providers:` to the config, or an `output` to the test",
         )
+    if generates and not judges_as_is and test.trace is not None:
+        yield Problem(
+            f"`trace` is not that of {describe_test(test)}'s answers, which come from the config's providers",
+            test.place.key("trace"),
+            "it is left aside; to judge it, give the test its `output`, and leave `providers` out",
+            severity=Severity.WARNING,
+        )
     if generates and not judges_as_is and has_output:
         key = ("output",) if test.has_output else ("vars", "output")
         name = ".".join(key)

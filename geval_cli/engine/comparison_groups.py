@@ -26,11 +26,15 @@ class ComparisonGroups(Struct):
     row_size: Callable[[Job], int]
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Forget groups that are not complete: a later pass over the plan does all of their jobs again."""
+        self._rows.clear()
+
     async def run(self, job: Job) -> Sequence[CaseResult]:
         """Return the results that are final now: of the job, of its whole group, or none.
 
         Raises:
-            BudgetError: the run may spend no more.
+            UndoneError: the run may spend no more, or an answer comes with a batch.
         """
         if not any(spec.compares_outputs for spec in job.test.assertions):
             return (await run_job(job, self.context),)
@@ -50,7 +54,7 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
     """Return the final results of a whole group. Cases without an output are not compared and stay errors.
 
     Raises:
-        BudgetError: the run may spend no more.
+        UndoneError: the run may spend no more, or an answer comes with a batch.
     """
     specs = [spec for spec in row[0].job.test.assertions if spec.compares_outputs]
     answered = [member for member in row if member.subject is not None]
@@ -84,7 +88,7 @@ async def _compared(
     )
     results = await compare_outputs(spec, members, tools)
     return [
-        (item.job.column, replace(result, usage=Usage() if place else meter.usage))
+        (item.job.column, replace(meter.read(result), usage=Usage() if place else meter.usage))
         for place, (item, result) in enumerate(zip(part, results, strict=True))
     ]
 

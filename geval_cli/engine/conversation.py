@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
 from geval_cli.engine.prompt import Rendered, render_prompt
-from geval_cli.errors import BudgetError, GevalError, Problem, Severity
+from geval_cli.errors import GevalError, Problem, Severity, UndoneError
 from geval_cli.judge.conversation import ASSISTANT, USER, last_words
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message, ModelResponse, Turn, Usage
@@ -41,7 +41,7 @@ class Conversation(Struct):
         return replace(
             last,
             usage=sum((item.usage for item in self.responses), Usage()),
-            latency_ms=sum(item.latency_ms for item in self.responses),
+            latency_ms=_sum_of_latencies(self.responses),
             cached=all(item.cached for item in self.responses),
             shared=all(item.shared for item in self.responses),
         )
@@ -49,6 +49,12 @@ class Conversation(Struct):
     @property
     def is_from_cache(self) -> bool:
         return all(item.is_from_cache for item in self.responses)
+
+
+def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
+    """Return the milliseconds of all answers together; None where one came with a batch."""
+    known = [item.latency_ms for item in responses if item.latency_ms is not None]
+    return sum(known) if len(known) == len(responses) else None
 
 
 async def hold_conversation(
@@ -62,7 +68,7 @@ async def hold_conversation(
     An error of the model ends the conversation; it names the turn, and what was said before stays.
 
     Raises:
-        BudgetError: the run may spend no more.
+        UndoneError: the run may spend no more, or an answer comes with a batch.
         TemplateError: the prompt cannot be rendered.
     """
     held = Conversation()
@@ -74,7 +80,7 @@ async def hold_conversation(
         held.sent = rendered.text
         try:
             response = await ask(asked, rendered)
-        except BudgetError:
+        except UndoneError:
             raise
         except GevalError as error:
             held.error = error

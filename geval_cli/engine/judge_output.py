@@ -20,11 +20,11 @@ from geval_cli.engine.transforms import (
     seen_by_assertion,
 )
 from geval_cli.errors import (
-    BudgetError,
     CodeFailedError,
     GevalError,
     JudgeError,
     ProviderError,
+    UndoneError,
 )
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
@@ -94,7 +94,8 @@ class PrefetchedAnswers(Struct):
     def cancel(self) -> None:
         """Stop waiting for answers that nobody took."""
         for question in self._questions:
-            question.answer.cancel()
+            if not question.answer.cancel() and not question.answer.cancelled():
+                question.answer.exception()  # nobody takes it any more; asyncio is not to warn of it
 
 
 class Prefetcher:
@@ -162,9 +163,15 @@ class _PrefetchingJudge(_WrappedJudge, frozen=True, eq=False):
 
 
 class Meter(Struct):
-    """The sum of what was used."""
+    """The sum of what was used; `has_batched` says that an answer came with a batch, so that no time was measured."""
 
     usage: Usage = field(default_factory=Usage)
+    has_batched: bool = False
+
+    def read(self, result: AssertionResult) -> AssertionResult:
+        """Return a result with what was used for it."""
+        latency_ms = None if self.has_batched else result.latency_ms
+        return replace(result, usage=self.usage, latency_ms=latency_ms)
 
 
 class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
@@ -175,6 +182,7 @@ class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
     async def complete(self, request: ModelRequest) -> ModelResponse:
         response = await self.judge.complete(request)
         self.meter.usage = self.meter.usage + response.usage
+        self.meter.has_batched = self.meter.has_batched or response.latency_ms is None
         return response
 
 
@@ -189,17 +197,17 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
     """Return the result of one assertion on one output, errors as results too.
 
     Raises:
-        BudgetError: the run may spend no more.
+        UndoneError: the run may spend no more, or an answer comes with a batch.
     """
     started, meter = time.monotonic(), Meter()
     metered = _metered(tools, meter)
     try:
         seen = await seen_by_assertion(spec, subject, metered)
-        return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
-    except BudgetError:
+        return meter.read(await judge_assertion(spec, seen, metered))
+    except UndoneError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
-        return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
+        return meter.read(_error_result(spec, subject, tools, error, started))
 
 
 def _metered(tools: Tools, meter: Meter) -> Tools:
@@ -234,13 +242,13 @@ async def compare_outputs(
     """Return the results of an assertion that compares the outputs of a group, errors as results too.
 
     Raises:
-        BudgetError: the run may spend no more.
+        UndoneError: the run may spend no more, or an answer comes with a batch.
     """
     started = time.monotonic()
     found: Sequence[AssertionResult | Exception]
     try:
         found = await judge_row(spec, members, tools)
-    except BudgetError:
+    except UndoneError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
         found = [error] * len(members)

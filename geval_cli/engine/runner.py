@@ -26,6 +26,8 @@ class StopReason(StrEnum):
 
     FAIL_FAST = "fail-fast"
     BUDGET = "budget"
+    BATCHES = "batches"
+    HANDED_IN = "handed in"
     REQUEST = "request"
     SIGINT = "SIGINT"
     SIGTERM = "SIGTERM"
@@ -34,7 +36,7 @@ class StopReason(StrEnum):
     @property
     def is_signal(self) -> bool:
         """Return whether the stop came from outside: a signal to the process, or a request to the server."""
-        return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
+        return self in {StopReason.REQUEST, StopReason.SIGINT, StopReason.SIGTERM, StopReason.SIGHUP}
 
 
 class StopSignal(Struct):

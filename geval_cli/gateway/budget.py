@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ class Budget(Struct):
             requests of a kind cost alike.
         max_requests: requests that may leave, repetitions among them; None for no bound. Never exceeded.
         cost_usd, requests: what was spent so far.
+        reserved_usd: what batches that are not answered yet are expected to cost.
         whole: the budget that this one is a part of; see `part`.
     """
 
@@ -32,6 +33,7 @@ class Budget(Struct):
     max_requests: int | None = None
     cost_usd: float = 0.0
     requests: int = 0
+    reserved_usd: float = 0.0
     whole: "Budget | None" = None
     _unpriced: str | None = None
     _ended: BudgetError | None = None
@@ -74,10 +76,27 @@ class Budget(Struct):
     def leaves_room_beside(self, reserved_usd: float) -> bool:
         """Return whether there is money left when what is under way costs `reserved_usd`."""
         if self.whole is not None:
-            return self.whole.leaves_room_beside(reserved_usd)
+            return self.whole.leaves_room_beside(reserved_usd + self.reserved_usd)
         # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
-        spent_usd = self.cost_usd + reserved_usd
+        spent_usd = self.cost_usd + self.reserved_usd + reserved_usd
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
+
+    def part_that_fits(self, expected_usd: Sequence[float]) -> int:
+        """Return how many of these requests, from the first one on, may be handed in together."""
+        count = len(expected_usd)
+        if self.max_requests is not None:
+            count = min(count, self.max_requests - self.requests)
+        sum_usd = 0.0
+        for place in range(count):
+            sum_usd += expected_usd[place]
+            if not self.leaves_room_beside(sum_usd):
+                return place
+        return max(count, 0)
+
+    def hand_in(self, requests: int, expected_usd: float) -> None:
+        """Count requests that are handed in together, and reserve what they are expected to cost."""
+        self.requests += requests
+        self.reserved_usd += expected_usd
 
     def pay(self, cost_usd: float) -> None:
         """Count what an answer cost."""

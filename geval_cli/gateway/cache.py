@@ -4,8 +4,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from geval_cli.errors import OfflineError, ProviderAuthError, ProviderError, StoreError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, join
+from geval_cli.gateway.call import KEYS_OF_CASE, Handler, ModelCall, Notice, join, longest
 from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Usage
@@ -125,13 +127,17 @@ class Answers:
         notice: Notice,
         is_written: bool = True,
         is_for_one_run: bool = False,
+        is_in_passes: bool = False,
     ) -> None:
+        """Hold answers; `is_in_passes` says that cases may be given up and done again, and count only when done."""
         self._store = store
         self._is_written = is_written
         self._memory = Memory(_MEMORY_WEIGHT if store is None else _MEMORY_BESIDE_A_STORE)
         self._since = since
         self._notice = notice
         self._used = KeyFilter() if is_for_one_run else None
+        self._bought = KeyFilter() if is_in_passes else None
+        self._used_in_pass: set[int] = set()
 
     def at_hand(self, call: ModelCall) -> ModelResponse | None:
         """Return the answer to `call` if all of it is in memory, else None."""
@@ -143,15 +149,41 @@ class Answers:
 
     def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
         """Return the known choices, by sample, as a response; those that the run has used before do not count again."""
-        new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
+        new = [key for key, _ in known.values() if not self._is_used(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
-        return recalled(stored, new=len(new))
+        bought = self._bought
+        if bought is None or not any(map(bought.may_hold, new)):
+            return recalled(stored, new=len(new))
+        # An earlier pass has bought it for a case that was not done then: its cost belongs to that case still.
+        again = [choice for key, choice in known.values() if key in set(new) and bought.may_hold(key)]
+        found = recalled(stored, new=len(new) - len(again))
+        retold = sum(map(_usage_of, again), Usage())
+        return replace(found, usage=found.usage + retold, retold=retold, cached=len(again) < len(new))
 
-    def _note_used(self, keys: Iterable[str]) -> None:
+    def begin_pass(self) -> None:
+        """Begin to go through the cases again: what was used for those that are not done is to count anew."""
+        self._used_in_pass.clear()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Note that the answers with these keys have counted for a case that is done."""
         if self._used is not None:
             for key in keys:
                 self._used.add(key)
+
+    def _is_used(self, key: str) -> bool:
+        if self._used is None:
+            return False
+        return self._used.may_hold(key) or (bool(self._used_in_pass) and _short(key) in self._used_in_pass)
+
+    def _note_used(self, keys: Iterable[str]) -> None:
+        of_case = None if self._bought is None else KEYS_OF_CASE.get()
+        if of_case is None:
+            self.settle(keys)
+            return
+        for key in keys:
+            of_case.append(key)
+            self._used_in_pass.add(_short(key))
 
     async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
         """Return the known choices for the samples of `call`, by key."""
@@ -170,6 +202,9 @@ class Answers:
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
         """Keep `choices` of `call`, given by key."""
         self._note_used(choices)
+        if self._bought is not None:
+            for key in choices:
+                self._bought.add(key)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
                 await self._store.put_many(choices)
@@ -258,6 +293,17 @@ class CacheWrite:
         return response
 
 
+def _short(key: str) -> int:
+    """Return enough of a key to tell it from others, in less memory."""
+    return int(key[:16], 16)
+
+
+def _usage_of(stored: StoredChoice) -> Usage:
+    """Return the usage of a choice as it was bought."""
+    is_batched = stored.latency_ms is None
+    return replace(stored.usage, requests=1, cached_requests=0, batched_requests=int(is_batched))
+
+
 def _weight(stored: StoredChoice) -> int:
     """Return the memory that a choice takes, in units of one token probability."""
     tokens = stored.choice.token_logprobs
@@ -271,7 +317,7 @@ def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
         usage=Usage(requests=new, cached_requests=new),
-        latency_ms=max(item.latency_ms for item in stored),
+        latency_ms=longest([item.latency_ms for item in stored]),
         cached=True,
         dropped=tuple(dict.fromkeys(name for item in stored for name in item.dropped)),
         model=stored[0].model,

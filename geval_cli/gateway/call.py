@@ -18,6 +18,10 @@ CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None
 """The case on whose behalf is called, for traces alone: nothing is decided by it."""
 
 
+KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=None)
+"""Gathers the keys of the answers that count for the case on whose behalf is called; None where nobody asks."""
+
+
 class ModelCall(Struct, frozen=True):
     """One request to one provider, on its way through the layers.
 
@@ -27,6 +31,7 @@ class ModelCall(Struct, frozen=True):
         outlives_run: answers may come from earlier runs, and are kept for later ones.
         number: counts the calls of a run.
         attempt: counts from 1; a higher one is a repetition.
+        is_direct: it is not put into a batch.
     """
 
     provider: Provider
@@ -36,6 +41,7 @@ class ModelCall(Struct, frozen=True):
     outlives_run: bool = True
     number: int = 0
     attempt: int = 1
+    is_direct: bool = False
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
         """Return this call, for the given ones of its samples only."""
@@ -127,7 +133,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
     return ModelResponse(
         choices=tuple(choice_of[index] for index in indexes),
         usage=sum((part.usage for part in parts), Usage()),
-        latency_ms=max(part.latency_ms for part in sent or parts),
+        latency_ms=longest([part.latency_ms for part in sent or parts]),
         cached=not sent,
         dropped=tuple(dict.fromkeys(name for part in parts for name in part.dropped)),
         model=next((part.model for part in parts if part.model is not None), None),
@@ -135,7 +141,30 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         sample_indexes=indexes,
         bought_usd=_bought_usd(parts),
         shared=all(part.shared for part in parts),
+        retold=sum((part.retold for part in parts), Usage()),
     )
+
+
+def less(usage: Usage, part: Usage) -> Usage:
+    """Return `usage` without `part` of it."""
+    if part == Usage():
+        return usage
+    is_known = usage.cost_usd is not None and part.cost_usd is not None
+    return Usage(
+        usage.requests - part.requests,
+        usage.input_tokens - part.input_tokens,
+        usage.output_tokens - part.output_tokens,
+        usage.cached_requests - part.cached_requests,
+        (usage.cost_usd or 0.0) - (part.cost_usd or 0.0) if is_known else 0.0,
+        usage.batched_requests - part.batched_requests,
+    )
+
+
+def longest(latencies_ms: Iterable[float | None]) -> float | None:
+    """Return the longest of at least one latency; None when one is unknown, as of what came with a batch."""
+    found = list(latencies_ms)
+    known = [latency for latency in found if latency is not None]
+    return max(known) if len(known) == len(found) else None
 
 
 def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
@@ -148,4 +177,6 @@ def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
     count = len(response.choices) if is_counted else 0
     bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)
-    return replace(response, cached=True, usage=usage, bought_usd=bought_usd, shared=not is_counted)
+    return replace(
+        response, cached=True, usage=usage, bought_usd=bought_usd, shared=not is_counted, retold=Usage()
+    )

@@ -153,7 +153,7 @@ class CapabilityLayer:
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         server = self._servers[call.server]
-        needed = _features(call)
+        needed = features_of(call)
         if not server.discovery.unknown(needed):
             return await self._ask(call, server, send_next)
         patience_s = _PATIENCE_FOR_LOGPROBS_S if LOGPROBS in needed else _PATIENCE_S
@@ -208,7 +208,8 @@ class CapabilityLayer:
         return (LOGPROBS,)
 
 
-def _features(call: ModelCall) -> set[str]:
+def features_of(call: ModelCall) -> set[str]:
+    """Return what a call needs that not every server has."""
     request, config = call.request, call.provider.identity.params
     features = set()
     for name in _PARAMETERS_FOUND_OUT:

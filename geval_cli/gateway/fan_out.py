@@ -54,8 +54,10 @@ class _Gathered(Struct):
 class FanOut:
     """A layer that asks for the samples of a call in one request or several, and joins the responses."""
 
-    def __init__(self, notice: Notice) -> None:
+    def __init__(self, notice: Notice, *, patience_s: float = _PATIENCE_S) -> None:
+        """Build the layer; calls wait `patience_s` seconds at most for what the first one finds out about `n`."""
         self._notice = notice
+        self._patience_s = patience_s
         self._widths: defaultdict[ServerKey, _Width] = defaultdict(_Width)
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
@@ -64,7 +66,7 @@ class FanOut:
             return await send_next(call)
         width = self._widths[call.server]
         gathered = _Gathered()
-        claimed = await width.discovery.claim({_FEATURE}, patience_s=_PATIENCE_S)
+        claimed = await width.discovery.claim({_FEATURE}, patience_s=self._patience_s)
         if claimed:
             await self._find_out(call, width, gathered, send_next)
         while missing := gathered.missing(wanted):

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
+from geval_cli.gateway.batch import BatchLayer, BatchPolicy, BatchQueue, ScoutLayer
+from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
 from geval_cli.gateway.call import (
@@ -23,6 +25,7 @@ from geval_cli.gateway.call import (
     ServerKey,
     align,
     compose,
+    less,
 )
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
@@ -43,6 +46,8 @@ class TraceDetail(StrEnum):
     CONTENT = "content"
 
 
+_SCOUT_PATIENCE_S = 600.0
+
 # Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
 _MOST_REPEATED = 64
 
@@ -59,6 +64,7 @@ class CallPolicy(Struct, frozen=True):
         run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
             when they belong to none.
         pace: this process's part of all caps.
+        batch: what goes into batches, if anything does.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -68,36 +74,51 @@ class CallPolicy(Struct, frozen=True):
     is_offline: bool = False
     run_id: str | None = None
     pace: Pace = field(default_factory=Pace)
+    batch: BatchPolicy | None = None
+
+
+class StackParts(Struct, frozen=True):
+    """The parts of a stack that its gateway uses, too; `queue` is None where nothing goes into batches."""
+
+    single_flight: SingleFlight
+    answers: Answers
+    circuit: Circuit
+    queue: BatchQueue | None = None
 
 
 def build_stack(
+    parts: StackParts,
     *,
-    single_flight: SingleFlight,
-    answers: Answers,
     policy: CallPolicy,
     runtime: Runtime,
     on_event: Callable[[RunEvent], None],
     max_concurrency: int | None,
 ) -> list[Layer]:
     """Return the layers that a call passes on its way to a provider, outermost first."""
-    circuit, pauses = Circuit(runtime.clock), Pauses(runtime.clock)
+    circuit, queue, pauses = parts.circuit, parts.queue, Pauses(runtime.clock)
     budget, notice = policy.budget, _notice_of(on_event)
     layers: list[Layer | None] = [
         # Outermost, so that of equal calls only one is looked up, waits and is paid for.
-        single_flight,
+        parts.single_flight,
         # Before all that sends: a known sample needs no slot, no budget and no working key.
-        CacheRead(answers),
+        CacheRead(parts.answers),
         # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
         Offline() if policy.is_offline else None,
         # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
-        FanOut(notice),
+        # With batches all wait for the first answer: what it finds out would else cost a wave of hours.
+        FanOut(notice) if queue is None else FanOut(notice, patience_s=_SCOUT_PATIENCE_S),
         # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
-        CacheWrite(answers),
+        CacheWrite(parts.answers),
+        # Above all that learns from answers: the others of its kind are written by what the first one has taught.
+        None if queue is None else ScoutLayer(queue),
         # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
         Retry(pauses=pauses, runtime=runtime, notice=notice),
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
+        # Below the two: requests are handed in as the server takes them, and an error in a batch's results is met as
+        # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
+        None if queue is None else BatchLayer(queue),
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
         CostReservation(budget) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
@@ -130,6 +151,9 @@ class Gateway:
     """The model calls of one run: answers in memory are returned at once, all other calls go through the stack.
 
     Belongs to one event loop; closes neither the providers nor the cache.
+
+    Attributes:
+        batches: hands in and fetches what is asked in batches; None without any.
     """
 
     def __init__(
@@ -163,11 +187,20 @@ class Gateway:
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
             is_for_one_run=policy.run_id is not None,
+            is_in_passes=policy.batch is not None,
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
+        circuit = Circuit(runtime.clock)
+        queue: BatchQueue | None = None
+        self.batches: BatchDriver | None = None
+        if policy.batch is not None and cache is not None:
+            notice = _notice_of(on_event)
+            queue = BatchQueue(
+                cache.batches, policy.batch, policy.budget, check_provider=circuit.check, notice=notice
+            )
+            self.batches = BatchDriver(queue, cache.folder, notice=notice, on_event=on_event, runtime=runtime)
         layers = build_stack(
-            single_flight=self._single_flight,
-            answers=self._answers,
+            StackParts(self._single_flight, self._answers, circuit, queue),
             policy=policy,
             runtime=runtime,
             on_event=on_event,
@@ -197,20 +230,30 @@ class Gateway:
             asked = Usage(requests=len(request.sample_indexes))
             self._tell(call, started, asked, failed=True)
             raise
-        self._tell(call, started, response.usage, dropped=response.dropped)
+        self._tell(call, started, less(response.usage, response.retold), dropped=response.dropped)
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
 
+    def begin_pass(self) -> None:
+        """Begin to go through the cases of a run; those that an earlier pass has left undone are done again."""
+        self._answers.begin_pass()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Note that a case is done, for which the answers with these keys have counted (`KEYS_OF_CASE`)."""
+        self._answers.settle(keys)
+
     def model(self, provider: Provider) -> "BoundModel":
         """Return `provider` behind this gateway."""
         return BoundModel(self, provider)
 
     async def aclose(self) -> None:
-        """Stop what is still under way. Safe to call twice."""
+        """Stop what is still under way; batches go on. Safe to call twice."""
         await self._single_flight.aclose()
+        if self.batches is not None:
+            self.batches.release()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
         """Return the call of `request`, under a number of its own."""

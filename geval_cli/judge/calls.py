@@ -75,7 +75,7 @@ class JudgeCalls:
         """Return the judge's answer, its cost added to this judgement's."""
         response = await self.judge.complete(_of_judge(request))
         self.usage += response.usage
-        self.latency_ms += response.latency_ms
+        self.latency_ms += response.latency_ms or 0.0  # that of a batch says nothing about the judge
         return response
 
     async def ask_with_logprobs(self, request: ModelRequest) -> ModelResponse | None:

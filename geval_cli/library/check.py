@@ -194,6 +194,6 @@ def to_check_result(found: "AssertionResult") -> CheckResult:
         threshold=found.threshold,
         reason=found.reason,
         metric=found.metric,
-        latency_ms=found.latency_ms,
+        latency_ms=found.latency_ms or 0.0,
         metadata={**found.detail, "usage": to_json(found.usage)},
     )

@@ -54,6 +54,18 @@ def is_price(value: Any) -> bool:
     )
 
 
+def is_endpoint_price(value: Any) -> bool:
+    """Return whether `value` is `list`, or a price with perhaps another one under `batch`."""
+    if not isinstance(value, dict):
+        return bool(value == "list")
+    direct = {name: item for name, item in value.items() if name != "batch"}
+    return is_price(direct) and ("batch" not in value or is_price(value["batch"]))
+
+
+def _is_batch_choice(value: Any) -> bool:
+    return value is False or value == "openai"
+
+
 def _is_retry_count(value: Any) -> bool:
     return is_count(value) or (value == 0 and not isinstance(value, bool))
 
@@ -107,9 +119,11 @@ ENDPOINT_KEYS = (
     *(key for key in LIMIT_KEYS if "price" not in key.spellings),
     OwnKey(
         ("price",),
-        "`list`, or a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens",
-        lambda value: value == "list" or is_price(value),
+        "`list`, or a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens;"
+        " `batch` may hold another such mapping",
+        is_endpoint_price,
     ),
+    OwnKey(("batch",), "`openai` (the server has OpenAI's batch API) or false", _is_batch_choice),
 )
 
 _SET_BY_GEVAL = {

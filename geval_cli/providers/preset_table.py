@@ -44,6 +44,7 @@ class Preset(Struct, frozen=True):
         account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each,
             and the variables that may hold the account.
         price_vendor: the vendor's name in the list prices of genai-prices; empty where it lists none.
+        batch: the batch API that it is known to have; empty for none.
     """
 
     title: str
@@ -56,6 +57,7 @@ class Preset(Struct, frozen=True):
     account_url: str = ""
     account_envs: tuple[str, ...] = ()
     price_vendor: str = ""
+    batch: Literal["", "openai", "anthropic"] = ""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -66,6 +68,7 @@ PRESETS: Mapping[str, Preset] = {
         "openai:gpt-4.1",
         ("OPENAI_BASE_URL", "OPENAI_API_BASE_URL"),
         price_vendor="openai",
+        batch="openai",
     ),
     "anthropic": Preset(
         "Anthropic",
@@ -75,6 +78,7 @@ PRESETS: Mapping[str, Preset] = {
         ("ANTHROPIC_BASE_URL",),
         "anthropic",
         price_vendor="anthropic",
+        batch="anthropic",
     ),
     "azure": Preset(
         "Azure OpenAI (the id names the deployment)",

@@ -29,7 +29,7 @@ from geval_cli.providers.preset_table import (
     OtherMode,
     Preset,
 )
-from geval_cli.providers.prices import FREE, LIST_PRICE, Price, price_of
+from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.source.secrets import secret_values
@@ -75,6 +75,7 @@ def speaks_responses(source: ProviderSource) -> bool:
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
     problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
+    problems += _batch_problems(source)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
@@ -84,6 +85,22 @@ def check(source: ProviderSource) -> list[Problem]:
     else:
         problems += _mode_problems(source)
     return problems
+
+
+def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
+    """Yield a problem where the config says that a server has OpenAI's batch API which cannot have it."""
+    wire_format = preset_of(source).wire_format
+    if source.spec.config.get("batch") == "openai" and wire_format != "openai":
+        hint = (
+            "leave `batch` out: it has a batch API of its own"
+            if wire_format == "anthropic"
+            else "leave it out"
+        )
+        yield source.problem(
+            f"`batch: openai` is for servers that speak OpenAI's API, and {source.kind} does not",
+            key="batch",
+            hint=hint,
+        )
 
 
 def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
@@ -153,6 +170,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     written_out = settings.get("api_endpoint")
     call = _Call(model, _path_of(source), _api_version(source, settings))
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
+    is_listed = settings.get("price") == LIST_PRICE
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -169,7 +187,15 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
+        batch=_batch_api(source, settings),
+        batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )
+
+
+def _batch_api(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    """Return the name of the batch API that the model of `source` has; empty for none."""
+    named = settings.get("batch", preset_of(source).batch)
+    return str(named) if named and kind_of(source.spec.id) == TEXT else ""
 
 
 def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:

@@ -106,10 +106,12 @@ class ListPrice(Struct, frozen=True):
         vendor: as the table names it.
         model: as the config names it; the name that comes with an answer is more exact and goes first. Empty where
             the config's name says nothing (a deployment at Azure).
+        is_batch: the price of what is asked in batches; unknown where it is listed as no other.
     """
 
     vendor: str
     model: str
+    is_batch: bool = False
 
     def prepare(self) -> None:
         """Import the table: 80 ms."""
@@ -135,10 +137,16 @@ class ListPrice(Struct, frozen=True):
             "output_audio_tokens": tokens.output_audio_tokens,
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
+        conditions = dict(tokens.conditions)
+        batched = {**conditions, "processing": "batch"}
         try:
             found = table.calc_price(
-                usage, model, provider_id=self.vendor, price_context=dict(tokens.conditions)
+                usage, model, provider_id=self.vendor, price_context=batched if self.is_batch else conditions
             )
+            if self.is_batch and found.total_price:
+                direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=conditions)
+                if direct.total_price == found.total_price:
+                    return None  # the table knows none for batches, and falls back on the usual one
         except (LookupError, ValueError):
             # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
             return None
@@ -159,12 +167,28 @@ def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> 
     """
     named = settings.get("price")
     if named is not None and named != LIST_PRICE:
-        cached = named.get("cached_input")
-        return FixedPrice(
-            float(named["input"]), float(named["output"]), None if cached is None else float(cached)
-        )
+        return _fixed_price(named)
     host = (urlsplit(url).hostname or "").lower()
     if host.endswith(_AZURE_DOMAINS):
         return ListPrice(_AZURE, "")
     vendor = _VENDOR_OF_HOST.get(host)
     return None if vendor is None else ListPrice(vendor, model)
+
+
+def batch_price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
+    """Return the price of what is asked in batches, from the same places as `price_of`; None when unknown."""
+    named = settings.get("price")
+    if named is not None and named != LIST_PRICE:
+        if "batch" in named:
+            return _fixed_price(named["batch"])
+        price = _fixed_price(named)
+        return price if price.cost_usd(None) == 0 else None  # what is free is free in batches, too
+    listed = price_of(settings, url=url, model=model)
+    return ListPrice(listed.vendor, listed.model, is_batch=True) if isinstance(listed, ListPrice) else None
+
+
+def _fixed_price(named: Mapping[str, Any]) -> FixedPrice:
+    cached = named.get("cached_input")
+    return FixedPrice(
+        float(named["input"]), float(named["output"]), None if cached is None else float(cached)
+    )

@@ -323,7 +323,8 @@ class CasePrinter:
             self._print_block("var", sanitized_lines(f"{name} = {value_text(value)}"), indent=3)
         if result.metadata:
             self._print_block("about", [sanitize(value_text(dict(result.metadata)))], indent=3)
-        parts = [sanitize(result.provider.label or result.provider.id), format_duration(result.latency_ms)]
+        took = "with a batch" if result.latency_ms is None else format_duration(result.latency_ms)
+        parts = [sanitize(result.provider.label or result.provider.id), took]
         self._print_block(
             "by", [", ".join([*parts, *(["from the cache"] if result.cached else [])])], indent=3
         )

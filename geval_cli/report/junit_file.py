@@ -40,7 +40,7 @@ class JunitFile:
         times: Counter[int] = Counter()
         for result in report.results():
             counts[result.column, result.status] += 1
-            times[result.column] += round(result.latency_ms)
+            times[result.column] += round(result.latency_ms or 0.0)
         with SafeFile(self._path) as file:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
             for column in report.columns:
@@ -99,7 +99,7 @@ def _case(result: CaseResult, column: Column) -> str:
     attributes = {
         "name": f"{case_number(result)} {case_title(result, _NAME_WIDTH)}".strip(),
         "classname": suite_name(column),
-        "time": _seconds(result.latency_ms),
+        "time": _seconds(result.latency_ms or 0.0),
     }
     inner = _outcome(result)
     if not inner:

@@ -10,7 +10,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from geval_cli.events import CaseFinished, ModelCalled, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.events import (
+    BatchesAdvanced,
+    CaseFinished,
+    ModelCalled,
+    Noticed,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+)
 from geval_cli.numbers import format_cost
 from geval_cli.records import Role, RunStatus, Status, Usage
 from geval_cli.report.console import is_unicode
@@ -31,6 +39,7 @@ class RunState(Struct):
     counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
     calls: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(Role, 0))
     usage: Usage = Usage()
+    batches: dict[Role, BatchesAdvanced] = field(default_factory=dict)
 
     def add(self, event: RunEvent) -> None:
         """Take one event into account."""
@@ -41,6 +50,12 @@ class RunState(Struct):
         elif isinstance(event, ModelCalled):
             self.calls[event.role] += max(event.usage.requests, 1)
             self.usage += event.usage
+        elif isinstance(event, BatchesAdvanced):
+            self.batches[event.role] = event
+
+    def batch_texts(self, dot: str) -> list[str]:
+        """`judge · batch 2 of 4 · 41,200 of 50,000 · expires in 23 h`, for each role whose answers are waited for."""
+        return [batch_text(event, dot) for event in self.batches.values() if event.answered < event.requests]
 
     @property
     def done(self) -> int:
@@ -84,6 +99,20 @@ class RunState(Struct):
         return f"ETA {format_clock(elapsed / self.done * (self.total - self.done))}"
 
 
+def batch_text(event: BatchesAdvanced, dot: str) -> str:
+    """Return how far the batches of a role are, in a line."""
+    parts = [
+        event.role.value,
+        f"batch {event.number} of {event.batches}",
+        f"{event.answered:,} of {event.requests:,}",
+    ]
+    if event.expires_in_s is not None and event.expires_in_s > 0:
+        hours = event.expires_in_s / _HOUR_S
+        left = f"{hours:.0f} h" if hours >= 1 else f"{event.expires_in_s / 60:.0f} min"
+        parts.append(f"expires in {left}")
+    return f" {dot} ".join(parts)
+
+
 Clock = Callable[[], float]
 
 _REFRESHES_PER_S = 8
@@ -92,6 +121,7 @@ _PLAIN_AT_LEAST_EVERY_S = 30.0
 _PLAIN_SHARE = 0.1
 _NOTICE_WIDTH = 2_000
 _BAR_MIN, _BAR_MAX = 8, 30
+_HOUR_S = 3600.0
 
 
 class Progress(Protocol):
@@ -183,7 +213,7 @@ class _LiveProgress:
 
 
 class _Lines:
-    """The two lines: a bar with counts, then calls and times; what does not fit is left out, not wrapped."""
+    """A bar with counts, then calls and times, then batches; what does not fit is left out, not wrapped."""
 
     def __init__(self, state: RunState, now_s: float) -> None:
         self._state = state
@@ -191,7 +221,9 @@ class _Lines:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width - 1
-        for line in (self._first(console, width), self._second(console)):
+        dot = signs_of(console).dot
+        batches = [Text(f" {text}", style="dim") for text in self._state.batch_texts(dot)]
+        for line in (self._first(console, width), self._second(console), *batches):
             line.truncate(width, overflow="ellipsis")
             yield line
 
@@ -228,6 +260,7 @@ class _PlainProgress(_NoticesOnly):
         self._state = RunState(clock())
         self._last_s = self._state.started_s
         self._last_done = 0
+        self._last_batches: dict[Role, str] = {}
 
     def listen(self, event: RunEvent) -> None:
         if isinstance(event, RunStarted):
@@ -238,6 +271,8 @@ class _PlainProgress(_NoticesOnly):
         self._notices.listen(event)
         if isinstance(event, RunFinished):
             self._print_end(event)
+        elif isinstance(event, BatchesAdvanced):
+            self._print_batches(event)
         elif not isinstance(event, RunStarted) and self._is_due(isinstance(event, CaseFinished)):
             self._print_state()
 
@@ -248,6 +283,16 @@ class _PlainProgress(_NoticesOnly):
             return True
         progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE
         return is_step and progressed and since_s >= _PLAIN_EVERY_S
+
+    def _print_batches(self, event: BatchesAdvanced) -> None:
+        """Print how far the batches are: at once at first, then when there is news and not too often."""
+        text, now_s = batch_text(event, signs_of(self._console).dot), self._clock()
+        is_new_wave = event.answered == 0 and self._last_batches.get(event.role) != text
+        if is_new_wave or (
+            self._last_batches.get(event.role) != text and now_s - self._last_s >= _PLAIN_EVERY_S
+        ):
+            self._last_batches[event.role], self._last_s = text, now_s
+            self._print(text)
 
     def _print_state(self) -> None:
         state, now_s = self._state, self._clock()

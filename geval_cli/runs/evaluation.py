@@ -2,19 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Notices, Tally, derive
+from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError, StoreError
+from geval_cli.errors import ConfigError, PendingError, StoreError, UsageError
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
+from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import (
+    CaseResult,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -24,12 +28,14 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
+from geval_cli.runs.batches import batch_policy, run_batches, run_in_waves
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.jobs import JOBS_PER_REQUEST, call_policy, open_jobs, request_limit
-from geval_cli.runs.preparation import asks_for_money
+from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, call_policy, open_jobs, request_limit
+from geval_cli.runs.preparation import asks_for_money, reads_cache
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.resume import ResumedRun, done_cases
+from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
 from geval_cli.runs.workers import run_in_workers
@@ -62,10 +68,15 @@ async def run_evaluation(
     """
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
+    batch = await batch_policy(
+        prepared, state.cache, run.id, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
+    )
+    if batch is not None and prepared.request.workers is not None:
+        message = f"run {run.id} waits for batches, and --workers does not go together with them"
+        raise UsageError(message, hint="resume it without --workers")
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    policy = call_policy(prepared, books.budget, run.id)
-    doing = _run_jobs if prepared.request.workers is None else run_in_workers
-    running = asyncio.ensure_future(doing(prepared, state.cache, events, stop, resumed, policy))
+    jobs = _Jobs(prepared, state.cache, events, stop, resumed)
+    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -90,6 +101,7 @@ async def run_evaluation(
         await asyncio.gather(running, return_exceptions=True)
         run = _with_workers(await _with_dirt(run, dirty), running)
         notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
+        run = replace(run, batches=await run_batches(state.cache, run.id, run.batches, jobs.driver))
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
@@ -97,6 +109,25 @@ async def run_evaluation(
     is_stored = state.keeps_runs and books.recording.failure is None
     results, bugs = books.recording.results, books.tally.bugs
     return RunReport(run, summary, results, planned=prepared.total, bugs=bugs, is_stored=is_stored)
+
+
+class _Jobs(Struct):
+    """The jobs of a run and where they report to; `driver` is there while they go on, if anything goes into batches."""
+
+    prepared: PreparedRun
+    cache: ResponseCache
+    events: EventStream
+    stop: StopSignal
+    resumed: ResumedRun | None
+    driver: BatchDriver | None = None
+
+
+def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":
+    if jobs.prepared.request.workers is None:
+        return asyncio.ensure_future(_run_jobs(jobs, policy))
+    return asyncio.ensure_future(
+        run_in_workers(jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy)
+    )
 
 
 class _Books(Struct):
@@ -235,29 +266,65 @@ def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices
     return RunStatus.COMPLETED
 
 
-async def _run_jobs(
-    prepared: PreparedRun,
-    cache: ResponseCache,
-    events: EventStream,
-    stop: StopSignal,
-    resumed: ResumedRun | None,
-    policy: CallPolicy,
-) -> tuple[WorkerRecord, ...]:
-    queues = prepared.queues
+async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]:
+    """Do all jobs; those whose answers come with batches again and again, until there is nothing more to wait for."""
+    prepared, events, stop, resumed = jobs.prepared, jobs.events, jobs.stop, jobs.resumed
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
-        cache.begin_at(resumed.started_s)
-        queues = tuple(resumed.done.missing(queue) for queue in queues)
-    began = cache.now() if resumed is None else resumed.started_s
+        jobs.cache.begin_at(resumed.started_s)
+    began = jobs.cache.now() if resumed is None else resumed.started_s
+    parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
     try:
-        async with open_jobs(prepared, cache, events, policy, began_s=began) as jobs:
-            parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
-            await run_plan(
-                queues, partial(jobs.execute, stop=stop), parallel=parallel, events=events, stop=stop
+        async with open_jobs(prepared, jobs.cache, events, policy, began_s=began) as runner:
+            driver = jobs.driver = runner.gateway.batches
+            done = (
+                resumed.done if resumed is not None else done_cases(prepared) if driver is not None else None
             )
+
+            async def run_pass() -> bool:
+                runner.begin_pass()
+                work = _Pass(runner, stop, None if driver is None else done)
+                queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
+                await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
+                return work.is_pending
+
+            await run_in_waves(driver, run_pass, stop=stop, events=events)
         return ()
     finally:
         events.end()
+
+
+class _Pass(Struct):
+    """One pass over the jobs of a run. `done` takes note of each case that has its result, for the next pass."""
+
+    runner: JobRunner
+    stop: StopSignal
+    done: DoneCases | None
+    is_pending: bool = False
+    keys_of_group: dict[str, list[str]] = field(default_factory=dict)
+
+    async def execute(self, job: Job) -> CaseResult | None:
+        """Do one job; None when it stays undone, or when its result comes with that of another one."""
+        if self.done is None:
+            return await self.runner.execute(job, stop=self.stop)
+        keys: list[str] = []
+        KEYS_OF_CASE.set(keys)
+        try:
+            return await self.runner.execute(job, stop=self.stop, note=partial(self._settle, job, keys))
+        except PendingError:
+            self.is_pending = True
+            return None
+
+    def _settle(self, job: Job, keys: list[str], results: Sequence[CaseResult]) -> None:
+        """Note what is done. The answers of cases that are compared count when the last of them is."""
+        gathered = self.keys_of_group.setdefault(job.group, [])
+        gathered.extend(keys)
+        if not results or self.done is None:
+            return
+        self.runner.gateway.settle(gathered)
+        del self.keys_of_group[job.group]
+        for result in results:
+            self.done.add(result)
 
 
 def _with_workers(run: RunRecord, running: "asyncio.Future[tuple[WorkerRecord, ...]]") -> RunRecord:

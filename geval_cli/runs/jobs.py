@@ -1,7 +1,7 @@
 """Put together what does the jobs of a prepared suite: models behind a gateway, judges, and code."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
 from geval_cli.errors import BudgetError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
+from geval_cli.gateway.batch import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import CASE_OF_TRACE
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
@@ -48,10 +49,20 @@ class JobRunner(Struct, frozen=True):
     gateway: Gateway
     groups: ComparisonGroups
 
-    async def execute(self, job: Job, *, stop: StopSignal) -> CaseResult | None:
+    def begin_pass(self) -> None:
+        """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
+        self.gateway.begin_pass()
+        self.groups.forget()
+
+    async def execute(
+        self, job: Job, *, stop: StopSignal, note: Callable[[Sequence[CaseResult]], None] | None = None
+    ) -> CaseResult | None:
         """Do one job; the results of its row but the last leave as events. None: it has no result of its own now.
 
-        When the budget is used up, `stop` is requested, and the job stays undone.
+        When the budget is used up, `stop` is requested, and the job stays undone. `note` is told all results.
+
+        Raises:
+            PendingError: an answer comes with a batch, and the job stays undone.
         """
         request = self.prepared.request
         if request.otel and request.has_collector():
@@ -65,6 +76,8 @@ class JobRunner(Struct, frozen=True):
             stop.request(StopReason.BUDGET)
             return None
         results = [_without_secrets(result, self.pool.secrets) for result in found]
+        if note is not None:
+            note(results)
         for result in results[:-1]:
             self.events.emit(CaseFinished(result))
         return results[-1] if results else None
@@ -143,7 +156,9 @@ def request_limit(prepared: PreparedRun) -> int:
     return named or DEFAULT_CONCURRENCY
 
 
-def call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> CallPolicy:
+def call_policy(
+    prepared: PreparedRun, budget: Budget, run_id: str | None, batch: BatchPolicy | None = None
+) -> CallPolicy:
     """Return the rules for the requests of a run; None as `run_id` for what is no run."""
     request = prepared.request
     return CallPolicy(
@@ -153,6 +168,7 @@ def call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> Ca
         is_heard=(lambda: True) if request.is_logged else request.has_collector,
         is_offline=request.is_offline,
         run_id=run_id,
+        batch=batch,
     )
 
 

@@ -246,6 +246,17 @@ class RunOptions:
             in_api=InApi("Stop at the first failure or error."),
         ),
     ] = False
+    batch: Annotated[
+        bool,
+        Option("--batch", "Ask models and judges in the providers' batches: hours later, at half the price."),
+    ] = False
+    batch_judge: Annotated[
+        bool, Option("--batch-judge", "Ask only judges in batches; models answer directly.")
+    ] = False
+    waits: Annotated[
+        bool,
+        Option("--no-wait", "Hand in the batches and exit with 75; --resume goes on.", is_negated=True),
+    ] = True
     plan: Annotated[bool, Option("--plan", "Say what a run would ask and cost; send nothing.")] = False
     watch: Annotated[bool, Option("--watch", "Run again when a file in the config's folder changes.")] = False
 

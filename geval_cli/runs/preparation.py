@@ -18,7 +18,9 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
+from geval_cli.runs.batches import batch_problems
 from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
@@ -174,6 +176,7 @@ def _all_problems(
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request),
+        *_check_batches(suite, checked, request),
         *_masked_keys(suite, checked, request),
         *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
     ]
@@ -363,6 +366,13 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
             )
+
+
+def _check_batches(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+    """Yield what keeps the run from going in batches, if it is to."""
+    judging = [resolved(spec, suite) for spec in checked.judges]
+    answering = _answering(suite, checked, request)
+    yield from batch_problems(suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging})
 
 
 def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:

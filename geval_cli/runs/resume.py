@@ -124,8 +124,7 @@ def _resumed(
     stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool, stores: bool = False
 ) -> ResumedRun:
     """Go through the results that are there; `stores` puts those back that got the metrics of their g-evals here."""
-    plan = prepared.plan
-    done = DoneCases(repeats=plan.repeats, columns=len(plan.columns))
+    plan, done = prepared.plan, done_cases(prepared)
     kept, everything = Tally(), Tally()
 
     def results() -> Iterator[CaseResult]:
@@ -144,6 +143,11 @@ def _resumed(
     # Calls whose results were lost are in the noted total only; results stored after the last note, only in the sum.
     spent = combined(everything.usage, _noted(stored, runs), larger)
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
+
+
+def done_cases(prepared: PreparedRun) -> DoneCases:
+    """Return the cases of a run, none of them done."""
+    return DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
 
 
 class _Row(Struct, frozen=True):

@@ -74,6 +74,7 @@ def larger(first: Usage, second: Usage) -> Usage:
         max(first.output_tokens, second.output_tokens),
         max(first.cached_requests, second.cached_requests),
         max(first.cost_usd or 0.0, second.cost_usd or 0.0) if is_known else None,
+        max(first.batched_requests, second.batched_requests),
     )
 
 
@@ -87,6 +88,7 @@ def beyond(total: Usage, part: Usage) -> Usage:
         max(total.output_tokens - part.output_tokens, 0),
         max(total.cached_requests - part.cached_requests, 0),
         0.0 if part.cost_usd is None else cost_usd,
+        max(total.batched_requests - part.batched_requests, 0),
     )
 
 

@@ -74,6 +74,8 @@ def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCo
     if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
         return ExitCode.TERMINATED
     summary = report.summary
+    if stopped_by is StopReason.HANDED_IN:
+        return ExitCode.PENDING
     if report.bugs:
         return ExitCode.BUG
     if summary.gates:

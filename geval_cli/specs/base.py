@@ -1,5 +1,6 @@
 """Define the base of all models of a config's parts, bounds, and the model of a provider."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -239,6 +240,37 @@ class TestOptionsSpec(Spec):
     )
 
 
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+Duration = Annotated[str, Field(pattern=rf"^(?:{_DURATION.pattern})$")]
+"""A time as configs have it: 90s, 45m, 26h, 2d."""
+
+
+def seconds_of(duration: str) -> float:
+    """Return a checked `Duration` in seconds."""
+    found = _DURATION.fullmatch(duration)
+    assert found is not None
+    return float(found[1]) * _UNIT_S[found[2]]
+
+
+class BatchSpec(Spec):
+    """Batches of requests at providers, for runs with --batch."""
+
+    size: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="How many requests one batch holds at most; as many as the provider takes when left out.",
+    )
+    poll_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        15.0, description="How many seconds to wait between two looks at a batch, at first."
+    )
+    max_wait: Duration = Field("26h", description="How long to wait for a batch: 90s, 45m, 26h, 2d.")
+    fallback: Literal["direct", "error"] = Field(
+        "direct",
+        description="What becomes of requests whose batch failed or took too long: sent directly, or an error.",
+    )
+
+
 class RunOptionsSpec(Spec):
     """Options of the whole run; the command line wins over them."""
 
@@ -247,3 +279,4 @@ class RunOptionsSpec(Spec):
         validation_alias=AliasChoices("max_concurrency", "maxConcurrency"),
         description="How many model calls may be under way at once.",
     )
+    batch: BatchSpec | None = Field(None, description="How batches are made and waited for, with --batch.")

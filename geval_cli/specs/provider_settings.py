@@ -112,8 +112,9 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
     ("delay_ms", "delayMs"): ({"type": "number", "minimum": 0}, "Milliseconds from one request to the next."),
     ("price",): (
         {"type": ["object", "string"]},
-        "US dollars per million tokens: {input, output, cached_input}, or list.",
+        "US dollars per million tokens: {input, output, cached_input, batch}, or list.",
     ),
+    ("batch",): ({"enum": ["openai", False]}, "Whether --batch uses its batch API, and which it has."),
 }
 """geval's own keys by their spellings, for editors; `providers.options` checks them."""
 

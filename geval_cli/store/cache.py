@@ -15,6 +15,7 @@ from msgspec import Struct, convert
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
+from geval_cli.store.batches import BatchStore
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
     Access,
@@ -40,6 +41,10 @@ _KEYS_PER_QUERY = 500
 _INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer, only_run) VALUES (?, ?, ?, ?)"
 _MARK_SHARED = "UPDATE choices SET only_run = NULL WHERE key = ?"
 _DELETE_OF_RUN = "DELETE FROM choices WHERE only_run = ?"
+_DELETE_BATCHED_OF_RUN = "DELETE FROM batch_requests WHERE run_id = ?"
+_DELETE_BATCHES_OF_RUN = "DELETE FROM batches WHERE run_id = ?"
+_PRUNE = "DELETE FROM choices WHERE created_at < ?"
+_PRUNE_BATCHED = "DELETE FROM batch_requests WHERE created_at < ? AND (reply IS NOT NULL OR batch_id IS NULL)"
 # A text is later than any number, so a row that holds one would never expire.
 _YOUNG_ROWS = "FROM choices WHERE key IN ({}) AND created_at >= ? AND typeof(created_at) = 'real'"
 _SELECT = f"SELECT key, answer {_YOUNG_ROWS}"
@@ -91,12 +96,12 @@ class StoredChoice(Struct, frozen=True):
 
     Attributes:
         usage: its share of the usage of the request that bought it.
-        latency_ms: the time that this request took.
+        latency_ms: the time that this request took; None where it came with a batch.
     """
 
     choice: Choice
     usage: Usage = Usage(requests=1)
-    latency_ms: float = 0.0
+    latency_ms: float | None = 0.0
     model: str | None = None
     dropped: tuple[str, ...] = ()
 
@@ -107,7 +112,7 @@ class _Kept(Struct, frozen=True):
     text: str
     finish_reason: str | None
     usage: tuple[int, int, float | None]
-    latency_ms: float
+    latency_ms: float | None
     model: str | None
     dropped: tuple[str, ...]
     logprobs: list[tuple[str, float, list[tuple[str, float]]]] | None = None
@@ -197,6 +202,15 @@ class ResponseCache:
     def folder(self) -> Path | None:
         """Return the folder of its file; None for a cache in memory."""
         return None if self._database.access is Access.MEMORY else self._database.path.parent
+
+    @property
+    def batches(self) -> BatchStore:
+        """Return the batches at providers whose answers are for this cache.
+
+        Raises:
+            StoreError: it was opened for reading only.
+        """
+        return BatchStore(self._database, self._reader, self._writing(), self.now)
 
     def now(self) -> float:
         """Return the seconds since 1970; unlike the system's clock, this time is never set back."""
@@ -301,7 +315,9 @@ class ResponseCache:
         Raises:
             StoreError: the cache cannot be written.
         """
-        return await self._remove("DELETE FROM choices", ())
+        return await self._remove(
+            ("DELETE FROM choices", "DELETE FROM batch_requests WHERE reply IS NOT NULL")
+        )
 
     async def prune(self, *, older_than_s: float | None = None) -> int:
         """Remove answers that are older than so many seconds, or else the expired ones, and give the space back.
@@ -312,7 +328,7 @@ class ResponseCache:
             StoreError: the cache cannot be written.
         """
         before = self._expiry() if older_than_s is None else self.now() - older_than_s
-        return await self._remove("DELETE FROM choices WHERE created_at < ?", (before,))
+        return await self._remove((_PRUNE, _PRUNE_BATCHED), (before,))
 
     async def remove_runs(self, run_ids: Iterable[str], *, shrinks: bool) -> int:
         """Remove the answers that one of these runs bought and nobody else has used. Returns how many there were.
@@ -328,6 +344,8 @@ class ResponseCache:
 
         def delete(connection: sqlite3.Connection) -> int:
             connection.execute("PRAGMA secure_delete = ON")  # prompts and answers are private
+            connection.executemany(_DELETE_BATCHED_OF_RUN, rows)
+            connection.executemany(_DELETE_BATCHES_OF_RUN, rows)
             return connection.executemany(_DELETE_OF_RUN, rows).rowcount
 
         removed = await self._writing().run(delete)
@@ -345,9 +363,11 @@ class ResponseCache:
     def _expiry(self) -> float:
         return 0.0 if self.ttl_s is None else self.now() - self.ttl_s
 
-    async def _remove(self, statement: str, arguments: tuple[float, ...]) -> int:
+    async def _remove(self, statements: Sequence[str], arguments: tuple[float, ...] = ()) -> int:
         removed = await self._writing().run(
-            lambda connection: connection.execute(statement, arguments).rowcount
+            lambda connection: sum(
+                connection.execute(statement, arguments).rowcount for statement in statements
+            )
         )
         await self._reader.run(shrink)
         return removed

@@ -106,6 +106,44 @@ CACHE = Schema(
             # The run that bought the answer, as long as nobody else has used it; NULL: several did, or no run did.
             "ALTER TABLE choices ADD COLUMN only_run TEXT",
         ),
+        (
+            # Batches of requests at a provider. They belong to the answers: several runs may wait for one.
+            """
+            CREATE TABLE batches (
+                id TEXT PRIMARY KEY NOT NULL,
+                run_id TEXT,
+                server TEXT NOT NULL,
+                provider_id TEXT NOT NULL,
+                role TEXT NOT NULL,
+                state TEXT NOT NULL,
+                requests INTEGER NOT NULL,
+                reserved_usd REAL NOT NULL,
+                created_at REAL NOT NULL,
+                file_id TEXT,
+                remote_id TEXT,
+                answered INTEGER NOT NULL DEFAULT 0,
+                failed INTEGER NOT NULL DEFAULT 0,
+                expires_at REAL,
+                ended_at REAL
+            )
+            """,
+            # `body` is what is asked, `size` bytes, until it is answered; `reply` is the answer, until a run has read
+            # it. Both are JSON text, or the same deflated, as a blob. Without a batch it waits for the next one.
+            """
+            CREATE TABLE batch_requests (
+                key BLOB PRIMARY KEY NOT NULL,
+                run_id TEXT,
+                batch_id TEXT,
+                body,
+                size INTEGER NOT NULL,
+                reply,
+                tries INTEGER NOT NULL DEFAULT 0,
+                reserved_usd REAL NOT NULL,
+                created_at REAL NOT NULL
+            )
+            """,
+            "CREATE INDEX batch_requests_by_batch ON batch_requests (batch_id)",
+        ),
     ),
 )
 

@@ -199,6 +199,8 @@ def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> st
     if found.gain.value is None or found.gain.interval is None:
         return f"{said}; whether that is chance is not known."
     low, high = found.gain.interval
+    if low == high == 0:
+        return f"{said}: there is no difference."
     verdict = (
         "the jury is better"
         if low > 0

@@ -343,6 +343,18 @@ def test_a_g_eval_sees_the_trace_or_the_tools(product: Product, params: Any, lab
     assert ('"name": "gpt"' in rating) == ("Trace" in labels)
 
 
+def test_a_trace_beside_a_provider_is_left_aside_and_said(product: Product) -> None:
+    prompts: list[str] = []
+    asserted = {"type": "g-eval", "criteria": "Good.", "provider": "openai:judge", "scoring": "single"}
+    test = {"trace": TRACE, "assert": [asserted, {"type": USED, "value": "search"}]}
+    with a_judge(prompts) as server:
+        found = product.run({"providers": "echo", "prompts": ["Hi"], "tests": [test]}, server)
+    assert "`trace` is not that of test 1's answers" in found.stderr
+    assert [item["status"] for item in found.verdicts] == ["passed", "error"]
+    assert len(prompts) == 2  # the steps once: what is asked ahead is what is asked for
+    assert "<<<BEGIN Trace " not in prompts[1]
+
+
 def test_a_trace_that_is_named_and_missing_is_told_before_anything_is_sent(
     product: Product, nobody: LoopbackServer
 ) -> None:

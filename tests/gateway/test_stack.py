@@ -8,7 +8,8 @@ from support.fake_provider import FakeProvider, ask
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.cache import Answers
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
-from geval_cli.gateway.gateway import CallPolicy, build_stack
+from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
+from geval_cli.gateway.retry import Circuit
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.records import ModelResponse
 
@@ -35,8 +36,9 @@ SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
 )
 def test_the_layers_stand_in_one_list_outermost_first(policy, names):
     layers = build_stack(
-        single_flight=SingleFlight(),
-        answers=Answers(None, since=None, notice=lambda _: None),
+        StackParts(
+            SingleFlight(), Answers(None, since=None, notice=lambda _: None), Circuit(Runtime().clock)
+        ),
         policy=policy,
         runtime=Runtime(),
         on_event=lambda _: None,

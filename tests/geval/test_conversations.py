@@ -254,6 +254,22 @@ def test_an_error_at_a_turn_names_it_and_what_was_paid_for_before_is_not_bought_
     assert mended.cases[0]["turns"][1]["content"] == "Of course."
 
 
+def test_a_conversation_that_a_budget_stops_goes_on_where_it_was(product: Product) -> None:
+    tests = [{"turns": PLAYED}, {"turns": [{"user": "Else?"}, {"user": "And?"}]}]
+    path = product.write(
+        {
+            "providers": MODEL,
+            "tests": [{**test, "assert": [{"type": "contains", "value": "Answer"}]} for test in tests],
+        }
+    )
+    with server_of() as server:
+        stopped = product.run(path, server, "--max-requests", "4", "-j", "1")
+        assert (stopped.code, len(stopped.cases), len(server.requests)) == (3, 1, 4)
+        resumed = product.run(path, server, "--resume")
+        assert len(server.requests) == 5
+    assert (resumed.code, [len(case["turns"]) for case in resumed.cases]) == (0, [6, 4])
+
+
 def test_a_model_answers_a_stored_conversation_that_the_user_ends(product: Product) -> None:
     with server_of() as server:
         found = product.run(

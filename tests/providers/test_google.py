@@ -45,6 +45,23 @@ def test_a_conversation_with_instructions() -> None:
     assert [item["role"] for item in sent["contents"]] == ["user", "model", "user"]
 
 
+def test_calls_of_tools_and_their_results_are_parts() -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]
+    odd = [{"id": "c2", "function": {"name": "f", "arguments": "?"}}]
+    messages = (
+        Message("user", "Add."),
+        Message("assistant", "Well,", {"tool_calls": calls}),
+        Message("tool", "2", {"tool_call_id": "c1"}),
+        Message("assistant", "", {"tool_calls": odd}),
+    )
+    _, sent = exchange(ModelRequest(messages))
+    assert sent["contents"][1:] == [
+        {"role": "model", "parts": [{"text": "Well,"}, {"functionCall": {"name": "add", "args": {"a": 1}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "add", "response": {"result": "2"}}}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"arguments": "?"}}}]},
+    ]
+
+
 def test_parameters_are_written_as_the_api_has_them() -> None:
     config = {"generationConfig": {"topK": 3, "temperature": 0.5}, "safetySettings": [{"category": "x"}]}
     request = ask(params={"temperature": 0, "max_tokens": 9, "stop": "END"})

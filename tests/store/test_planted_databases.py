@@ -63,7 +63,7 @@ def found(folder: Path) -> dict[str, StoredChoice]:
             for value in ([], [1, 1], ["1", 1, None], [1.5, 1, None], "abc", None)
         ),
         *(json.dumps({**GOOD, "finish_reason": value}) for value in (1, [])),
-        *(json.dumps({**GOOD, "latency_ms": value}) for value in ("1", None, [])),
+        *(json.dumps({**GOOD, "latency_ms": value}) for value in ("1", True, [])),
         *(
             json.dumps({**GOOD, "logprobs": value})
             for value in ("x", [1], [["a"]], [["a", "b", []]], [["a", 1, [["b"]]]])

@@ -448,6 +448,11 @@ class TestAgree:
         assert item.jury.best_alone == item.jury.judges[0].spearman
         assert item.jury.gain.value == pytest.approx(item.jury.jury.value - item.jury.best_alone.value)
 
+    def test_a_jury_of_one_that_counts_is_its_best_judge(self) -> None:
+        jury = simulated((0.5, 1.0))
+        found = jury_agreement(jury, jury.scores[0], "calibrated")
+        assert jury_sentence(found).endswith("alone 0.88: there is no difference.")
+
     def test_every_form_says_both(self, shop: Path) -> None:
         words = (
             "agree",

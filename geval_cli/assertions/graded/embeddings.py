@@ -61,7 +61,7 @@ async def embed(
     vectors = [_vector(response.choices[0].text) for response in responses]
     if len({len(vector) for vector in vectors}) > 1:
         raise JudgeParseError("the embeddings differ in length", raw_text=responses[0].choices[0].text)
-    return vectors, max(response.latency_ms for response in responses)
+    return vectors, max(response.latency_ms or 0.0 for response in responses)
 
 
 def cosine(first: Vector, second: Vector) -> float:

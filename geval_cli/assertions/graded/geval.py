@@ -22,7 +22,7 @@ from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, v
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.rating_keys import judge_parts
-from geval_cli.assertions.trace import trace_of, trace_of_given
+from geval_cli.assertions.trace import brings_trace, trace_of, trace_of_given
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import last_words
@@ -246,8 +246,7 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     if turns := subject.conversation:
         case = replace(case, turns=turns)
     if _shows_trace(spec, subject):
-        shows = subject.test.trace is not None and subject.response is None
-        case = replace(case, trace=trace_of(subject), shows_trace=shows)
+        case = replace(case, trace=trace_of(subject), shows_trace=brings_trace(subject))
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
@@ -255,7 +254,7 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
 
 def _shows_trace(spec: GEvalFields, subject: Subject) -> bool:
     """Return whether the steps that led to an output are looked for: they are named, or the test brings them."""
-    return subject.test.trace is not None or not _OF_TRACE.isdisjoint(spec.evaluation_params or ())
+    return brings_trace(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ())
 
 
 def _case_of(

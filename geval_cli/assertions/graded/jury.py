@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import BudgetError, GevalError, JudgeError, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, UndoneError, UnjudgeableError
 from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
 from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
@@ -51,14 +51,14 @@ async def ask_jury(members: Sequence[Member]) -> list[Vote]:
     """Return the votes of all judges, who are asked side by side, in the order of the jury.
 
     Raises:
-        BudgetError: the run may spend no more. All judges have come to their end by then.
+        UndoneError: the run may spend no more, or an answer comes with a batch. All judges have ended by then.
     """
     came = await asyncio.gather(*(judge.ask() for judge in members), return_exceptions=True)
     votes = []
     for judge, found in zip(members, came, strict=True):
         if isinstance(found, Grade):
             votes.append(Vote(judge, found))
-        elif isinstance(found, GevalError) and not isinstance(found, BudgetError):
+        elif isinstance(found, GevalError) and not isinstance(found, UndoneError):
             votes.append(Vote(judge, error=found))
         else:
             raise found

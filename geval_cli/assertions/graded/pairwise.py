@@ -26,7 +26,7 @@ from geval_cli.assertions.graded.judge_client import JudgeClient, Question, chec
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts
-from geval_cli.errors import BudgetError, GevalError, JudgeError, Problem, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase
@@ -216,7 +216,7 @@ class PairwiseAssertion(ModelGradedAssertion):
 
         Raises:
             UnjudgeableError: there is nothing to compare with.
-            BudgetError: the run may spend no more.
+            UndoneError: the run may spend no more, or an answer comes with a batch.
         """
         pairs = _pairs_of(self, members)
         judge = JudgeClient(self, members[0].subject, tools)
@@ -422,12 +422,12 @@ async def _both_orders(asking: Sequence[_Asking]) -> list[Preference | GevalErro
     """Return what comes of all that is asked side by side, in order.
 
     Raises:
-        BudgetError: the run may spend no more.
+        UndoneError: the run may spend no more, or an answer comes with a batch.
     """
     found: list[Preference | GevalError] = []
     came = await asyncio.gather(*asking, return_exceptions=True)
     for item in came:
-        if isinstance(item, BudgetError) or not isinstance(item, Preference | GevalError):
+        if isinstance(item, UndoneError) or not isinstance(item, Preference | GevalError):
             raise item
         found.append(item)
     return found

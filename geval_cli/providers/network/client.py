@@ -5,7 +5,7 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache, lru_cache
 from http import HTTPStatus
 from importlib import import_module
@@ -230,6 +230,44 @@ class HttpClient:
             body = unpacked(body, packing, max_bytes)
         return HttpResponse(status, received, body, (time.perf_counter() - started) * 1000)
 
+    async def stream_lines(
+        self, call: HttpCall, *, max_bytes: int, proxy: str | None = None
+    ) -> AsyncIterator[bytes | HttpResponse]:
+        """Send `call` and yield the lines of a 2xx answer as they come; of any other, the whole response alone.
+
+        No compression is asked for. `call.timeout_s` is for each part, `max_bytes` for each line.
+
+        Raises:
+            TimeoutError: the next part did not come in time.
+            HttpFailure: one of its subclasses says what went wrong; also in the middle of the answer.
+        """
+        headers = {**call.headers, "accept-encoding": "identity"}
+        plain = HttpCall(call.url, headers, call.body, call.method, call.timeout_s)
+        address = parse_address(call.url)
+        through = None if proxy is None else parse_proxy(proxy)
+        session = self._session(through if through is not None and through.is_socks else None)
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                response = await _opened(
+                    session, call.method, _yarl_url(address), self._options(plain, address, through)
+                )
+            try:
+                found = _headers_of(response)
+                if not 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own range
+                    yield HttpResponse(response.status, found, await _body_of(response, max_bytes))
+                    return
+                if found.get("content-encoding", "identity") != "identity":
+                    raise UnknownCompressionError(found["content-encoding"])
+                async for line in _lines_of(response, max_bytes, call.timeout_s):
+                    yield line
+            finally:
+                response.close()
+        finally:
+            self._under_way -= 1
+            if self._is_closed and not self._under_way:
+                await self._close_sessions()
+
     async def aclose(self) -> None:
         """Close the connections, or have the last of the requests under way do so."""
         self._is_closed = True
@@ -301,6 +339,41 @@ async def _exchange(
         response.release()
         return response.status, headers, body
     raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
+
+
+async def _opened(
+    session: aiohttp.ClientSession, method: str, url: URL, options: Mapping[str, Any]
+) -> aiohttp.ClientResponse:
+    """Return a response whose body is still to be read."""
+    try:
+        return await session.request(method, url, **options)
+    except (aiohttp.ClientError, HttpFailure) as error:
+        failure = failure_of(error)
+    raise failure  # as in `_exchange`
+
+
+async def _lines_of(
+    response: aiohttp.ClientResponse, max_bytes: int, timeout_s: float
+) -> AsyncIterator[bytes]:
+    rest = b""
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                part = await response.content.readany()
+        except (aiohttp.ClientError, HttpFailure) as error:
+            failure = failure_of(error)
+        else:
+            if not part:
+                break
+            *lines, rest = (rest + part).split(b"\n")
+            if len(rest) > max_bytes:
+                raise OversizedAnswerError(f"a line of more than {max_bytes} bytes")
+            for line in lines:
+                yield line
+            continue
+        raise failure
+    if rest:
+        yield rest
 
 
 async def _body_of(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

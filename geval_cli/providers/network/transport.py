@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -189,7 +189,7 @@ class Transport:
         Raises:
             ProviderError: one of its subclasses; see `send`. ProviderResponseError when a 2xx is not JSON.
         """
-        body = _json_bytes(payload)
+        body = json_bytes(payload)
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
         reply = await self.send(HttpCall(call.url, headers, body, call.method, call.timeout_s), context)
         try:
@@ -221,6 +221,29 @@ class Transport:
             raise refusal_error(reply, context, now_s=self._clock())
         return reply
 
+    async def stream_lines(self, call: HttpCall, context: CallContext) -> AsyncIterator[bytes]:
+        """Send `call` and yield the lines of the answer as they come, however many; no redirect is followed.
+
+        `call.timeout_s` is for each part of the answer. None of the lines is longer than `MAX_BODY_BYTES`.
+
+        Raises:
+            ProviderError: as `send`; also in the middle of the answer.
+        """
+        proxy = self._proxy_for(call.url)
+        lines = self._own_client().stream_lines(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
+        while True:
+            try:
+                found = await anext(lines, None)
+            except OversizedAnswerError as error:
+                raise self._oversized(context) from error
+            except (TimeoutError, HttpFailure) as error:
+                raise connection_error(error, call, context, proxy=proxy) from error
+            if isinstance(found, HttpResponse):
+                raise refusal_error(found, context, now_s=self._clock())
+            if found is None:
+                return
+            yield found
+
     def exhausted_s(self, reply: HttpResponse, usage: Usage) -> float:
         """Return the seconds for which the server of `reply`, which took `usage`, has nothing left for its callers."""
         tokens = usage.input_tokens + usage.output_tokens
@@ -232,18 +255,25 @@ class Transport:
             await client.aclose()
 
     async def _exchange(self, call: HttpCall, context: CallContext) -> HttpResponse:
+        client, proxy = self._own_client(), None
+        try:
+            proxy = self._proxy_for(call.url)
+            return await client.exchange(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
+        except OversizedAnswerError as error:
+            raise self._oversized(context) from error
+        except (TimeoutError, HttpFailure) as error:
+            raise connection_error(error, call, context, proxy=proxy) from error
+
+    def _own_client(self) -> HttpClient:
         if self._client is None:
             own = {**_OWN_HEADERS, "accept-encoding": accepted()}
             self._client = HttpClient(own, certificate=self._certificate)
-        proxy = None
-        try:
-            proxy = self._proxy_for(call.url)
-            return await self._client.exchange(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
-        except OversizedAnswerError as error:
-            message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
-            raise ProviderShapeError(message, provider_id=context.provider_id) from error
-        except (TimeoutError, HttpFailure) as error:
-            raise connection_error(error, call, context, proxy=proxy) from error
+        return self._client
+
+    @staticmethod
+    def _oversized(context: CallContext) -> ProviderShapeError:
+        message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
+        return ProviderShapeError(message, provider_id=context.provider_id)
 
     def _proxy_for(self, url: str) -> str | None:
         """Return the proxy for `url`; it is looked for, in the whole environment, once for each host."""
@@ -287,7 +317,8 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     return error
 
 
-def _json_bytes(payload: Mapping[str, Any]) -> bytes:
+def json_bytes(payload: object) -> bytes:
+    """Return the JSON text that is sent for `payload`."""
     try:
         return msgspec.json.encode(payload)
     except (UnicodeEncodeError, OverflowError):

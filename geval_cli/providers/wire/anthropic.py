@@ -6,6 +6,8 @@ from typing import Any
 
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.wire.anthropic_batches import AnthropicBatches
+from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import WITHOUT_TEXT, content_text
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
@@ -39,6 +41,9 @@ class AnthropicProvider(EndpointProvider):
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return _dropped(request)
+
+    def _new_batches(self) -> BatchApi | None:
+        return AnthropicBatches(self._endpoint, self._transport) if self._endpoint.batch else None
 
 
 def build(source: ProviderSource) -> AnthropicProvider:

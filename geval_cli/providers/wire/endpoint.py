@@ -24,6 +24,8 @@ class Endpoint:
         wire: parameters of each request, from the config.
         price: None when unknown.
         certificate: what is shown to a server that wants to know who asks.
+        batch: the batch API that it has, "openai" or "anthropic"; empty for none.
+        batch_price: what answers of a batch cost; None when unknown.
         max_choices: how many choices one request may ask for; None: as many as are wanted.
     """
 
@@ -41,6 +43,8 @@ class Endpoint:
     price: Price | None = None
     max_choices: int | None = None
     certificate: ClientCertificate | None = None
+    batch: str = ""
+    batch_price: Price | None = None
 
     @property
     def identity(self) -> ProviderIdentity:
@@ -55,8 +59,15 @@ class Endpoint:
         if self.price is not None:
             self.price.prepare()
 
-    def usage(self, tokens: TokenUsage | None, *, requests: int) -> Usage:
+    def usage(self, tokens: TokenUsage | None, *, requests: int, is_batched: bool = False) -> Usage:
         """Return the tokens and the cost of a call; `cost_usd` is None when the price or the tokens are unknown."""
-        cost = None if self.price is None else self.price.cost_usd(tokens)
+        price = self.batch_price if is_batched else self.price
+        cost = None if price is None else price.cost_usd(tokens)
         counted = tokens or TokenUsage()
-        return Usage(requests, counted.input_tokens, counted.output_tokens, cost_usd=cost)
+        return Usage(
+            requests,
+            counted.input_tokens,
+            counted.output_tokens,
+            cost_usd=cost,
+            batched_requests=requests * is_batched,
+        )

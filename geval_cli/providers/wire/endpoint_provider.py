@@ -6,16 +6,20 @@ A provider of an API says what is sent (`payload`) and how the answer is read (`
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from msgspec import structs
+
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
+from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import filtered_choice
 from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.refusals import CallContext, request_id_of
+from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
 
 _ID_CHARS = 200
 
@@ -50,6 +54,7 @@ class EndpointProvider:
         self._endpoint = endpoint
         self.identity: ProviderIdentity = endpoint.identity
         self._transport = transport or Transport(certificate=endpoint.certificate)
+        self._batches: BatchApi | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._endpoint!r})"
@@ -75,8 +80,25 @@ class EndpointProvider:
         self._endpoint.prepare()
         return await self._ask(self.payload(request), request)
 
+    @property
+    def batches(self) -> BatchApi | None:
+        """Return the batch API of the model; None when it has none, or the config asks for none."""
+        if self._batches is None:
+            self._batches = self._new_batches()
+        return self._batches
+
+    @property
+    def batch_price(self) -> Price | None:
+        return self._endpoint.batch_price
+
     async def aclose(self) -> None:
+        if self._batches is not None:
+            await self._batches.aclose()
         await self._transport.aclose()
+
+    def _new_batches(self) -> BatchApi | None:
+        """Return the batch API of the endpoint; a class whose API has batches says which."""
+        return None
 
     def payload(self, request: ModelRequest) -> Mapping[str, Any]:
         """Return the body to send for `request`."""
@@ -101,18 +123,53 @@ class EndpointProvider:
 
     async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
         endpoint = self._endpoint
-        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        context = self._context_of(payload)
         call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
         try:
             body, reply = await self._transport.post_json(call, payload, context)
         except ProviderRequestError as error:
-            choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
-            if choice is None:
-                raise
-            return ModelResponse((choice,), endpoint.usage(None, requests=1), request_id=error.request_id)
-        received = Received(body, reply, context)
+            return self._filtered(error, request)
+        return self._response(Received(body, reply, context), payload, request)
+
+    def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse:
+        """Return the answer to `request` that came with a batch, as `complete` would: an HTTP status with a body.
+
+        Raises:
+            ProviderError: as `complete`.
+        """
+        payload = self.payload(request)
+        context = self._context_of(payload)
+        reply = HttpResponse(status, {}, encode_json(body))
+        try:
+            if not reply.is_success:
+                raise refusal_error(reply, context, now_s=0.0)
+            answer = self._response(Received(body, reply, context), payload, request, is_batched=True)
+        except ProviderRequestError as error:
+            answer = self._filtered(error, request)
+        return structs.replace(answer, latency_ms=None)
+
+    def _context_of(self, payload: Mapping[str, Any]) -> CallContext:
+        endpoint = self._endpoint
+        return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+
+    def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse:
+        """Return an answer that a filter took away as an empty one; raise any other refusal."""
+        choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
+        if choice is None:
+            raise error
+        return ModelResponse((choice,), self._endpoint.usage(None, requests=1), request_id=error.request_id)
+
+    def _response(
+        self,
+        received: Received,
+        payload: Mapping[str, Any],
+        request: ModelRequest,
+        *,
+        is_batched: bool = False,
+    ) -> ModelResponse:
+        endpoint, (body, reply, context) = self._endpoint, received
         choices = self._read(received, request)
-        usage = self._usage(received, payload, choices, request)
+        usage = self._usage(received, payload, choices, request, is_batched=is_batched)
         named = body if isinstance(body, dict) else {}
         model = named.get(self.model_key)
         return ModelResponse(
@@ -143,6 +200,8 @@ class EndpointProvider:
         payload: Mapping[str, Any],
         choices: tuple[Choice, ...],
         request: ModelRequest,
+        *,
+        is_batched: bool,
     ) -> Usage:
         """Return the usage of a reply, as far as it is plausible for `choices` in answer to `payload`."""
         body = received.body
@@ -151,4 +210,4 @@ class EndpointProvider:
             texts = tuple(choice.text for choice in choices) if self.writes else ()
             asked = max(len(choices), len(request.sample_indexes))
             tokens = believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
-        return self._endpoint.usage(tokens, requests=len(choices))
+        return self._endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)

@@ -92,14 +92,48 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
     instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
+    names = dict(_names_of_calls(messages))
     others = [
-        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
+        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts_of(item, names)}
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
         return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(instructions)}]}]
     return "\n\n".join([*system, *instructions]), others
+
+
+def _names_of_calls(messages: tuple[Message, ...]) -> Iterator[tuple[str, str]]:
+    """Yield id and name of each call of a tool: a result names the tool here, and not the call."""
+    for message in messages:
+        for call in message.further.get("tool_calls") or ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                yield str(call.get("id")), str(function.get("name"))
+
+
+def _parts_of(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the parts of a message; calls of tools and their results are parts here."""
+    calls = message.further.get("tool_calls")
+    if message.role == "tool" and message.content is not None:
+        name = names.get(str(message.further.get("tool_call_id")), "tool")
+        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}]
+    if message.role not in _MODEL_ROLES or not isinstance(calls, list):
+        return _parts(_written(message))
+    said = _parts(message.content) if message.content else []
+    return [*said, *map(_function_call, calls)]
+
+
+def _function_call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call if isinstance(call, dict) else {"text": str(call)}
+    arguments = function.get("arguments")
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        given = {"arguments": arguments}
+    return {"functionCall": {"name": function.get("name"), "args": given or {}}}
 
 
 def _written(message: Message) -> Any:

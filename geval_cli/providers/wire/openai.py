@@ -12,9 +12,11 @@ from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.presets import endpoint_of, speaks_responses
 from geval_cli.providers.unsupported import find_cap
+from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import content_text, last_user_text, message_list, parse_choices
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.openai_batches import OpenAIBatches
 from geval_cli.providers.wire.refusals import refusal_error
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, ModelRequest, ModelResponse
@@ -52,6 +54,9 @@ class ResponsesProvider(EndpointProvider):
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return _usage(body)
+
+    def _new_batches(self) -> BatchApi | None:
+        return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
@@ -310,6 +315,9 @@ class OpenAICompatibleProvider(EndpointProvider):
             payload["logprobs"] = True
             payload["top_logprobs"] = self._caps["top_logprobs"]
         return {name: value for name, value in payload.items() if value is not None}
+
+    def _new_batches(self) -> BatchApi | None:
+        return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
 
     def _learn_cap(self, error: UnsupportedParameterError, payload: Mapping[str, Any]) -> bool:
         """Return whether the refusal names the accepted maximum, so that a request for that many may succeed."""

@@ -16,7 +16,7 @@ from support.geval_command import run_geval
 from support.sample_run import RUN, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
-from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status
+from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status, TraceStep, Turn
 from geval_cli.store.runs import RunStore
 from geval_cli.web.pages.compare import text_difference
 
@@ -395,3 +395,26 @@ def test_difference_of_texts(before: str, after: str, pieces: list[str]) -> None
     if found:
         assert "".join(piece.text for piece in found if piece.kind != "added") == before
         assert "".join(piece.text for piece in found if piece.kind != "removed") == after
+
+
+def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
+    hostile = "<b>bold</b>\u202e"
+    turns = (Turn("user", "Tea?"), Turn("assistant", "", ({"name": "search"},)), Turn("assistant", hostile))
+    trace = (
+        TraceStep("tool", "search", {"q": "tea"}, hostile, ms=20),
+        TraceStep("tool", "buy", error="sold out <i>", ms=5),
+        TraceStep("step", "plan"),
+    )
+    runs = RunStore.open(site.folder / ".geval")
+    runs.begin(RUN)
+    runs.add(RUN.id, make_case(0, turns=turns, trace=trace)).result()
+    runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
+    runs.close()
+    page = site.page(f"/runs/{RUN.id}/results/0/0/0")
+    shown = text_of(page)
+    assert 'Conversation user Tea? assistant calls {"name": "search"} assistant <b>bold' in shown
+    assert "Trace tool search 20 ms Arguments and result" in shown
+    assert "tool buy failed 5 ms sold out <i>" in shown
+    assert "step plan" in shown
+    assert "<b>bold" not in page
+    assert 'value="5.0" aria-label="5 ms of the longest 20 ms"' in page

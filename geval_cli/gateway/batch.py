@@ -1,0 +1,321 @@
+"""Requests that wait for a provider's batch: who asks is told that the answer is pending, and asks again later.
+
+A wave is a resume. The first pass over a run's jobs stores what they ask, and leaves them undone; what was asked goes
+to the provider as batches (`batch_driver`); the next pass does these jobs again, and finds the answers. No job is held
+for hours, and a process that is killed has lost nothing.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.errors import PendingError, ProviderError, ProviderRequestError, ProviderResponseError
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, align
+from geval_cli.gateway.capabilities import features_of
+from geval_cli.providers.base import Provider
+from geval_cli.providers.network.transport import json_bytes
+from geval_cli.providers.prices import Price
+from geval_cli.providers.wire.batch_api import BatchApi
+from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.store.batches import BatchReply, BatchStore
+
+LAST_PASS = 12
+"""From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
+
+MOST_TRIES = 2
+"""A request that so many batches left without an answer is sent directly."""
+
+_MOST_SCOUTS = 3
+_ASSUMED_WRITTEN_TOKENS = 1024
+_CHARACTERS_PER_TOKEN = 4
+_READ_KEPT = 5_000
+
+
+class BatchPolicy(Struct, frozen=True):
+    """The rules of a run for batches.
+
+    Attributes:
+        roles: whose requests go into batches.
+        run_id: the run that asks.
+        joins_others: whether requests that other runs have handed in are waited for; False: only the run's own.
+        size: the most requests in one batch; None for as many as the provider takes.
+        poll_s: the seconds between two looks at a batch, at first.
+        max_wait_s: the seconds after which a batch is given up.
+        falls_back: whether what a batch did not answer in that time, or what a provider does not take as a batch, is
+            sent directly; else it is an error.
+        waits: whether the process stays until all is answered.
+    """
+
+    roles: frozenset[Role]
+    run_id: str | None = None
+    joins_others: bool = True
+    size: int | None = None
+    poll_s: float = 15.0
+    max_wait_s: float = 26 * 3600.0
+    falls_back: bool = True
+    waits: bool = True
+
+
+@runtime_checkable
+class BatchingProvider(Protocol):
+    """A provider that may have a batch API."""
+
+    @property
+    def batches(self) -> BatchApi | None: ...
+
+    @property
+    def batch_price(self) -> Price | None: ...
+
+    def payload(self, request: ModelRequest) -> object: ...
+
+    def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse: ...
+
+
+def batch_api(provider: Provider) -> BatchApi | None:
+    """Return the batch API of a provider; None when it has none."""
+    return provider.batches if isinstance(provider, BatchingProvider) else None
+
+
+def server_text(server: ServerKey) -> str:
+    """Return the name of a model at its address, as stored batches have it."""
+    return f"{server.kind} {server.model} at {server.endpoint}"
+
+
+class Group(Struct, frozen=True):
+    """Requests that one batch may hold: to one model, by one key, of one role. Log-probabilities make files large."""
+
+    server: ServerKey
+    role: Role
+    wants_logprobs: bool
+    provider_key: int
+
+
+class Pending(Struct):
+    """The questions of a pass over the jobs that have no answer yet.
+
+    Attributes:
+        free: the keys of requests that are in no batch, by the group that they can be handed in with.
+        providers: who is asked, by group; `joined` likewise by the id of a batch that is waited for.
+    """
+
+    free: dict[Group, dict[str, None]] = field(default_factory=dict)
+    providers: dict[Group, Provider] = field(default_factory=dict)
+    joined: dict[str, Provider] = field(default_factory=dict)
+
+
+class BatchQueue:
+    """The requests of a run that go into batches. Belongs to one event loop.
+
+    Attributes:
+        pending: of the pass that goes on, or that ended last.
+        direct: keys of requests that are sent directly, since too few are left for a batch.
+        passes: waves that were answered so far.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        policy: BatchPolicy,
+        budget: Budget,
+        *,
+        check_provider: Callable[[Provider], None],
+        notice: Notice,
+    ) -> None:
+        self.store = store
+        self.policy = policy
+        self.budget = budget
+        self.pending = Pending()
+        self.direct: set[str] = set()
+        self.passes = 0
+        self._check_provider = check_provider
+        self._notice = notice
+        self._has_told = False
+        self._read: list[tuple[str, str]] = []
+
+    def takes(self, call: ModelCall) -> bool:
+        """Return whether a call goes into a batch: steps do not, as all tests need them, nor does a repetition."""
+        request = call.request
+        return (
+            request.role in self.policy.roles
+            and request.purpose is not Purpose.STEPS
+            and call.attempt == 1
+            and not call.is_direct
+            and call.outlives_run
+            and bool(call.keys)
+            and batch_api(call.provider) is not None
+        )
+
+    def key_of(self, call: ModelCall) -> str:
+        """Return the name of a request in batches: the key of its first sample, so that anybody can read results."""
+        key = call.keys[0]
+        if self.policy.joins_others:
+            return key
+        return hashlib.sha256(f"{self.policy.run_id} {key}".encode()).hexdigest()
+
+    async def ask(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        """Return the answer that came with a batch, or note what is to be asked.
+
+        Raises:
+            PendingError: there is no answer yet.
+            ProviderError: the answer is an error.
+        """
+        provider, key = call.provider, self.key_of(call)
+        assert isinstance(provider, BatchingProvider)  # `takes` says so
+        body = json_bytes(provider.payload(call.request))
+        expected_usd = self._expected_usd(provider, call.request)
+        claim = await self.store.claim(key, body, self.policy.run_id, expected_usd)
+        if claim.reply is not None:
+            self.budget.reserved_usd = max(0.0, self.budget.reserved_usd - expected_usd)
+            return await self._answer(provider, call, key, claim.reply)
+        if claim.batch_id is not None:
+            self.pending.joined[claim.batch_id] = call.provider
+            raise PendingError("the answer comes with a batch")
+        # Only now: what is answered is read also with a key that is refused, or a budget that is used up.
+        self._check_provider(call.provider)
+        self.budget.check()
+        if self._goes_directly(key, claim.tries) and await self.store.take(key):
+            return await send_next(call)
+        wants_logprobs = call.request.want_logprobs
+        group = Group(call.server, call.request.role, wants_logprobs, id(call.provider))
+        self.pending.providers[group] = call.provider
+        self.pending.free.setdefault(group, {})[key] = None
+        raise PendingError("the question is asked with the next batch")
+
+    async def is_known(self, call: ModelCall) -> bool:
+        """Return whether a call is in a batch already, or answered by one."""
+        return await self.store.is_known(self.key_of(call))
+
+    def begin_pass(self) -> Pending:
+        """Forget what the last pass left unanswered, and return it."""
+        left, self.pending = self.pending, Pending()
+        return left
+
+    async def sweep(self) -> None:
+        """Forget the answers that are in the cache by now."""
+        read, self._read = self._read, []
+        if read:
+            await self.store.forget_read(read)
+
+    def _goes_directly(self, key: str, tries: int) -> bool:
+        is_last = self.passes + 1 >= LAST_PASS
+        if is_last and not self._has_told:
+            self._has_told = True
+            self._notice(f"what is asked first after {LAST_PASS - 1} waves of batches is sent directly")
+        return is_last or tries >= MOST_TRIES or key in self.direct
+
+    async def _answer(
+        self, provider: BatchingProvider, call: ModelCall, key: str, reply: BatchReply
+    ) -> ModelResponse:
+        if reply.problem:
+            raise ProviderRequestError(
+                reply.problem, provider_id=call.provider.id, hint="run it again without --batch"
+            )
+        try:
+            found = provider.batched_response(call.request, reply.status, reply.body)
+        except ProviderError as error:
+            if isinstance(error, ProviderResponseError) and error.cost_usd is not None:
+                self.budget.pay(error.cost_usd)
+            if reply.is_success:
+                await self.store.forget(key)  # nobody can read it; a repetition is sent directly
+            raise
+        response = align(found, call.request)
+        usage = replace(response.usage, batched_requests=len(response.choices))
+        if usage.cost_usd is not None:
+            self.budget.pay(usage.cost_usd)
+        elif self.budget.max_cost_usd is not None:
+            self.budget.give_up(call.provider.label)
+        self._read.append((key, call.keys[0]))
+        if len(self._read) >= _READ_KEPT:
+            await self.sweep()
+        return replace(response, usage=usage)
+
+    def _expected_usd(self, provider: BatchingProvider, request: ModelRequest) -> float:
+        """Return what a request is expected to cost at most; 0 where no bound on money is to be kept."""
+        price = provider.batch_price
+        if price is None or self.budget.max_cost_usd is None:
+            return 0.0
+        payload = provider.payload(request)
+        limit = token_limit(payload) if isinstance(payload, dict) else None
+        written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(request.sample_indexes)
+        return _usd(price, -(-request.characters // _CHARACTERS_PER_TOKEN), written)
+
+
+@lru_cache(maxsize=1024)  # a list price is computed from a large table
+def _usd(price: Price, read: int, written: int) -> float:
+    return price.cost_usd(TokenUsage(read, written)) or 0.0
+
+
+class BatchLayer:
+    """A layer that has requests answered by batches; all others it passes on."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        if not self._queue.takes(call):
+            return await send_next(call)
+        return await self._queue.ask(call, send_next)
+
+
+class _Scouting(Struct):
+    """The state of the first direct request of one kind. `under_way` is done when it has ended."""
+
+    under_way: asyncio.Future[None] | None = None
+    failures: int = 0
+    is_done: bool = False
+
+
+class ScoutLayer:
+    """A layer that sends the first request of each kind directly, while all others of its kind wait for it.
+
+    A key that is refused, or a parameter that a server does not take, shows in seconds, not with a batch. It stands
+    above the layer that adapts requests, so that the others are written as the first one has taught it.
+    """
+
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+        self._kinds: dict[tuple[ServerKey, Role, int, frozenset[str]], _Scouting] = {}
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        if not self._queue.takes(call):
+            return await send_next(call)
+        kind = _kind_of(call)
+        scouting = self._kinds.setdefault(kind, _Scouting())
+        if not scouting.is_done and await self._queue.is_known(call):
+            return await send_next(call)
+        while not scouting.is_done:
+            if scouting.under_way is not None:
+                await asyncio.wait({scouting.under_way})
+                continue
+            scouting.under_way = asyncio.get_running_loop().create_future()
+            try:
+                return await self._scout(call, scouting, send_next)
+            finally:
+                under_way, scouting.under_way = scouting.under_way, None
+                under_way.set_result(None)
+        return await send_next(call)
+
+    async def _scout(self, call: ModelCall, scouting: _Scouting, send_next: Handler) -> ModelResponse:
+        try:
+            response = await send_next(replace(call, is_direct=True))
+        except ProviderError:
+            # A kind that always fails must not be asked about one by one.
+            scouting.failures += 1
+            scouting.is_done = scouting.failures >= _MOST_SCOUTS
+            raise
+        scouting.is_done = True
+        return response
+
+
+def _kind_of(call: ModelCall) -> tuple[ServerKey, Role, int, frozenset[str]]:
+    features = features_of(call)
+    if len(call.request.sample_indexes) > 1:
+        features.add("n")
+    return call.server, call.request.role, id(call.provider), frozenset(features)

@@ -1,0 +1,150 @@
+"""Anthropic's message batches."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from geval_cli.json_codec import decode_json
+from geval_cli.providers.network.messages import HttpCall
+from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.wire.batch_api import BatchLine, RemoteBatch, RemoteState, joined, read_line, whole
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.refusals import CallContext
+
+_CLOCKS_DIFFER_S = 3600.0
+_PAGE = 100
+_MOST_PAGES = 20
+_COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
+_LEFT_OUT = frozenset({"canceled", "expired"})
+_STATUS_OF_ERROR = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_INTERNAL_ERROR = 500
+
+
+class AnthropicBatches:
+    """The batches of one workspace. A batch keeps no name of ours; `find` goes by its size and its time."""
+
+    most_requests = 100_000
+    most_bytes = (
+        24 * 1024 * 1024
+    )  # the whole of it is one request, which is held in memory; 256 MB are allowed
+
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        self._endpoint = endpoint
+        self._transport = transport
+        self._context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source)
+
+    def line(self, custom_id: str, body: bytes) -> bytes:
+        return joined({"custom_id": custom_id}, "params", body)
+
+    async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
+        return None
+
+    async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
+        lines = b"" if file is None else file.read()
+        body = b'{"requests": [' + b",".join(lines.splitlines()) + b"]}"
+        return _remote(await self._ask("POST", body=body))
+
+    async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
+        found: list[RemoteBatch] = []
+        after = ""
+        for _ in range(_MOST_PAGES):
+            page = await self._ask("GET", query=f"limit={_PAGE}{after}")
+            items = [item for item in page.get("data") or () if isinstance(item, dict)]
+            recent = [
+                item for item in items if _moment(item.get("created_at"), since) >= since - _CLOCKS_DIFFER_S
+            ]
+            # Its counts may be 0 until it has ended.
+            found += [item for item in map(_remote, recent) if item.total in {0, requests}]
+            if len(recent) < len(items) or not page.get("has_more") or not items:
+                break
+            after = f"&after_id={quote(str(page.get('last_id') or items[-1].get('id')), safe='')}"
+        return found
+
+    async def get(self, remote_id: str) -> RemoteBatch:
+        return _remote(await self._ask("GET", f"/{quote(remote_id, safe='')}"))
+
+    async def cancel(self, remote_id: str) -> None:
+        await self._ask("POST", f"/{quote(remote_id, safe='')}/cancel", body=b"{}")
+
+    async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
+        # Not from the address that the answer names: the key is sent along.
+        call = self._call("GET", f"/{quote(batch.id, safe='')}/results")
+        async for text in self._transport.stream_lines(call, self._context):
+            if text.strip():
+                yield _line(text)
+
+    async def aclose(self) -> None:
+        """Nothing, on purpose: the connections are the provider's, which closes them."""
+
+    async def _ask(
+        self, method: str, path: str = "", *, query: str = "", body: bytes = b""
+    ) -> Mapping[str, Any]:
+        reply = await self._transport.send(self._call(method, path, query=query, body=body), self._context)
+        try:
+            found = decode_json(reply.body)
+        except ValueError as error:
+            raise response_error("an answer that is not JSON", reply, self._context) from error
+        if not isinstance(found, dict):
+            raise response_error("JSON that is not an object", reply, self._context)
+        return found
+
+    def _call(self, method: str, path: str, *, query: str = "", body: bytes = b"") -> HttpCall:
+        parts = urlsplit(self._endpoint.url)
+        url = urlunsplit((parts.scheme, parts.netloc, f"{parts.path}/batches{path}", query, ""))
+        headers = {"content-type": "application/json", "accept": "application/json", **self._endpoint.headers}
+        return HttpCall(url, headers, body, method, self._endpoint.limits.timeout_s)
+
+
+def _remote(item: Mapping[str, Any]) -> RemoteBatch:
+    said = item.get("request_counts")
+    counts = {name: whole(said.get(name)) for name in _COUNTS} if isinstance(said, dict) else {}
+    done = sum(count for name, count in counts.items() if name != "processing")
+    return RemoteBatch(
+        id=str(item.get("id")),
+        state=_state(item, counts),
+        total=sum(counts.values()),
+        answered=done,
+        expires_at=_moment(item.get("expires_at"), 0.0) or None,
+        results=(str(item.get("id")),),
+    )
+
+
+def _state(item: Mapping[str, Any], counts: Mapping[str, int]) -> RemoteState:
+    if item.get("processing_status") != "ended":
+        return RemoteState.RUNNING
+    if counts.get("canceled") or item.get("cancel_initiated_at"):
+        return RemoteState.CANCELLED
+    return RemoteState.EXPIRED if counts.get("expired") else RemoteState.COMPLETED
+
+
+def _line(text: bytes) -> BatchLine:
+    found = read_line(text)
+    custom_id, result = found["custom_id"], found.get("result")
+    kind = result.get("type") if isinstance(result, dict) else None
+    if not isinstance(result, dict) or kind in _LEFT_OUT:
+        return BatchLine(custom_id, is_left_out=True)
+    if kind == "succeeded":
+        return BatchLine(custom_id, 200, result.get("message"))
+    body = result.get("error")
+    inner = body.get("error") if isinstance(body, dict) else None
+    name = inner.get("type") if isinstance(inner, dict) else None
+    return BatchLine(custom_id, _STATUS_OF_ERROR.get(str(name), _INTERNAL_ERROR), body)
+
+
+def _moment(value: Any, otherwise: float) -> float:
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except ValueError:
+        return otherwise

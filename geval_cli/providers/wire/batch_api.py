@@ -1,0 +1,141 @@
+"""A provider's API for batches: many requests are handed in together and answered within a day, for less money."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from enum import StrEnum, auto
+from typing import Any, BinaryIO, Protocol
+
+from msgspec import Struct
+
+from geval_cli.json_codec import decode_json
+from geval_cli.records import JsonValue
+
+LOGPROBS_PER_BATCH = 5_000
+"""With token log-probabilities an answer takes some 70 kB; so many of them are a file that can be fetched again."""
+
+
+class RemoteState(StrEnum):
+    """States of a batch as its provider has it."""
+
+    RUNNING = auto()
+    COMPLETED = auto()
+    EXPIRED = auto()
+    CANCELLED = auto()
+    FAILED = auto()
+
+
+class RemoteBatch(Struct, frozen=True):
+    """A batch as its provider describes it. Times are seconds since 1970.
+
+    Attributes:
+        total: its requests, 0 while the provider does not say.
+        answered: those that are done, whatever came of them.
+        label: our name of it, where the provider keeps one.
+        results: where its results are; of several, each holds some.
+        code: why it failed, in the provider's words; `message` is for people.
+    """
+
+    id: str
+    state: RemoteState
+    total: int = 0
+    answered: int = 0
+    expires_at: float | None = None
+    label: str | None = None
+    results: tuple[str, ...] = ()
+    code: str = ""
+    message: str = ""
+
+    @property
+    def is_token_limit(self) -> bool:
+        """Return whether the provider takes no more tokens at a time; nothing was asked then."""
+        return self.code == "token_limit_exceeded"
+
+
+class BatchLine(Struct, frozen=True):
+    """One result: an HTTP status with a body, or no answer at all because the batch ended before (`is_left_out`)."""
+
+    custom_id: str
+    status: int = 200
+    body: JsonValue = None
+    is_left_out: bool = False
+
+
+class BrokenResultsError(ValueError):
+    """A line of results is not what the API promises: the file was cut, or is another one."""
+
+
+class BatchApi(Protocol):
+    """One provider's batches. All methods raise a ProviderError when the provider cannot be asked or refuses.
+
+    Attributes:
+        most_requests, most_bytes: what one batch takes.
+    """
+
+    most_requests: int
+    most_bytes: int
+
+    def line(self, custom_id: str, body: bytes) -> bytes:
+        """Return a request as the file of a batch has it; `body` is its JSON."""
+        ...
+
+    async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
+        """Upload the lines of a batch, and return the name of the file; None where a batch takes them itself."""
+        ...
+
+    async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
+        """Create a batch of an uploaded file, or of `file`."""
+        ...
+
+    async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
+        """Return the batches that may be `batch_id`, which had `requests` requests and was begun at `since`."""
+        ...
+
+    async def get(self, remote_id: str) -> RemoteBatch:
+        """Return a batch as it is now."""
+        ...
+
+    def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
+        """Yield the results of a batch that has ended, in no order.
+
+        Raises:
+            BrokenResultsError: a line cannot be read.
+        """
+        ...
+
+    async def cancel(self, remote_id: str) -> None:
+        """Ask the provider to end a batch; what is answered by then is kept, and paid for."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
+def read_line(text: bytes | str) -> Mapping[str, Any]:
+    """Return the object in a line of results.
+
+    Raises:
+        BrokenResultsError: it holds none.
+    """
+    try:
+        found = decode_json(text)
+    except ValueError as error:
+        raise BrokenResultsError(f"a line of results is not JSON: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("custom_id"), str):
+        raise BrokenResultsError("a line of results names no request")
+    return found
+
+
+def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:
+    """Return the line of an object whose last key, `name`, holds `body`, which is JSON already."""
+    return json.dumps(head).encode()[:-1] + f', "{name}": '.encode() + body + b"}\n"
+
+
+def seconds(value: Any) -> float | None:
+    """Return a moment that an API gives as seconds since 1970."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: Any) -> int:
+    """Return a count, 0 for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,209 @@
+"""Look after batches without a run: find out who has them, wait for them, cancel them, take up a stranger's results."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.gateway.batch import BatchPolicy, BatchQueue, batch_api, server_text
+from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Notice, Runtime, ServerKey
+from geval_cli.providers.base import Provider
+from geval_cli.providers.registry import check_provider, check_ready
+from geval_cli.providers.wire.batch_api import BatchApi, RemoteState
+from geval_cli.records import Role
+from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.access import TRUSTED
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.batches import Batch, BatchReply, BatchState
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.runs import RunStore
+
+_LINES_PER_COMMIT = 50
+_KEY_DIGITS = 64
+
+
+class BatchKeeper:
+    """The batches of a cache and the providers that have them, by the configs of the runs that made them."""
+
+    def __init__(self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]) -> None:
+        self._cache = cache
+        self._runs = runs
+        self._environ = environ
+        self._pools: list[ProviderPool] = []
+        self._by_run: dict[str, dict[str, Provider]] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]
+    ) -> "AsyncIterator[BatchKeeper]":
+        """Provide a keeper until the end of the block."""
+        keeper = cls(cache, runs, environ)
+        try:
+            yield keeper
+        finally:
+            await asyncio.gather(*(pool.aclose() for pool in keeper._pools))
+
+    async def wait(self, run: str | None, notice: Notice) -> list[Batch]:
+        """Wait until the open batches of a run, or of all runs, have ended, and keep their answers.
+
+        Returns the batches as they are then.
+
+        Raises:
+            UsageError: there is no such run, or its providers are not known any more.
+            ProviderError: a provider does not let its batch be looked at.
+        """
+        wanted = await self._open_batches(run)
+        if not wanted:
+            return []
+        store = self._cache.batches
+        queue = BatchQueue(
+            store, BatchPolicy(frozenset(Role)), Budget(), check_provider=_allow, notice=notice
+        )
+        driver = BatchDriver(
+            queue, self._cache.folder, notice=notice, on_event=lambda _: None, runtime=Runtime()
+        )
+        try:
+            await driver.wait_for({batch.id: self.provider_of(batch) for batch in wanted}, _sleep)
+        finally:
+            driver.release()
+        return await store.find(batch.id for batch in wanted)
+
+    async def cancel(self, name: str) -> Batch:
+        """Ask the provider to end a batch, and return it. One that never came to a provider ends at once.
+
+        Raises:
+            UsageError: no batch has this id, or it has ended.
+            ProviderError: the provider refuses.
+        """
+        found = [batch for batch in await self._cache.batches.all() if name in {batch.id, batch.remote_id}]
+        if not found:
+            raise UsageError(f"no batch is called `{name}`", hint="`geval batches` lists them")
+        batch = found[0]
+        if not batch.state.is_open:
+            raise UsageError(
+                f"batch {batch.id} has ended already: {batch.state}", hint="there is nothing to cancel"
+            )
+        api = self._api_of(batch)
+        remote_id = batch.remote_id
+        if remote_id is None:
+            ours = await api.find(batch.id, since=batch.created_at, requests=batch.requests)
+            remote_id = next((remote.id for remote in ours if remote.label == batch.id), None)
+        if remote_id is None:
+            return await self._cache.batches.end(batch, BatchState.CANCELLED, tries=0)
+        await api.cancel(remote_id)
+        return batch
+
+    async def adopt(self, remote_id: str, provider: str) -> int:
+        """Keep the answers of a batch that geval made elsewhere, and return how many there were.
+
+        Raises:
+            UsageError: the provider has no batches or lacks something, or the batch goes on still.
+            ProviderError: the provider does not know it.
+        """
+        api = self._named_api(provider)
+        remote = await api.get(remote_id)
+        if remote.state is RemoteState.RUNNING:
+            raise UsageError(f"batch {remote_id} has not ended yet", hint="try again later")
+        count, replies = 0, dict[str, BatchReply]()
+        async for line in api.results(remote):
+            if line.is_left_out or not _is_key(line.custom_id) or not 200 <= line.status < 300:  # noqa: PLR2004
+                continue
+            replies[line.custom_id] = BatchReply(line.status, line.body)
+            count += 1
+            if len(replies) >= _LINES_PER_COMMIT:
+                await self._cache.batches.adopt(remote_id, replies)
+                replies = {}
+        await self._cache.batches.adopt(remote_id, replies)
+        return count
+
+    def provider_of(self, batch: Batch) -> Provider:
+        """Return the provider that has a batch, by the config of the run that made it.
+
+        Raises:
+            UsageError: that config is not there, or names it no more.
+        """
+        run_id = batch.run_id or ""
+        if run_id not in self._by_run:
+            self._by_run[run_id] = self._providers_of(run_id)
+        provider = self._by_run[run_id].get(batch.server)
+        if provider is None:
+            raise UsageError(
+                f"the config of run {run_id} does not name {batch.provider_id} any more, which has batch {batch.id}",
+                hint="take the change back, or look after the batch at the provider",
+            )
+        return provider
+
+    def _providers_of(self, run_id: str) -> dict[str, Provider]:
+        origin = None if self._runs is None else self._runs.origin(run_id)
+        if origin is None:
+            raise UsageError(
+                f"run {run_id} is not stored here, so its config is unknown",
+                hint="--home names the folder of its run",
+            )
+        try:
+            prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)
+        except ConfigError as error:
+            raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
+        suite = prepared.suite
+        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
+        self._pools.append(pool)
+        built = [pool.get(spec) for spec in prepared.asked]
+        return {server_text(_server_of(provider)): provider for provider in built if batch_api(provider)}
+
+    async def _open_batches(self, run: str | None) -> Sequence[Batch]:
+        store = self._cache.batches
+        if run is None:
+            found = await store.all()
+        elif self._runs is None:
+            raise UsageError(f"run {run} is not stored here", hint="`geval list` shows the stored runs")
+        else:
+            found = await store.of_run(self._runs.find(run).run.id)
+        return [batch for batch in found if batch.state.is_open]
+
+    def _api_of(self, batch: Batch) -> BatchApi:
+        api = batch_api(self.provider_of(batch))
+        assert api is not None  # only such providers are known
+        return api
+
+    def _named_api(self, name: str) -> BatchApi:
+        spec = ProviderSpec(id=name)
+        pool = ProviderPool(self._environ, Path(), TRUSTED)
+        self._pools.append(pool)
+        options = {"env": self._environ, "base_dir": Path(), "access": TRUSTED}
+        problems: list[Problem] = check_provider(spec, **options)  # type: ignore[arg-type]
+        problems = problems or check_ready(spec, **options)  # type: ignore[arg-type]
+        if problems:
+            raise UsageError.of(f"{spec.public_id} cannot be asked", problems)
+        api = batch_api(pool.get(spec))
+        if api is None:
+            raise UsageError(
+                f"{spec.public_id} has no batch API", hint="for example --provider openai:gpt-4.1"
+            )
+        return api
+
+
+def _server_of(provider: Provider) -> ServerKey:
+    identity = provider.identity
+    return ServerKey(identity.kind, identity.endpoint, identity.model)
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(bytes.fromhex(text)) * 2 == len(text) == _KEY_DIGITS
+    except ValueError:
+        return False
+
+
+def _allow(_: Provider) -> None:
+    """Nothing is refused: what waits is handed in already."""
+
+
+async def _sleep(delay_s: float) -> bool:
+    await asyncio.sleep(delay_s)
+    return False

@@ -1,0 +1,408 @@
+"""Runs in batches: what they ask, what they pay for, what they survive, and that their results are those of any run."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import pytest
+from support.batch_server import BatchServer
+from support.batch_trial import BatchSuite, comparable
+
+from geval_cli.engine.runner import StopReason, StopSignal
+from geval_cli.errors import ConfigError, ExitCode
+from geval_cli.events import BatchesAdvanced, RunEvent
+from geval_cli.gateway.budget import Budget
+from geval_cli.records import RunStatus
+from geval_cli.runs.stored import exit_code
+from geval_cli.store.cache import ResponseCache
+
+WIRES = ("openai", "anthropic")
+
+
+@pytest.fixture
+def server() -> Any:
+    with BatchServer() as server:
+        yield server
+
+
+def paid_once(server: BatchServer, requests: int) -> bool:
+    """Whether `requests` were answered by batches, each once."""
+    return len(server.paid) == requests and set(server.paid.values()) == {1}
+
+
+def asked_twice(server: BatchServer) -> dict[str, int]:
+    """The answers that were given more than once, directly or by a batch."""
+    return {text: count for text, count in server.asked.items() if count > 1}
+
+
+@pytest.fixture(scope="module")
+def direct_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """The results of a direct run, by wire, without the keys that hold the server's address."""
+    found = {}
+    for wire in WIRES:
+        with BatchServer() as server:
+            suite = BatchSuite(tmp_path_factory.mktemp(wire), server, wire=wire)
+            found[wire] = without_keys(suite.run(is_batched=False).results)
+    return found
+
+
+def without_keys(results: Any) -> Any:
+    """Results without what hangs on the address of the server, and on the cache."""
+    differs = {"criterion_key", "criterion_parts", "rating_key", "location"}
+    if isinstance(results, dict):
+        return {key: without_keys(item) for key, item in results.items() if key not in differs}
+    return [without_keys(item) for item in results] if isinstance(results, list) else results
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_results_are_those_of_a_direct_run_at_half_the_price(tmp_path, server, wire):
+    direct = BatchSuite(tmp_path / "direct", server, wire=wire).run(is_batched=False)
+    server.asked.clear()
+    batched = BatchSuite(tmp_path / "batched", server, wire=wire).run()
+    assert comparable(batched.results) == comparable(direct.results)
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    assert batched.usage["generation"]["batched_requests"] == batched.usage["judge"]["batched_requests"] == 29
+    assert batched.usage["generation"]["requests"] == direct.usage["generation"]["requests"] == 30
+    # One scout at the full price of $0.00012, the others at half of it.
+    assert direct.usage["generation"]["cost_usd"] == pytest.approx(30 * 0.00012)
+    assert batched.usage["generation"]["cost_usd"] == pytest.approx((1 + 29 / 2) * 0.00012)
+    assert batched.results[0]["latency_ms"] > 0
+    assert [item["latency_ms"] for item in batched.results[1:]] == [None] * 29
+    assert batched.results[5]["assertions"][0]["latency_ms"] is None
+    kinds = [
+        (item["role"], item["state"], item["requests"], item["answered"]) for item in batched.run["batches"]
+    ]
+    assert kinds == [("generation", "completed", 29, 29), ("judge", "completed", 29, 29)]
+    assert all(item["remote_id"] and item["ended_at"] for item in batched.run["batches"])
+    assert exit_code(batched.report) == exit_code(direct.report)
+
+
+def test_only_the_judge_goes_into_batches_when_that_is_asked_for(tmp_path, server):
+    ended = BatchSuite(tmp_path, server).run(is_batched=False, batch_judge=True)
+    assert [item["role"] for item in ended.run["batches"]] == ["judge"]
+    assert ended.usage["generation"]["batched_requests"] == 0
+    assert all(item["latency_ms"] for item in ended.results)
+
+
+def test_keys_stand_in_no_file_of_the_home_folder(tmp_path, server):
+    BatchSuite(tmp_path, server).run()
+    assert {headers.get("authorization") for headers in server.headers} == {"Bearer sk-batch"}
+    for path in (tmp_path / "home").rglob("*"):
+        assert not path.is_file() or b"sk-batch" not in path.read_bytes(), path
+
+
+KILLS = (
+    *(
+        ("chat", "before"),
+        ("upload", "before"),
+        ("upload", "after"),
+        ("create", "before"),
+        ("create", "after"),
+    ),
+    *(("get", "after"), ("content", "before"), ("content", "after")),
+    *(("upload", "after"), ("create", "after"), ("content", "after")),
+)
+ANTHROPIC_KILLS = (("create", "before"), ("create", "after"), ("get", "after"), ("content", "after"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize(("wire", "kills"), [("openai", KILLS), ("anthropic", ANTHROPIC_KILLS)], ids=WIRES)
+def test_a_run_that_is_killed_in_every_state_pays_for_each_request_once(
+    tmp_path, server, direct_results, wire, kills
+):
+    import openai  # noqa: F401 - once here, and not in each process
+
+    suite = BatchSuite(tmp_path, server, wire=wire)
+    for number, (operation, when) in enumerate(kills):
+        assert suite.run_until_killed(operation, when, resume_latest=number > 0), (operation, when)
+    ended = suite.run(resume_latest=True)
+    assert set(server.paid.values()) == {1}
+    assert without_keys(strip(ended.results)) == without_keys(strip(direct_results[wire]))
+    names = [item["custom_id"] for batch in server.batches.values() for item in batch.requests]
+    assert len(names) == len(set(names)), "a request was handed in twice"
+
+
+def strip(value: Any) -> Any:
+    """A result without what a kill may change: what came from the cache, and what was paid before."""
+    if isinstance(value, dict):
+        return {
+            key: strip(item) for key, item in value.items() if key not in {"cached", "usage", "latency_ms"}
+        }
+    return [strip(item) for item in value] if isinstance(value, list) else value
+
+
+FAULTS = [
+    ("upload", ["503", "429"]),
+    ("upload", ["lost"]),
+    ("create", ["lost"]),
+    ("create", ["500"]),
+    ("create", ["429", "lost"]),
+    ("get", ["503", "429", "lost", "404"]),
+    ("content", ["503", "lost"]),
+    ("content", ["cut", "cut"]),
+]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("operation", "faults"), FAULTS, ids=[f"{name} {'+'.join(what)}" for name, what in FAULTS]
+)
+def test_faults_of_the_batch_api_cost_nothing_twice_and_lose_nothing(
+    tmp_path, server, wire, operation, faults
+):
+    server.faults[operation] = list(faults)
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert not server.faults[operation] or (wire, operation) == ("anthropic", "upload")
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_expired_is_asked_again_and_nothing_else(tmp_path, server, wire):
+    server.expired_share = 0.7
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert [item["state"] for item in ended.run["batches"]][:2] == ["expired", "completed"]
+    assert [item["answered"] for item in ended.run["batches"]][:1] == [9]
+    assert not asked_twice(server)
+    assert len(ended.results) == 30
+
+
+def test_what_expired_twice_is_sent_directly(tmp_path):
+    class Expiring(BatchServer):
+        def _finish(self, batch: Any) -> None:
+            batch.expired_share = 1.0
+            super()._finish(batch)
+
+    with Expiring() as expiring:
+        ended = BatchSuite(tmp_path, expiring).run()
+        assert len(expiring.direct) == 61
+        assert not expiring.paid
+    assert ended.usage["generation"]["batched_requests"] == 0
+    assert len(ended.results) == 30
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wire, status):
+    server.status_of = lambda body: status if "topic 7." in json.dumps(body) else 200
+    ended = BatchSuite(tmp_path, server, wire=wire, config={"max_retries": 1}).run()
+    by_status = [item for item in ended.results if item["status"] == "error"]
+    if status == 400:
+        assert len(by_status) == 1
+        assert by_status[0]["error"]["type"] == "ProviderRequestError"
+        assert f"answered HTTP {status}: a line of {status}" in by_status[0]["error"]["message"]
+        assert by_status[0]["score"] is None
+    else:  # a repetition is sent directly, where nothing is wrong
+        assert not by_status
+        assert any("topic 7." in json.dumps(body) for body in server.direct)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_lines_that_are_there_twice_or_of_others_change_nothing(tmp_path, server, wire):
+    def spoil(lines: list[Any]) -> list[Any]:
+        foreign = [{**lines[0], "custom_id": name} for name in ("f" * 64, "x", "")]
+        return [*foreign, *lines, *reversed(lines)]
+
+    server.spoil = spoil
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    assert all(item["answered"] == 29 for item in ended.run["batches"])
+
+
+def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
+    server.spoil = lambda lines: [line for line in lines if "topic 7." not in json.dumps(line)]
+    ended = BatchSuite(tmp_path, server).run()
+    assert len(ended.results) == 30
+    assert any("1 results are missing" in text for text in ended.notices)
+    assert (
+        server.asked["A sentence about topic 7."] == 2
+    )  # once in the batch whose line got lost, once directly
+
+
+def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_path, server):
+    server.token_limit = 10
+    ended = BatchSuite(tmp_path, server).run()
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    done = [len(batch.requests) for batch in server.batches.values() if batch.state == "completed"]
+    assert max(done) <= 10
+    assert any("takes no more tokens at a time" in text for text in ended.notices)
+
+
+def test_batches_are_no_larger_than_the_config_says(tmp_path, server):
+    BatchSuite(tmp_path, server, options={"size": 12}).run()
+    assert sorted(len(batch.requests) for batch in server.batches.values()) == [5, 5, 12, 12, 12, 12]
+    assert paid_once(server, 58)
+
+
+def test_few_requests_are_sent_directly(tmp_path, server):
+    ended = BatchSuite(tmp_path, server, tests=15).run()
+    assert not server.batches
+    assert len(server.direct) == 31
+    assert ended.run["batches"] == []
+
+
+def test_the_first_request_shows_at_once_that_a_key_is_refused(tmp_path, server):
+    server.faults["chat"] = ["401"] * 3
+    ended = BatchSuite(tmp_path, server).run()
+    assert not server.batches
+    assert {item["error"]["type"] for item in ended.results} == {"ProviderAuthError"}
+
+
+def test_two_runs_that_ask_the_same_share_their_batches(tmp_path, server):
+    first, second = (BatchSuite(tmp_path, server) for _ in range(2))
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(first.arun(), second.arun())
+
+    ended = asyncio.run(both())
+    assert set(server.paid.values()) == {1}
+    assert comparable(strip(ended[0].results)) == comparable(strip(ended[1].results))
+    assert len({item["id"] for run in ended for item in run.run["batches"]}) == len(server.batches)
+
+
+def test_a_run_without_the_cache_joins_no_other(tmp_path, server):
+    BatchSuite(tmp_path, server).run()
+    BatchSuite(tmp_path, server).run(reads_cache=False)
+    assert len(server.paid) == 2 * 58
+    assert set(server.paid.values()) == {1}
+
+
+def test_nobody_waits_with_no_wait_and_resuming_goes_on(tmp_path, server):
+    suite = BatchSuite(tmp_path, server)
+    server.is_held = True
+    first = suite.run(waits=False)
+    assert (first.reason, exit_code(first.report, first.reason)) == (StopReason.HANDED_IN, ExitCode.PENDING)
+    assert first.report.run.status is RunStatus.INTERRUPTED
+    assert [item["state"] for item in first.run["batches"]] == ["submitted"]
+    assert any(
+        "`geval run CONFIG --resume`" in text and "`geval batches cancel" in text for text in first.notices
+    )
+    # Without --batch: a run goes on as it began.
+    again = suite.run(is_batched=False, waits=False, resume_latest=True)
+    assert again.reason is StopReason.HANDED_IN
+    server.is_held = False
+    last = suite.run(is_batched=False, resume_latest=True)
+    assert last.reason is None
+    assert len(last.results) == 30
+    assert paid_once(server, 57)  # what was scouted is judged directly, as the second run's first request
+    assert not any("go on at the provider" in text or "goes on" in text for text in last.notices)
+
+
+def test_a_stop_leaves_the_batches_and_names_both_ways_on(tmp_path, server):
+    def stop_when_waiting(event: RunEvent, stop: StopSignal) -> None:
+        if isinstance(event, BatchesAdvanced):
+            stop.request(StopReason.SIGINT)
+
+    server.is_held = True
+    suite = BatchSuite(tmp_path, server)
+    ended = suite.run(listen=stop_when_waiting)
+    assert exit_code(ended.report, ended.reason) is ExitCode.INTERRUPTED
+    assert any("1 batch with 29 requests goes on" in text for text in ended.notices)
+    assert not any(batch.is_cancelled for batch in server.batches.values())
+    server.is_held = False
+    assert len(suite.run(resume_latest=True).results) == 30
+    assert set(server.paid.values()) == {1}
+
+
+def test_a_batch_that_takes_too_long_is_given_up(tmp_path, server):
+    server.is_held = True
+    server.looks = 0  # a cancelled batch ends at its next look
+    ended = BatchSuite(tmp_path, server, options={"max_wait": "0s", "fallback": "error"}).run()
+    errors = [item["error"]["message"] for item in ended.results if item["status"] == "error"]
+    assert all("longer than `max_wait` allows" in text for text in errors)
+    assert set(server.paid.values()) == {1}, "what it had answered is used"
+    assert len(errors) + sum(1 for item in ended.results if item["status"] != "error") == 30
+
+
+@pytest.mark.parametrize("bound", ["requests", "money"])
+def test_a_budget_is_kept(tmp_path, server, bound):
+    # An answer of a batch costs $0.00006, and is expected to cost $0.00052 at most: 1,024 tokens, and the prompt.
+    budget = Budget(max_requests=20) if bound == "requests" else Budget(max_cost_usd=0.02)
+    options = {} if bound == "requests" else {"max_cost": 0.02}
+    ended = BatchSuite(tmp_path, server, tests=200).run(budget=budget, **options)
+    assert ended.reason is StopReason.BUDGET
+    assert ended.report.run.status is RunStatus.ABORTED
+    asked = sum(server.paid.values()) + len(server.direct)
+    if bound == "requests":
+        assert asked == 20
+    else:
+        cost = sum(part["cost_usd"] for part in ended.usage.values())
+        assert cost <= 0.02 + 2 * 0.00012  # at most one direct request of each kind more
+        assert asked > 40
+    assert set(server.paid.values()) == {1}
+
+
+INVALID = [
+    ({"providers": ["echo"]}, {}, "has a batch API", "echo"),
+    (
+        {"defaultTest": {"assert": [{"type": "latency", "threshold": 5}]}},
+        {},
+        "`latency` cannot be asserted",
+        "latency",
+    ),
+    ({"options": {"batch": {"size": 200000}}}, {}, "a batch takes at most 50,000 requests", "200000"),
+    ({"options": {"batch": {"poll_s": 0}}}, {}, "poll_s", "poll_s"),
+    ({"options": {"batch": {"max_wait": "soon"}}}, {}, "max_wait", "max_wait"),
+    ({"options": {"batch": {"fallback": "maybe"}}}, {}, "fallback", "fallback"),
+    ({"options": {"batch": {"sise": 5}}}, {}, "sise", "sise"),
+    ({"options": {"batch": 5}}, {}, "batch", "batch"),
+    ({"providers": [{"id": "openai:m", "config": {"batch": "yes"}}]}, {}, "`batch` must be", "batch"),
+    (
+        {"providers": [{"id": "anthropic:m", "config": {"batch": "openai"}}]},
+        {},
+        "is for servers that speak",
+        "batch",
+    ),
+    (
+        {"providers": [{"id": "openai:m", "config": {"price": {"input": 1, "output": 2, "batch": 3}}}]},
+        {},
+        "price",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "options", "words", "place"), INVALID, ids=[row[2][:30] for row in INVALID])
+def test_what_cannot_go_in_batches_is_told_with_its_place_before_anything_is_sent(
+    tmp_path, server, keys, options, words, place
+):
+    suite = BatchSuite(tmp_path, server)
+    document = json.loads(suite.path.read_text(encoding="utf-8"))
+    document["defaultTest"] = {"assert": [{"type": "contains", "value": "a"}]}
+    document.update(keys)
+    suite.path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        suite.run(**options)
+    problem = next(item for item in caught.value.problems if words in item.message)
+    assert problem.location is not None
+    assert place in suite.path.read_text(encoding="utf-8").splitlines()[problem.location.line - 1]
+    assert problem.hint or "config" not in words
+    assert not server.log
+
+
+def test_tests_that_build_on_one_another_cannot_go_in_batches(tmp_path, server):
+    suite = BatchSuite(tmp_path, server)
+    document = json.loads(suite.path.read_text(encoding="utf-8"))
+    document["dialect"] = "promptfoo"
+    document["tests"][0]["options"] = {"storeOutputAs": "first"}
+    suite.path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        suite.run()
+    problem = next(item for item in caught.value.problems if "build on the outputs" in item.message)
+    assert problem.location is not None
+    assert problem.location.file.endswith("config.json")
+
+
+def test_answers_leave_no_rows_behind(tmp_path, server):
+    BatchSuite(tmp_path, server).run()
+    cache = ResponseCache.open(tmp_path / "home")
+    try:
+        left = cache._database.connect().execute("SELECT count(*) FROM batch_requests").fetchone()[0]
+    finally:
+        cache.close()
+    assert left == 0
