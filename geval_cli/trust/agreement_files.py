@@ -10,7 +10,7 @@ from geval_cli.trust.agreement import Agreement
 from geval_cli.trust.agreement_records import Level, MetricAgreement
 from geval_cli.trust.documents import Document, Quote, Section, Table, estimate_cells, gate_sections
 from geval_cli.trust.juries import JuryAgreement, jury_sentence
-from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
+from geval_cli.trust.plots import agreement_charts
 
 _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
 
@@ -33,7 +33,7 @@ def _section(item: MetricAgreement) -> Section:
     return Section(
         item.metric,
         lambda quote: f"On {quote(item.metric)} {said}",
-        plots=[score_plot(item), confusion_plot(item), length_plot(item)],
+        plots=agreement_charts(item),
         tables=[Table(_HEADER, list(_rows(item))), Table(_VERDICT_HEADER, list(_verdict_rows(item)))],
         texts=[text for text in (_alt_test_text(item), *item.notes) if text],
     )

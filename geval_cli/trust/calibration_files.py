@@ -17,7 +17,7 @@ from geval_cli.trust.documents import (
     estimate_cells,
     write_document,
 )
-from geval_cli.trust.plots import reliability_plot
+from geval_cli.trust.plots import calibration_chart
 
 CALIBRATION_ENDING = ".cal.json"
 _FIGURES = ("figure", "value", "95 % interval", "outputs", "groups")
@@ -81,7 +81,7 @@ def _section(item: MetricCalibration) -> Section:
     return Section(
         item.title,
         lambda quote: f"On {quote(item.metric)} {item.summary}",
-        plots=[reliability_plot(item.points, found.p_pass, found.threshold)],
+        plots=[calibration_chart(found.metric, item.points, found.p_pass, found.threshold)],
         tables=tables,
         texts=[*_curve_texts(item), *item.notes],
     )

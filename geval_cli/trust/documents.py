@@ -10,6 +10,8 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.numbers import fixed
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
+from geval_cli.report.charts.drawing import Chart
+from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, markdown_table, sanitize
@@ -32,11 +34,11 @@ class Table(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """A part of a document: heading, the sentence that matters, plots (SVG, pages only), tables, texts of our own."""
+    """A part of a document: heading, the sentence that matters, plots (on pages only), tables, texts of our own."""
 
     heading: str
     lead: Said | None = None
-    plots: Sequence[str] = ()
+    plots: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     texts: Sequence[str] = ()
 
@@ -127,17 +129,14 @@ def _cell(text: str) -> str:
 
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8888; --judge: #2a6fdb; --bad: #c0392b; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
+body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem; background: var(--canvas); color: var(--text); }
+body { font: 15px/1.5 var(--sans); } a { color: var(--accent); }
+table { display: block; overflow-x: auto; border-collapse: collapse; margin: 1rem 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .2rem .8rem .2rem 0; text-align: left; }
 td + td { font-variant-numeric: tabular-nums; }
-.plots { display: flex; flex-wrap: wrap; gap: 1.5rem; }
-svg { width: 18rem; height: auto; } svg text { fill: currentColor; font-size: 11px; }
-svg .axis { stroke: var(--line); } svg .dot { fill: var(--judge); } svg .bad { fill: var(--bad); }
-svg.wide { width: 40rem; max-width: 100%; } svg .open { fill: none; stroke: currentColor; }
-svg .cut { stroke: var(--bad); stroke-dasharray: 4 3; } svg .cell { fill: var(--judge); }
+.chart { border: 1px solid var(--line); border-radius: var(--radius); background: var(--surface); }
 """
+_SHARED_STYLES = ("colours.css", "charts.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -146,19 +145,29 @@ def _page(document: Document) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>{_text(document.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+    yield f"<title>{_text(document.title)}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
     yield f"<h1>{_text(document.title)}</h1>\n<p>{document.about(_text)}</p>\n"
     for section in document.sections:
         yield f"<h2>{_text(section.heading)}</h2>\n"
         if section.lead is not None:
             yield f"<p><strong>{section.lead(_text)}</strong></p>\n"
         if section.plots:
-            yield f'<div class="plots">{"".join(section.plots)}</div>\n'
+            yield f'<div class="charts">{"".join(map(_figure, section.plots))}</div>\n'
         for table in section.tables:
             yield from _html_table(table)
         for text in section.texts:
             yield f"<p>{_text(text)}</p>\n"
     yield "</body>\n</html>\n"
+
+
+def _style() -> str:
+    """Return the colours and drawings of the web page, and the little that a document has of its own."""
+    return "".join((STATIC_FOLDER / name).read_text(encoding="utf-8") for name in _SHARED_STYLES) + _STYLE
+
+
+def _figure(chart: Chart) -> str:
+    said = f'<h3 class="chart-title">{_text(chart.title)}</h3><p class="chart-said">{_text(chart.description)}</p>'
+    return f'<figure class="chart"><figcaption>{said}</figcaption>{chart.markup}</figure>\n'
 
 
 def _html_table(table: Table) -> Iterator[str]:

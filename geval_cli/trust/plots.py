@@ -1,181 +1,184 @@
-"""Plots of a judge as SVG, without scripts: against people (score, verdicts, error by length), and of its probes."""
+"""Drawings of a judge against people and of probes: score against label, verdicts, error by length, figures on bars."""
 
-import html
-from collections import Counter, defaultdict
+import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from geval_cli.report.sanitize import sanitize
+from geval_cli.numbers import fixed
+from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
+from geval_cli.report.charts.drawing import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Chart,
+    FigureTable,
+    Scale,
+    across,
+    dot,
+    drawing,
+    element,
+    hit_area,
+    line,
+    mark,
+    plain,
+    rect,
+    round_scale,
+    signed,
+    text,
+    upwards,
+)
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import one_line
 from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.probes import Finding, Verdict
 
-_SIDE, _MARGIN = 240, 36
-_BINS = 20
-_LARGEST = 11.0
-_SMALLEST = 1.5
+_NAME = 60
 _LENGTH_GROUPS = 5
-_CURVE_STEPS = 100
+_ROW, _LAST = 34.0, 40.0
 
 
-def score_plot(item: MetricAgreement) -> str:
-    """Return scores (upwards) against mean labels; the area of a dot is the number of outputs there."""
-    counts = Counter((_bin(label), _bin(score)) for label, score, _ in item.points)
-    most = max(counts.values(), default=1)
-    dots = [
-        f'<circle class="dot" fill-opacity=".6" cx="{_x(label):.1f}" cy="{_y(score):.1f}"'
-        f' r="{max(_SMALLEST, _LARGEST * (count / most) ** 0.5):.1f}"><title>{count:,} outputs: label {label:.2f},'
-        f" score {score:.2f}</title></circle>"
-        for (label, score), count in sorted(counts.items())
-    ]
+def agreement_charts(item: MetricAgreement) -> list[Chart]:
+    """Return what is drawn of a metric that people labelled."""
     verdicts = item.verdicts
-    cuts = (
-        f'<line class="cut" x1="{_x(0):.1f}" x2="{_x(1):.1f}" y1="{_y(verdicts.threshold):.1f}"'
-        f' y2="{_y(verdicts.threshold):.1f}"/><line class="cut" x1="{_x(verdicts.good_at):.1f}"'
-        f' x2="{_x(verdicts.good_at):.1f}" y1="{_y(0):.1f}" y2="{_y(1):.1f}"/>'
+    points = [LabelledScore(label, score) for label, score, _ in item.points]
+    scores = score_against_label(
+        _name("labels", item.metric),
+        item.metric,
+        points,
+        threshold=verdicts.threshold,
+        good_at=verdicts.good_at,
     )
-    diagonal = f'<line class="axis" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>'
-    return _svg("Score against label", "mean label", "score", diagonal + "".join(dots) + cuts)
+    lengths = _length_chart(item)
+    return [scores, _verdict_chart(item), *([lengths] if lengths else [])]
 
 
-def confusion_plot(item: MetricAgreement) -> str:
+def calibration_chart(
+    metric: str, points: Sequence[tuple[float, float, int]], curve: Callable[[float], float], threshold: float
+) -> Chart:
+    """Return the share of good outputs of each score, and the curve of P(pass) through them."""
+    return chance_of_good(_name("calibration", metric), metric, points, curve=curve, threshold=threshold)
+
+
+def _name(kind: str, metric: str) -> str:
+    """Return a name for the drawing of a metric, which may be any text."""
+    return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _verdict_chart(item: MetricAgreement) -> Chart:
     """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
     counts = item.verdicts.counts
-    cells = [
-        (0, 1, counts.true_pass, counts.good, "good, passes"),
-        (1, 1, counts.false_pass, counts.bad, "bad, passes"),
-        (0, 0, counts.false_fail, counts.good, "good, fails"),
-        (1, 0, counts.true_fail, counts.bad, "bad, fails"),
-    ]
+    cells = (
+        ("good, passes", counts.true_pass, counts.good, True),
+        ("bad, passes", counts.false_pass, counts.bad, False),
+        ("good, fails", counts.false_fail, counts.good, False),
+        ("bad, fails", counts.true_fail, counts.bad, True),
+    )
+    side = (WIDTH - 24) / 2
     drawn = []
-    half = _SIDE / 2
-    for column, row, count, of_all, name in cells:
-        x, y = _MARGIN + column * half, _MARGIN + (1 - row) * half
-        share = count / of_all if of_all else 0.0
-        kind = "bad" if (column, row) in {(1, 1), (0, 0)} else "cell"
+    for place, (said, count, total, is_right) in enumerate(cells):
+        x, y = 8 + (place % 2) * (side + 8), 8 + (place // 2) * 108
+        share = count / total if total else 0.0
+        kind = "chart-bar" if is_right else "chart-failed"
+        opacity = f"{0.08 + 0.5 * share:.2f}"
         drawn.append(
-            f'<rect class="{kind}" fill-opacity="{0.08 + 0.6 * share:.2f}" x="{x}" y="{y}" width="{half - 3}"'
-            f' height="{half - 3}"/><text x="{x + 8}" y="{y + 22}">{name}</text>'
-            f'<text x="{x + 8}" y="{y + 42}">{count:,} of {of_all:,}</text>'
+            element("rect", x=x, y=y, width=side, height=100, rx=6, class_=kind, fill_opacity=opacity)
         )
-    return _svg(f"Verdicts at {item.verdicts.threshold:g}", "", "", "".join(drawn), has_axes=False)
-
-
-def reliability_plot(
-    points: Sequence[tuple[float, float, int]], curve: Callable[[float], float], threshold: float
-) -> str:
-    """Return the share of good outputs (upwards) of each score, and the curve of P(pass) through them.
-
-    The area of a dot is the number of labels; of many scores, neighbours are shown together.
-    """
-    groups: dict[float, list[tuple[float, float, int]]] = defaultdict(list)
-    for point in points:
-        groups[_bin(point[0])].append(point)
-    most = max((sum(count for *_, count in group) for group in groups.values()), default=1)
-    dots = []
-    for score, group in sorted(groups.items()):
-        count = sum(number for *_, number in group)
-        share = sum(good * number for _, good, number in group) / count
-        radius = max(_SMALLEST, _LARGEST * (count / most) ** 0.5)
-        dots.append(
-            f'<circle class="dot" fill-opacity=".6" cx="{_x(score):.1f}" cy="{_y(share):.1f}" r="{radius:.1f}">'
-            f"<title>score {score:.2f}: {100 * share:.0f} % of {count:,} outputs are good</title></circle>"
+        drawn.append(
+            text(x + 10, y + 22, said) + text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
         )
-    steps = [place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
-    line = " ".join(f"{_x(score):.1f},{_y(curve(score)):.1f}" for score in steps)
-    cut = f'<line class="cut" x1="{_x(threshold):.1f}" x2="{_x(threshold):.1f}" y1="{_y(0)}" y2="{_y(1)}"/>'
-    drawn = f'<polyline points="{line}" fill="none" stroke="currentColor"/>'
-    return _svg("P(pass) by score", "score", "share of good outputs", cut + "".join(dots) + drawn)
+    threshold = f"{item.verdicts.threshold:g}"
+    right = counts.true_pass + counts.true_fail
+    outputs = plural(counts.good + counts.bad, "output")
+    said = f"At the threshold {threshold} the judge is right about {right:,} of {outputs}."
+    figures = FigureTable(
+        ("verdict", "outputs", "of"),
+        tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
+    )
+    title, name = f"Verdicts at {threshold}: {one_line(item.metric, _NAME)}", _name("verdicts", item.metric)
+    return Chart(name, title, said, drawing(name, title, said, 224, *drawn), figures)
 
 
-def length_plot(item: MetricAgreement) -> str:
-    """Return the mean error (score minus label) of five groups of outputs, shortest first; nothing without texts."""
+def _length_chart(item: MetricAgreement) -> Chart | None:
+    """Return the mean error (score minus label) of five groups of outputs, shortest first; None without texts."""
     known = sorted((words, score - label) for label, score, words in item.points if words is not None)
     if len(known) < _LENGTH_GROUPS or len(known) < len(item.points):
-        return ""
+        return None
     groups: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for position, pair in enumerate(known):
         groups[position * _LENGTH_GROUPS // len(known)].append(pair)
-    middle, width = _y(0.5), _SIDE / _LENGTH_GROUPS
+    errors = [
+        (_span(members), sum(error for _, error in members) / len(members)) for members in groups.values()
+    ]
+    high, width = Scale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
     bars = []
-    for number, members in groups.items():
-        error = sum(value for _, value in members) / len(members)
-        top, height = (
-            (_y(0.5 + error / 2), abs(error) * _SIDE / 2) if error >= 0 else (middle, -error * _SIDE / 2)
-        )
-        x = _MARGIN + number * width
-        bars.append(
-            f'<rect class="{"bad" if error > 0 else "cell"}" fill-opacity=".6" x="{x + 4:.1f}" y="{top:.1f}"'
-            f' width="{width - 8:.1f}" height="{height:.1f}"><title>{_span(members)} words: {error:+.3f}</title></rect>'
-            f'<text x="{x + 4:.1f}" y="{_y(0) - 4:.1f}">{_span(members)}</text>'
-        )
-    axis = f'<line class="axis" x1="{_x(0)}" x2="{_x(1)}" y1="{middle}" y2="{middle}"/>'
-    return _svg("Score minus label, by length", "words of the output", "-1 to +1", axis + "".join(bars))
+    for place, (words, error) in enumerate(errors):
+        x = LEFT + place * width
+        top, bottom = sorted((high.at(0), high.at(error)))
+        bar = rect(x + 6, top, width - 12, max(bottom - top, 1), "chart-failed" if error > 0 else "chart-bar")
+        bars.append(mark(bar + hit_area(x, 22, width, 168), f"{words} words: {error:+.3f}"))
+        bars.append(text(x + width / 2, 206, words, anchor="middle", kind="is-muted"))
+    foot = text((LEFT + RIGHT) / 2, 222, "words of the output", anchor="middle", kind="is-muted")
+    axes = upwards(high, LEFT, RIGHT, "score minus label", signed, 5) + line(
+        LEFT, high.at(0), RIGHT, high.at(0), "chart-axis"
+    )
+    title, name = f"Error by length: {one_line(item.metric, _NAME)}", _name("lengths", item.metric)
+    ends = f"{errors[0][1]:+.2f} of the shortest outputs to {errors[-1][1]:+.2f} of the longest"
+    said = f"Score minus label, from {ends}."
+    figures = FigureTable(
+        ("words", "score minus label"), tuple((words, f"{error:+.3f}") for words, error in errors)
+    )
+    return Chart(name, title, said, drawing(name, title, said, 230, axes, *bars, foot), figures)
 
 
-_ROW, _NAMES, _WIDTH = 22, 170, 640
-_BELOW = 40
+def _span(members: Sequence[tuple[int, float]]) -> str:
+    return f"{members[0][0]}-{members[-1][0]}"
 
 
-def probe_plot(metric: str, findings: Sequence[Finding]) -> str:
-    """Return a row for each finding: the figure with its interval, on what the bar allows; "" without a figure.
+def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
+    """Return a row for each finding: the figure with its interval, on what the bar allows; None without a figure.
 
-    Right of it stands the verdict. All figures share one axis, from 0 to 1 and as far beyond as they need.
+    All figures share one axis, from 0 to 1 and as far beyond as they need.
     """
     shown = [item for item in findings if item.estimate.value is not None]
     if not shown:
-        return ""
-    reached = [item.estimate.value or 0.0 for item in shown]
+        return None
+    reached = [1.0]
     for item in shown:
-        reached += [*(item.estimate.interval or ()), *(_allowed(item.bar, (0.0, 1.0)) or ())]
-    low, high = min(0.0, *reached), max(1.0, *reached)
-    right = _WIDTH - 70
-
-    def place(value: float) -> float:
-        return _NAMES + (min(high, max(low, value)) - low) / (high - low) * (right - _NAMES)
-
-    rows = "".join(
-        _probe_row(item, 40 + number * _ROW, place, (low, high), right) for number, item in enumerate(shown)
-    )
-    bottom = 40 + len(shown) * _ROW
-    ticks = "".join(
-        f'<text x="{place(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{tick:g}</text>'
-        f'<line class="axis" x1="{place(tick):.1f}" x2="{place(tick):.1f}" y1="28" y2="{bottom}"/>'
-        for tick in (-1.0, -0.5, 0.0, 0.5, 1.0)
-        if low <= tick <= high
-    )
-    title = html.escape(sanitize(f"Probes of {metric or 'all metrics'}"))
-    return (
-        f'<svg class="wide" viewBox="0 0 {_WIDTH} {bottom + _BELOW - 16}" role="img" aria-label="{title}">'
-        f'<text x="8" y="18" font-weight="bold">{title}</text>{ticks}{rows}</svg>'
-    )
+        reached += [item.estimate.value or 0.0, *(item.estimate.interval or ())]
+        reached += _allowed(item.bar, (0.0, 1.0)) or ()
+    scale = round_scale(reached, 20, WIDTH - 20)
+    floor = 8 + _ROW * len(shown)
+    rows = [_probe_row(item, 8 + _ROW * place, scale) for place, item in enumerate(shown)]
+    axis = across(scale, floor, 8, "grey: what the bar allows; line: interval", plain)
+    title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
+    failing = sum(item.verdict is Verdict.FAILS for item in shown)
+    said = f"Outside of what the bar allows: {failing:,} of {plural(len(shown), 'figure')}."
+    figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
+    return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *rows), figures)
 
 
-def _probe_row(
-    item: Finding, top: float, place: Callable[[float], float], axis: tuple[float, float], right: float
-) -> str:
+def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
+    return f"{item.probe}, {item.figure}", fixed(item.estimate.value or 0.0, 2), item.bar, item.verdict.value
+
+
+def _probe_row(item: Finding, top: float, scale: Scale) -> str:
     value, interval = item.estimate.value or 0.0, item.estimate.interval
-    allowed = _allowed(item.bar, axis)
-    middle = top + _ROW / 2
-    kind = {Verdict.FAILS: "bad", Verdict.HOLDS: "dot"}.get(item.verdict, "open")
-    name = html.escape(sanitize(f"{item.probe}, {item.figure}"))
-    said = html.escape(f"{item.probe}, {item.figure}: {value:.2f}, must be {item.bar}")
-    parts = [f'<text x="8" y="{middle + 4:.1f}">{name}</text>']
-    if allowed is not None:
-        start, end = place(allowed[0]), place(allowed[1])
-        width = max(2.0, end - start)
-        parts.append(
-            f'<rect class="cell" fill-opacity=".15" x="{start:.1f}" y="{top + 2:.1f}" width="{width:.1f}"'
-            f' height="{_ROW - 4}"/>'
-        )
-    if interval is not None:
-        parts.append(
-            f'<line stroke="currentColor" x1="{place(interval[0]):.1f}" x2="{place(interval[1]):.1f}"'
-            f' y1="{middle:.1f}" y2="{middle:.1f}"/>'
-        )
-    parts.append(
-        f'<circle class="{kind}" cx="{place(value):.1f}" cy="{middle:.1f}" r="4"><title>{said}</title></circle>'
-        f'<text x="{right + 12}" y="{middle + 4:.1f}">{item.verdict.value}</text>'
+    allowed, middle = _allowed(item.bar, (scale.low, scale.high)), top + 24
+    kind = {Verdict.FAILS: "chart-dot is-worse", Verdict.HOLDS: "chart-dot"}.get(
+        item.verdict, "chart-dot is-hollow"
     )
-    return "".join(parts)
+    name, figure, bar, verdict = _probe_cells(item)
+    parts = []
+    if allowed is not None:
+        start, end = map(scale.at, allowed)
+        parts.append(rect(start, top + 17, max(end - start, 2), 14, "chart-allowed", 2))
+    if interval is not None:
+        parts.append(line(scale.at(interval[0]), middle, scale.at(interval[1]), middle, "chart-whisker"))
+    parts.append(dot(scale.at(value), middle, 5, kind))
+    words = text(12, top + 12, name, room=WIDTH - 100) + text(
+        RIGHT, top + 12, verdict, anchor="end", kind="is-strong"
+    )
+    return words + mark("".join(parts), f"{name}: {figure}, must be {bar}, {verdict}")
 
 
 def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:
@@ -188,35 +191,3 @@ def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:
         "=": (limit, limit),
         "+-": (-limit, limit),
     }.get(sign)
-
-
-def _span(members: Sequence[tuple[int, float]]) -> str:
-    return f"{members[0][0]}-{members[-1][0]}"
-
-
-def _bin(value: float) -> float:
-    return round(value * _BINS) / _BINS
-
-
-def _x(value: float) -> float:
-    return _MARGIN + value * _SIDE
-
-
-def _y(value: float) -> float:
-    return _MARGIN + (1 - value) * _SIDE
-
-
-def _svg(title: str, across: str, upwards: str, content: str, *, has_axes: bool = True) -> str:
-    whole = _SIDE + 2 * _MARGIN
-    axes = (
-        f'<line class="axis" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(0)}"/>'
-        f'<line class="axis" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(0)}" y2="{_y(1)}"/>'
-    )
-    names = (
-        f'<text x="{_x(0.5)}" y="{whole - 8}" text-anchor="middle">{across}</text>'
-        f'<text x="12" y="{_y(0.5)}" text-anchor="middle" transform="rotate(-90 12 {_y(0.5)})">{upwards}</text>'
-    )
-    return (
-        f'<svg viewBox="0 0 {whole} {whole}" role="img" aria-label="{title}">'
-        f'<text x="{_MARGIN}" y="20" font-weight="bold">{title}</text>{axes if has_axes else ""}{content}{names}</svg>'
-    )

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from geval_cli.numbers import fixed
+from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.numbers import plural
 from geval_cli.trust.documents import Document, Section, Table
-from geval_cli.trust.plots import probe_plot
+from geval_cli.trust.plots import probe_chart
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict
 
 _HEADER = (
@@ -39,11 +40,11 @@ def probe_document(report: ProbeReport) -> Document:
     )
 
 
-def _plots(findings: Sequence[Finding]) -> list[str]:
+def _plots(findings: Sequence[Finding]) -> list[Chart]:
     metrics: dict[str, list[Finding]] = {}
     for item in findings:
         metrics.setdefault(item.metric, []).append(item)
-    return [plot for metric, members in metrics.items() if (plot := probe_plot(metric, members))]
+    return [plot for metric, members in metrics.items() if (plot := probe_chart(metric, members))]
 
 
 def about(report: ProbeReport) -> str:

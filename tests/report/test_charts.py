@@ -113,7 +113,8 @@ def corners(item: ElementTree.Element) -> list[tuple[float, float]]:
             x, y = number("x"), number("y")
             return [(x, y), (x + number("width"), y + number("height"))]
         case "circle":
-            return [(number("cx"), number("cy"))]
+            x, y, radius = number("cx"), number("cy"), number("r")
+            return [(x - radius, y - radius), (x + radius, y + radius)]
         case "line":
             return [(number("x1"), number("y1")), (number("x2"), number("y2"))]
         case "text":

@@ -35,7 +35,7 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.documents import write_document
-from geval_cli.trust.plots import probe_plot
+from geval_cli.trust.plots import probe_chart
 from geval_cli.trust.probe_files import probe_document
 from geval_cli.trust.probe_findings import LabelledScore, family_finding
 from geval_cli.trust.probe_items import ProbeOptions
@@ -653,14 +653,14 @@ class TestJoint:
         path = tmp_path / "probes.html"
         write_document(path, probe_document(report))
         page = html.fromstring(path.read_text(encoding="utf-8"))
-        plots = page.xpath("//svg[@class='wide']")
-        assert [plot.get("aria-label") for plot in plots] == [
+        plots = page.xpath("//svg")
+        assert [plot.findtext("title") for plot in plots] == [
             "Probes of consistency", "Probes of coherence", "Probes of all metrics"
         ]  # fmt: skip
         for plot, metric in zip(plots, ("consistency", "coherence", ""), strict=True):
             figures = [item for item in report.findings if item.metric == metric and item.figure]
             assert len(plot.xpath(".//circle")) == len(figures)
-            assert len(plot.xpath(".//rect")) == len(figures)
+            assert len(plot.xpath(".//rect[@class='chart-allowed']")) == len(figures)
             texts = plot.xpath(".//text/text()")
             assert [item.verdict.value for item in figures] == [
                 text for text in texts if text in set(Verdict)
@@ -687,17 +687,21 @@ def test_a_plot_escapes_what_a_config_says_and_shows_where_each_figure_may_lie()
         Finding("<b>", "<script>", Kind.DAMAGE, "share", estimate, bar, verdict=Verdict.UNCLEAR)
         for bar in bars
     ]
-    drawn = probe_plot("<script>\u202e", findings)
-    plot = etree.fromstring(drawn)
-    assert "<script" not in drawn
-    assert len(plot.findall(".//rect")) == len(bars) - 1
-    axis = [float(line.get("x1")) for line in plot.findall("line[@class='axis']")]
-    widths = [float(rect.get("width")) for rect in plot.findall("rect")]
-    scale = axis[-1] - axis[0]  # from 0 to 1
+    chart = probe_chart("<script>\u202e", findings)
+    assert chart is not None
+    plot = etree.fromstring(chart.markup)
+    assert "<script" not in chart.markup
+    bands = plot.findall(".//{*}rect[@class='chart-allowed']")
+    assert len(bands) == len(bars) - 1
+    ticks = {item.text: float(item.get("x")) for item in plot.findall("{*}text") if item.text in {"0", "1"}}
+    widths = [float(rect.get("width")) for rect in bands]
+    scale = ticks["1"] - ticks["0"]
     assert widths[0] == pytest.approx(0.5 * scale, abs=0.2)
-    assert widths[1] == pytest.approx(0.3 * scale, abs=0.2)  # from the lowest end, -0.2
+    lowest = float(bands[1].get("x"))
+    assert widths[1] == pytest.approx(ticks["0"] - lowest + 0.1 * scale, abs=0.2)
+    assert lowest <= ticks["0"] - 0.2 * scale  # the interval reaches so far
     assert widths[3] == pytest.approx(0.1 * scale, abs=0.2)
-    assert probe_plot("x", []) == ""
+    assert probe_chart("x", []) is None
 
 
 class TestJointIsAskedFor:

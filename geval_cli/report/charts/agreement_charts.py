@@ -27,7 +27,7 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 
 _BINS = 20
-_LARGEST, _SMALLEST = 11.0, 2.0
+_LARGEST, _SMALLEST = 9.0, 2.0
 _NAME = 60
 _TOP, _END, _LAST = 22.0, 322.0, 40.0
 _CURVE_STEPS = 100

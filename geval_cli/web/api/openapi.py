@@ -100,6 +100,7 @@ class Operation(Struct, frozen=True):
     method: str
     path: str
     title: str
+    tag: str
     text: str
     parameters: tuple[Field, ...]
     body: tuple[Field, ...]
@@ -124,6 +125,7 @@ def _operation(item: Mapping[str, Any], document: Mapping[str, Any]) -> Operatio
         method=item["method"].upper(),
         path=item["path"],
         title=item["summary"],
+        tag=item["tags"][0],
         text=item.get("description", ""),
         parameters=tuple(_parameter(parameter, document) for parameter in item.get("parameters", [])),
         body=_fields(body, document),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.axe import violations
 from support.browser import Visit, open_window, serve, visit, watch
 from support.geval_command import clean_environment
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
@@ -127,6 +128,7 @@ def test_reload_and_a_second_tab_show_the_same_run(browser: Any, tmp_path: Path,
         second = window.page.context.new_page()
         second.goto(f"{address}/runs/{run}")
         progress(second, "0 of 4 done").wait_for()
+        assert violations(second) == []
         model.server.release()
         for page in (second, window.page):
             page.bring_to_front()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.axe import violations
 from support.browser import Visit, forget, open_window, serve, visit, watch
 from support.sample_run import RUN, make_case
 from support.stored_runs import (
@@ -239,6 +240,31 @@ def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
         ):
             window.go(path)
             assert window.page.evaluate(_CONTRAST) == []
+
+
+@pytest.mark.parametrize(("scheme", "rules"), [("light", ()), ("dark", ("color-contrast",))])
+def test_assistive_technology_can_use_every_page(
+    site: Site, browser: Any, scheme: str, rules: tuple[str, ...]
+) -> None:
+    """As they are loaded, and with what opens on them."""
+    compare = f"/compare?before={site.before}&after="
+    opened = {
+        "/": "",
+        "/?tag=a=b": "",
+        f"/runs/{site.before}": "",
+        f"/runs/{site.hostile}": "document.querySelector('[data-act=rename]').click()",
+        f"/runs/{site.after}": "document.querySelector('[data-act=remove]').click()",
+        compare + site.after: "for (const item of document.querySelectorAll('details')) item.open = true",
+        compare + site.hostile: "",
+        "/docs": "",
+    }
+    with visit(browser, site.address, color_scheme=scheme) as window:
+        for path, script in opened.items():
+            window.go(path)
+            if script:
+                window.page.evaluate(f"() => {{ {script} }}")
+            assert (path, violations(window.page, *rules)) == (path, [])
+        window.complaints.clear()  # the browser tells of the comparison that is refused
 
 
 def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:

@@ -1,0 +1,26 @@
+"""The rules of axe-core, held against a page in a real browser: what assistive technology could not use."""
+
+from typing import Any
+
+import pytest
+
+_RUN = """
+async (rules) => {
+  const found = await axe.run(document, rules.length ? { runOnly: rules } : {});
+  const nodes = found.violations.flatMap((rule) => rule.nodes.map((node) => [rule, node]));
+  return nodes.map(([rule, node]) => `${rule.id} (${rule.impact}): ${node.html.slice(0, 200)}`);
+}
+"""
+
+
+def violations(page: Any, *rules: str) -> list[str]:
+    """Every violation of some rules, or of all, on the page as it is now, of whatever impact.
+
+    The test is skipped where axe-core is missing.
+    """
+    try:
+        from axe_core_python.base import AXE_SCRIPT
+    except ImportError:
+        pytest.skip("axe-core is not installed (pip install axe-core-python)")
+    page.evaluate(AXE_SCRIPT)
+    return list(page.evaluate(_RUN, list(rules)))
