@@ -38,7 +38,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Runs cannot be made while a browser is open, so all are made before."""
     folder = tmp_path_factory.mktemp("labels")
     judged = [store_judged_run(folder) for _ in range(_JUDGED_RUNS)]
-    tests = [{**test, "assert": [{**test["assert"][0], "metric": "kept"}]} for test in hostile_tests()]
+    metric = "kept \u202e<b>\x1b"
+    tests = [{**test, "assert": [{**test["assert"][0], "metric": metric}]} for test in hostile_tests()]
     hostile = store_run(write_config(folder, "hostile.json", tests))
     report, reported = folder / "report.html", judged.pop()
     with open_runs(folder / ".geval", {}) as runs:
@@ -223,6 +224,7 @@ def test_hostile_outputs_are_only_text(window: Visit, site: Site) -> None:
         assert output.evaluate("element => element.children.length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate("window.hacked") is None
+        assert page.locator("[data-rating-metric]").inner_text() == "kept \\u202e<b>\\u001b"
         page.keyboard.press("f")
     page.get_by_role("heading", name="All outputs are rated").wait_for()
     window.go(f"/runs/{site.hostile}/labels")
