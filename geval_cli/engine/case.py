@@ -177,6 +177,7 @@ async def _judge_stored(
     answered = replace(
         blank_result(job, found.prompt.rendered),
         output=found.output,
+        turns=found.turns,
         finish_reason=found.finish_reason,
         latency_ms=found.latency_ms,
         cached=found.cached,
