@@ -110,7 +110,8 @@ def _parts_of_prompt(
 ) -> tuple[tuple[Message, ...], Message | None]:
     """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
     if prompt == NO_PROMPT:
-        return (), None
+        shown = "\n".join(asked.images)
+        return (), Message(USER, f"{asked.input}\n\n{shown}") if shown else None
     messages = render_prompt(prompt, asked, templates, opaque).messages
     if messages[-1].role != USER:
         return messages, None

@@ -5,19 +5,32 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import called_steps
-from geval_cli.errors import ApiError, GevalError, MissingParamsError, Problem, ProviderError, UsageError
+from geval_cli.errors import (
+    ApiError,
+    ConfigError,
+    GevalError,
+    MissingParamsError,
+    Problem,
+    ProviderError,
+    UsageError,
+)
 from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
-from geval_cli.library.records import NO_OUTPUT, Result, TestCase
+from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images, written_image
+from geval_cli.providers.registry import sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn
 from geval_cli.runs.judging import Judges
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import SourceFiles
+from geval_cli.source.images import ConfigImages, Image, too_many
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.turns import output_of
 
@@ -41,7 +54,8 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
     """
     _check_case(case)
     started = time.perf_counter()
-    metric, judged = evaluation.metric, _judged_case(case)
+    images = _images_of(case, evaluation)  # held until the verdict is there
+    metric, judged = evaluation.metric, _judged_case(case, tuple(image.marker for image in images))
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
     asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
@@ -118,9 +132,31 @@ def _find_judge(judges: Judges, judge: ProviderSpec | ClientModel | Judge) -> Ju
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
 
 
-def _judged_case(case: TestCase) -> JudgedCase:
+def _images_of(case: TestCase, evaluation: Evaluation) -> list[Image]:
+    """Return the images of a test case.
+
+    Raises:
+        UsageError: one cannot be read, or the judge cannot see any.
+    """
+    found, files = ConfigImages(), SourceFiles(Path(), TRUSTED)
+    try:
+        images = [found.find(written_image(item), files, None) for item in given_images(case.images)]
+    except ConfigError as error:
+        raise UsageError.of("an image cannot be shown", error.problems) from error
+    if problem := too_many(images):
+        raise UsageError(problem, hint="show fewer or smaller images")
+    for judge in _all_judges(evaluation) if images else ():
+        is_seeing = isinstance(judge, ClientModel) or (isinstance(judge, ProviderSpec) and sees_images(judge))
+        if not is_seeing:
+            hint = "name a model of OpenAI, Anthropic or Google"
+            raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
+    return images
+
+
+def _judged_case(case: TestCase, images: tuple[str, ...]) -> JudgedCase:
     turns = _turns(case)
     return JudgedCase(
+        images=images,
         actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
         input=case.input or last_words(turns),
         expected_output=case.expected_output,

@@ -32,7 +32,7 @@ from geval_cli.engine.programs import is_made_by_code
 from geval_cli.engine.transforms import assertion_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.gateway.cache import choice_keys, recalled
-from geval_cli.gateway.gateway import BoundModel
+from geval_cli.gateway.gateway import BoundModel, with_images_for
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
@@ -280,6 +280,7 @@ class _DryRun(Struct, eq=False):
 
         An `assumption` says under which condition it is asked for at all.
         """
+        request = with_images_for(provider, request)
         keys = choice_keys(provider.identity, request)
         known = await self._known(keys) if provider.is_cacheable else {}
         seen = 0

@@ -42,6 +42,7 @@ class EndpointProvider:
     Attributes:
         model_key: where the answer names the model.
         id_key: where it names the request, when no header does.
+        sees_images: whether requests may hold images, which `payload` writes as the API wants them.
         writes: whether answers are texts that a model wrote, which takes tokens.
     """
 
@@ -49,6 +50,7 @@ class EndpointProvider:
     model_key: ClassVar[str] = "model"
     id_key: ClassVar[str] = "id"
     writes: ClassVar[bool] = True
+    sees_images: ClassVar[bool] = False
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
+from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import Signs, has_fallback
@@ -17,7 +19,7 @@ _SHOWN_ELSEWHERE = frozenset(
     {
         "estimator", "rating", "score_range", "distribution", "coverage", "valid", "requested", "fallback",
         "evaluation_steps", "usage", "latency_ms", "criteria", "judge", "source_from", "parts", "status", "score",
-        "reason", "judges",
+        "reason", "judges", CHECKLIST,
     }
 )  # fmt: skip
 _NO_SIGNS = Signs({}, "·", "x")
@@ -56,16 +58,18 @@ class VerdictPart(Struct, frozen=True):
     fallback: str
     steps: tuple[str, ...]
     distribution: Distribution | None
+    items: tuple[ShownItem, ...] = ()
 
 
 class ShownAssertion(Struct, frozen=True):
-    """One assertion and those within it; `number` is unique on the page."""
+    """One assertion and those within it; `number` is unique on the page. `items` are a jury's, of a checklist."""
 
     number: int
     result: AssertionResult
     score_text: str
     parts: tuple[VerdictPart, ...]
     others: tuple[tuple[str, str], ...]
+    items: tuple[ShownItem, ...]
     members: tuple["ShownAssertion", ...]
 
 
@@ -86,6 +90,7 @@ def _shown(item: AssertionResult, numbers: "count[int]") -> ShownAssertion:
         score_text=view.score_text(),
         parts=tuple(_part(verdict, is_whole) for verdict in verdicts),
         others=tuple((name, _json_text(value)) for name, value in others.items() if value is not None),
+        items=tuple(checklist_items(item.detail)) if not is_whole else (),
         members=tuple(_shown(member, numbers) for member in item.assertions),
     )
 
@@ -100,6 +105,7 @@ def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
         fallback=_text_of(verdict.detail.get("fallback")),
         steps=verdict.evaluation_steps(),
         distribution=_distribution(_on_scale(verdict.shares(), verdict.detail.get("score_range"))),
+        items=tuple(checklist_items(verdict.detail)),
     )
 
 
