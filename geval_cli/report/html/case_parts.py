@@ -14,6 +14,7 @@ from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import Signs, has_fallback
+from geval_cli.source.images import markers_in, named_and_hashed
 
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -187,6 +188,20 @@ def _json_text(value: JsonValue) -> str:
     return shown_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))
 
 
+class ShownImage(Struct, frozen=True):
+    """An image of a case. `link` leads to it; None where nobody has the file."""
+
+    name: str
+    sha256: str
+    link: str | None = None
+
+
+def images_of(result: CaseResult) -> list[ShownImage]:
+    """Return the images that a case names, each once."""
+    markers = dict.fromkeys(markers_in([result.vars, result.prompt.rendered, result.output]))
+    return [ShownImage(*named_and_hashed(marker)) for marker in markers]
+
+
 def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> dict[str, Any]:
     """Return the values of the template `case_detail.html`; `row` are all results of its test and repeat."""
     return {
@@ -197,6 +212,7 @@ def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> di
         "assertions": shown_assertions(result),
         "messages": chat_messages(result.prompt.rendered),
         "output": output_text(result),
+        "images": images_of(result),
         "usage": usage_rows(result),
         "bar_height": BAR_HEIGHT,
     }
