@@ -176,7 +176,7 @@ def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
 MAX_PROBLEMS = 1000
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
-_MOST_KEPT = 5000
+MOST_KEPT = 5000
 KEPT_BYTES = 1 << 18
 """A file of at most so many bytes is held; in memory its tests take several times as much."""
 
@@ -221,7 +221,7 @@ class HeldRows:
 
     @property
     def is_small(self) -> bool:
-        return len(self.items) <= _MOST_KEPT
+        return len(self.items) <= MOST_KEPT
 
 
 class JsonLinesRows(msgspec.Struct, frozen=True):
