@@ -6,7 +6,7 @@ of the HTTP API. Nothing here computes; nothing here knows a file format beyond 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -104,6 +104,21 @@ class TraceStep(Struct, frozen=True):
     ms: float | None = None
 
 
+class SentImage(Protocol):
+    """An image that a request holds, by its hash (`geval_cli.source.images.Image`)."""
+
+    @property
+    def sha256(self) -> str: ...
+
+    def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises:
+            GevalError: they are not to be had any more.
+        """
+        ...
+
+
 class ModelRequest(Struct, frozen=True):
     """One question to a model, for as many choices as there are `sample_indexes`.
 
@@ -121,6 +136,7 @@ class ModelRequest(Struct, frozen=True):
         text: the whole prompt as one text, for providers that take one; None where the messages say it all.
         origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
         purpose: what the answer is for, as whoever asks knows it. Neither the model nor the cache learns of it.
+        images: those of which the messages have the hashes, which alone go into cache keys.
     """
 
     messages: tuple[Message, ...]
@@ -135,11 +151,17 @@ class ModelRequest(Struct, frozen=True):
     text: str | None = None
     origin: Mapping[str, JsonValue] = field(default_factory=dict)
     purpose: Purpose = Purpose.ANSWER
+    images: tuple[SentImage, ...] = ()
 
     @property
     def characters(self) -> int:
-        """The length of all messages together, of which tokens and cost are estimated."""
-        return sum(len(str(message.content)) for message in self.messages)
+        """The length of all messages together, of which tokens and cost are estimated; an image counts as a page."""
+        texts = sum(len(str(message.content)) for message in self.messages)
+        return texts + CHARACTERS_PER_IMAGE * len(self.images)
+
+
+CHARACTERS_PER_IMAGE = 4_000
+"""About a thousand tokens, as vendors count an image of medium size."""
 
 
 class TokenAlternative(Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import replace
 from support.jobs import Model
+from support.pictures import data_url, png
 from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, Tools
@@ -43,6 +44,7 @@ from geval_cli.suite import load
 from geval_cli.suite.assertions import read_assertions
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.providers import read_provider
+from geval_cli.suite.tests import read_test
 from geval_cli.suite.validation import LoadContext, read_fields
 from geval_cli.templating import Templates
 from geval_cli.templating.registry import templates_of
@@ -161,6 +163,13 @@ def forgotten_files(probe: Probe) -> int:
     return len(reading.problems)
 
 
+def image_in_a_test(probe: Probe) -> str:
+    written = {"vars": {"photo": data_url(png())}}
+    found = read_test(written, SourcePath.nowhere(), "a test", probe.reading())
+    assert found is not None
+    return str(found.vars["photo"])[:23]
+
+
 def judges(probe: Probe) -> str:
     written = {"text": "openai:judge", "embedding": "openai:embedding:e"}
     found = read_provider(written, SourcePath.nowhere(), probe.reading())
@@ -248,6 +257,7 @@ ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
     "unknown_keys": (lambda probe: probe.keys(nobody_knows_it=1), ["error"], ["warning"]),
     "skips_null": (lambda probe: len(probe.keys(threshold=None, scoring=None)) > 0, True, False),
     "suspects_bare_paths": (forgotten_files, 1, 0),
+    "marks_images": (image_in_a_test, "[image: data URL sha256", "data:image/png;base64,i"),
     "judges_by_kind": (judges, "none", "JudgesSpec"),
     "compares_in_pairs": (
         lambda probe: probe.types({"type": "pairwise", "criteria": "good"}),

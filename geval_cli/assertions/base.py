@@ -256,6 +256,7 @@ class TestCase(Struct, frozen=True):
     `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
+    `images` are markers (`source.images`), as are images in any of the texts.
     `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
     assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
     where they are not known.
@@ -273,6 +274,7 @@ class TestCase(Struct, frozen=True):
     expected_output: str | None = None
     context: str | tuple[str, ...] | None = None
     retrieval_context: str | tuple[str, ...] | None = None
+    images: tuple[str, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     threshold: float | None = None
     provider: ProviderSpec | None = None
@@ -323,6 +325,8 @@ class TestCase(Struct, frozen=True):
             own["context"] = self.context
         if self.retrieval_context is not None:
             own["retrieval_context"] = self.retrieval_context
+        if self.images:
+            own["images"] = "\n".join(self.images)
         for name in ("scenario", "expected_outcome", "role"):
             if getattr(self, name) is not None:
                 own[name] = getattr(self, name)

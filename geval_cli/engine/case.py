@@ -60,6 +60,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
+from geval_cli.source.images import without_image_data
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating.js_text import js_json
@@ -177,6 +178,7 @@ async def _judge_stored(
     answered = replace(
         blank_result(job, found.prompt.rendered),
         output=found.output,
+        turns=found.turns,
         finish_reason=found.finish_reason,
         latency_ms=found.latency_ms,
         cached=found.cached,
@@ -396,9 +398,9 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
         repeat_index=job.repeat_index,
         column=job.column,
         description=job.test.description,
-        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, rendered),
+        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, without_image_data(rendered)),
         provider=job.shown_provider,
-        vars=job.test.vars,
+        vars=without_image_data(job.test.vars),
         output=None,
         status=Status.ERROR,
         score=None,

@@ -23,6 +23,7 @@ from geval_cli.engine.conversation import check_conversation, check_input
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
+from geval_cli.engine.images import check_judged_images, check_prompt_images
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
@@ -256,10 +257,14 @@ def _check_test(
         yield from check_made_prompts(plan.suite, context)
     yield from check_test_code(test, context)
     yield from check_made_variables(context)
+    answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
+    yield from check_judged_images(test, test.assertions, judges.defaults, context.where)
     yield from check_input(test, where=describe_test(test))
     for prompt in plan.suite.prompts:
         try:
-            context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).whole)
+            rendered = render_prompt(prompt, test, templates)
+            context = replace(context, rendered_prompt=rendered.whole)
+            yield from check_prompt_images(prompt, rendered, answerers.values(), context.where)
             yield from check_conversation(prompt, test, templates, where=describe_test(test))
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test, plan.suite)

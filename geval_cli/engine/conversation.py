@@ -72,10 +72,13 @@ async def hold_conversation(
         TemplateError: the prompt cannot be rendered.
     """
     held = Conversation()
+    opening: tuple[Message, ...] | None = None
     said = [test.turns[number : number + 1] for number in range(len(test.turns))]
     for number, new in enumerate(said if test.plays_turns else [test.turns], start=1):
         asked = replace(test, turns=(), input=last_words(new) or "")
-        rendered = _with_history(prompt, asked, templates, opaque, held.turns, new)
+        first, form = _parts_of_prompt(prompt, asked, templates, opaque)
+        opening = first if opening is None else opening  # it was said once, whatever the user says later
+        rendered = _with_history(opening, form, held.turns, new)
         held.turns += new
         held.sent = rendered.text
         try:
@@ -92,15 +95,9 @@ async def hold_conversation(
 
 
 def _with_history(
-    prompt: PromptSpec,
-    asked: TestCase,
-    templates: Templates,
-    opaque: Mapping[str, JsonValue],
-    before: Sequence[Turn],
-    new: Sequence[Turn],
+    opening: Sequence[Message], form: Message | None, before: Sequence[Turn], new: Sequence[Turn]
 ) -> Rendered:
     """Return the messages of a turn: those of the prompt, what was said `before`, and what is `new`."""
-    opening, form = _parts_of_prompt(prompt, asked, templates, opaque)
     messages = [*opening, *map(_message, (*before, *new))]
     if form is not None and new[-1].role == USER:
         messages[-1] = form
@@ -113,7 +110,8 @@ def _parts_of_prompt(
 ) -> tuple[tuple[Message, ...], Message | None]:
     """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
     if prompt == NO_PROMPT:
-        return (), None
+        shown = "\n".join(asked.images)
+        return (), Message(USER, f"{asked.input}\n\n{shown}") if shown else None
     messages = render_prompt(prompt, asked, templates, opaque).messages
     if messages[-1].role != USER:
         return messages, None

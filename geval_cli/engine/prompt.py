@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -272,6 +272,32 @@ def render_prompt(
         TemplateError: a template is broken or names something undefined, or a `{system: ...}` prompt meets a test
             without `input`.
     """
+    rendered = _rendered(prompt, test, templates, opaque)
+    missing = [marker for marker in test.images if marker not in rendered.text]
+    return _with_images(rendered, missing) if missing else rendered
+
+
+def _with_images(rendered: Rendered, markers: Sequence[str]) -> Rendered:
+    """Return a prompt with images behind the last message of the user: those that its template does not place."""
+    shown = "\n".join(markers)
+    *before, last = rendered.messages
+    if rendered.text == last.content and not before:
+        text = f"{last.content}\n\n{shown}" if last.content else shown
+        return replace(rendered, messages=(replace(last, content=text),), text=text)
+    place = max((i for i, item in enumerate(rendered.messages) if item.role == "user"), default=-1)
+    if place < 0:
+        return _chat(*rendered.messages, Message("user", shown))
+    asked = rendered.messages[place]
+    if isinstance(asked.content, list):
+        content: JsonValue = [*asked.content, {"type": "text", "text": shown}]
+    else:
+        content = f"{asked.content}\n\n{shown}"
+    messages = [*rendered.messages]
+    messages[place] = replace(asked, content=content)
+    return replace(_chat(*messages), system=rendered.system)
+
+
+def _rendered(prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Collection[str]) -> Rendered:
     if test.turns:
         test = replace(test, input=last_words(test.turns[:1] if test.plays_turns else test.turns) or "")
     variables = test.variables

@@ -34,6 +34,7 @@ from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.source.images import with_images
 from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
 
@@ -315,13 +316,23 @@ def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
 
 
 def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
-    """Return the call of `request`, with the keys by which equal ones find each other."""
+    """Return the call of `request`, with the keys by which equal ones find each other.
+
+    Raises:
+        UnjudgeableError: it holds too many images.
+    """
+    request = with_images_for(provider, request)
     # A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps.
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()
     server = ServerKey(identity.kind, identity.endpoint, identity.model)
     return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable, number=number)
+
+
+def with_images_for(provider: Provider, request: ModelRequest) -> ModelRequest:
+    """Return `request` with the images that it names, where the provider can see any; see `with_images`."""
+    return with_images(request) if getattr(provider, "sees_images", False) else request
 
 
 class RequestTrace:

@@ -41,6 +41,7 @@ from geval_cli.judge.source import (
     Source,
     as_text,
     chosen_texts,
+    images_text,
     param_text,
     rated_output,
     resolve_input,
@@ -180,6 +181,8 @@ def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
         name: param_text(name, case)
         for name in (*_OTHER_PARAMS, *(_OF_CONVERSATIONS if case.turns is not None else ()))
     }
+    if case.images:
+        others["images"] = images_text(case)
     return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
 
 
@@ -199,7 +202,9 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
         params = tuple(texts_of)
         return _Shown(blocks, label_params(params), params, None)
     source = resolve_source(case)
-    texts = (("Source", source.text), ("Context", source.knowledge))
+    shown = "\n".join(filter(None, (source.text, source.knowledge)))
+    images = [line for line in images_text(case).splitlines() if line not in shown]
+    texts = (("Source", source.text), ("Context", source.knowledge), ("Images", "\n".join(images)))
     blocks = tuple(Block(label, text) for label, text in texts if text)
     return _Shown((*blocks, Block("Output", rated_output(case))), DIMENSION_PARAMS, None, source)
 
@@ -305,6 +310,8 @@ class _Judging(Struct, frozen=True):
             for name in (*_OTHER_PARAMS, *_OF_CONVERSATIONS)
             if getattr(self.case, name) is not None
         }
+        if self.case.images:
+            shown["images"] = images_text(self.case)
         variables = rubric_prompt_variables(criterion, steps, shown, self.case.vars)
         return render_messages(template, variables, self.render)
 

@@ -11,6 +11,7 @@ from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.trace import tools_text, trace_text
 from geval_cli.records import JsonValue, TraceStep
+from geval_cli.source.images import markers_in
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",
@@ -18,6 +19,7 @@ PARAM_LABELS: Mapping[str, str] = {
     "scenario": "Scenario",
     "turns": "Conversation",
     "input": "Input",
+    "images": "Images",
     "actual_output": "Actual Output",
     "trace": "Trace",
     "tools_called": "Tools Called",
@@ -28,6 +30,7 @@ PARAM_LABELS: Mapping[str, str] = {
 }
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
 
+IMAGES = "images"
 _ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
 _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
     "trace": trace_text,
@@ -124,10 +127,26 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
     """
     present = present_texts(case)
     if params is None:
-        return {name: text for name, text in present.items() if _is_shown(name, case)}
+        return _each_image_once({name: text for name, text in present.items() if _is_shown(name, case)})
     if missing := tuple(name for name in params if name not in present):
         raise MissingParamsError(missing)
-    return {name: text for name, text in present.items() if name in params}
+    return _each_image_once({name: text for name, text in present.items() if name in params})
+
+
+def _each_image_once(texts: dict[str, str]) -> dict[str, str]:
+    """Return the texts without the images that another of them shows already, which are paid for each time."""
+    if IMAGES not in texts:
+        return texts
+    # The output is not known when steps are asked for, and these hang on what is shown.
+    others = [text for name, text in texts.items() if name not in (IMAGES, "actual_output")]
+    left = [line for line in texts[IMAGES].splitlines() if not any(line in text for text in others)]
+    shown = {**texts, IMAGES: "\n".join(left)}
+    return {name: text for name, text in shown.items() if text or name != IMAGES}
+
+
+def images_text(case: JudgedCase) -> str:
+    """Return the markers of the images that a case has, one a line; of equal ones one."""
+    return "\n".join(dict.fromkeys((*case.images, *markers_in(case.vars))))
 
 
 def _is_shown(name: str, case: JudgedCase) -> bool:
@@ -143,6 +162,8 @@ def param_text(name: str, case: JudgedCase) -> str:
     """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
+    if name == IMAGES:
+        return images_text(case)
     if name == "turns":
         return "" if case.turns is None else transcript(case.turns, first=case.first_turn)
     if name in _OF_TRACE:

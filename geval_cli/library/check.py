@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from geval_cli.library.records import JudgingOptions
+from geval_cli.library.records import JudgingOptions, given_images, written_image
 from geval_cli.library.session import Session
 from geval_cli.library.table import verdict_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
     from typing import Unpack
 
     from geval_cli.library.metric import GEval
@@ -26,6 +27,7 @@ class CheckKeywords(TypedDict, total=False):
         expected_output: a good answer, for comparison.
         context: what is true about the matter: a text or several.
         retrieval_context: what a search found for the input: a text or several.
+        images: paths, data URLs, or the bytes of images.
         vars: variables for templates in the assertion.
         grader: who judges, where the assertion does not say so: "openai:gpt-4.1".
         samples: how often a judge is asked.
@@ -40,6 +42,7 @@ class CheckKeywords(TypedDict, total=False):
     expected_output: str | None
     context: str | Sequence[str] | None
     retrieval_context: str | Sequence[str] | None
+    images: "Sequence[str | Path | bytes] | None"
     vars: Mapping[str, Any] | None
     grader: str | None
     samples: int | None
@@ -142,6 +145,8 @@ def prepare_check(
         hint = f"there are {', '.join(CheckKeywords.__annotations__)}"
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
+    if "images" in test:
+        test["images"] = [written_image(item) for item in given_images(test["images"])]
     # As for a `GEval`, a dimension is held against the input where there is no context.
     prompts = None if given.get("input") is None else "{{ input }}"
     suite = Suite(tests=[{**test, "output": output, "assert": [assertion]}], prompts=prompts, name="check")

@@ -2,22 +2,37 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import called_steps
-from geval_cli.errors import ApiError, GevalError, MissingParamsError, Problem, ProviderError, UsageError
+from geval_cli.errors import (
+    ApiError,
+    ConfigError,
+    GevalError,
+    MissingParamsError,
+    PendingError,
+    Problem,
+    ProviderError,
+    UsageError,
+)
+from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
-from geval_cli.library.records import NO_OUTPUT, Result, TestCase
+from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images, written_image
+from geval_cli.providers.registry import sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn
 from geval_cli.runs.judging import Judges
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import SourceFiles
+from geval_cli.source.images import ConfigImages, Image, too_many
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.turns import output_of
 
@@ -41,7 +56,8 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
     """
     _check_case(case)
     started = time.perf_counter()
-    metric, judged = evaluation.metric, _judged_case(case)
+    images = _images_of(case, evaluation)  # held until the verdict is there
+    metric, judged = evaluation.metric, _judged_case(case, tuple(image.marker for image in images))
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
     asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
@@ -61,7 +77,12 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
 
 
 async def evaluate_cases(
-    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+    judges: Judges,
+    evaluation: Evaluation,
+    cases: Sequence[TestCase],
+    concurrency: int,
+    *,
+    evaluate: Callable[[Judges, Evaluation, TestCase], Awaitable[Result]] = evaluate_case,
 ) -> list[Result | GevalError]:
     """Return for each case, in order, its result or its error; judge at most `concurrency` at a time.
 
@@ -80,7 +101,7 @@ async def evaluate_cases(
     async def work() -> None:
         for index, case in waiting:
             try:
-                outcomes[index] = await evaluate_case(judges, evaluation, case)
+                outcomes[index] = await evaluate(judges, evaluation, case)
             except GevalError as error:
                 outcomes[index] = error
 
@@ -91,6 +112,48 @@ async def evaluate_cases(
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
+
+
+async def evaluate_in_batches(
+    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+) -> list[Result | GevalError]:
+    """Return what `evaluate_cases` does; the judge is asked in batches, which takes hours at half the price.
+
+    Raises:
+        UsageError: as `evaluate_cases`, or no judge has a batch API.
+        ProviderError: a provider does not let its batches be looked at; another call goes on with them.
+    """
+    driver = judges.batches
+    if driver is None or not any(
+        judges.has_batches(_find_judge(judges, judge)) for judge in _all_judges(evaluation)
+    ):
+        hint = "use a model of openai: or anthropic:, or leave `batch` out"
+        raise UsageError("the judge has no batch API", hint=hint)
+
+    async def evaluate(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
+        keys: list[str] = []
+        KEYS_OF_CASE.set(keys)
+        result = await evaluate_case(judges, evaluation, case)
+        judges.settle(keys)
+        return result
+
+    outcomes: dict[int, Result | GevalError] = {}
+    waiting = list(range(len(cases)))
+    while True:
+        judges.begin_pass()
+        some = [cases[index] for index in waiting]
+        found = await evaluate_cases(judges, evaluation, some, concurrency, evaluate=evaluate)
+        outcomes.update(zip(waiting, found, strict=True))
+        waiting = [index for index in waiting if isinstance(outcomes[index], PendingError)]
+        if not waiting:
+            await driver.finish()
+            return [outcomes[index] for index in range(len(cases))]
+        await driver.between_passes(_wait)
+
+
+async def _wait(delay_s: float) -> bool:
+    await asyncio.sleep(delay_s)
+    return False
 
 
 def _check_case(case: object) -> None:
@@ -118,9 +181,31 @@ def _find_judge(judges: Judges, judge: ProviderSpec | ClientModel | Judge) -> Ju
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
 
 
-def _judged_case(case: TestCase) -> JudgedCase:
+def _images_of(case: TestCase, evaluation: Evaluation) -> list[Image]:
+    """Return the images of a test case.
+
+    Raises:
+        UsageError: one cannot be read, or the judge cannot see any.
+    """
+    found, files = ConfigImages(), SourceFiles(Path(), TRUSTED)
+    try:
+        images = [found.find(written_image(item), files, None) for item in given_images(case.images)]
+    except ConfigError as error:
+        raise UsageError.of("an image cannot be shown", error.problems) from error
+    if problem := too_many(images):
+        raise UsageError(problem, hint="show fewer or smaller images")
+    for judge in _all_judges(evaluation) if images else ():
+        is_seeing = isinstance(judge, ClientModel) or (isinstance(judge, ProviderSpec) and sees_images(judge))
+        if not is_seeing:
+            hint = "name a model of OpenAI, Anthropic or Google"
+            raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
+    return images
+
+
+def _judged_case(case: TestCase, images: tuple[str, ...]) -> JudgedCase:
     turns = _turns(case)
     return JudgedCase(
+        images=images,
         actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
         input=case.input or last_words(turns),
         expected_output=case.expected_output,

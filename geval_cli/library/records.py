@@ -29,6 +29,7 @@ class TestCase:
         expected_output: a good answer, for comparison.
         context: what is true about the matter: a text or several.
         retrieval_context: what a search found for the input: a text or several.
+        images: what the judge is to see beside the texts: paths, data URLs, or the bytes of images.
         turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output` the last is the
             assistant's; with it, the output follows them.
         scenario: what the conversation is about.
@@ -49,6 +50,34 @@ class TestCase:
     expected_outcome: str | None = None
     role: str | None = None
     trace: Sequence[Mapping[str, Any]] | None = None
+    images: Sequence[str | Path | bytes] = ()
+
+
+def given_images(images: object) -> Sequence[object]:
+    """Return images that a program gives, be it one alone."""
+    if isinstance(images, str | bytes | Path):
+        return [images]
+    return list(images) if isinstance(images, Sequence) else [images]
+
+
+def written_image(image: object) -> str:
+    """Return an image that a program gives as a config would name it.
+
+    Raises:
+        UsageError: it is no path, no data URL and no bytes.
+    """
+    if isinstance(image, bytes):
+        from base64 import b64encode
+
+        from geval_cli.source.images import media_type_of
+
+        return f"data:{media_type_of(image) or 'image/unknown'};base64,{b64encode(image).decode()}"
+    if not isinstance(image, str | Path):
+        from geval_cli.errors import UsageError
+
+        raise UsageError(f"an image must be a path, a data URL or bytes, found {type(image).__name__}")
+    written = str(image)
+    return written if written.startswith(("data:", "file://", "http://", "https://")) else f"file://{written}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +120,11 @@ class JudgingOptions:
         home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
         is_offline: whether the cache alone answers.
         budget: what may be spent; None for no bound.
+        batch_poll_s: the seconds between two looks at a batch that judges are asked in; None asks them directly.
     """
 
     uses_cache: bool = False
     home: Path | None = None
     is_offline: bool = False
     budget: "Budget | None" = None
+    batch_poll_s: float | None = None

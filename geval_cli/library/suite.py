@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_cli.errors import Problem, UsageError
-from geval_cli.library.records import NO_OUTPUT, TestCase
+from geval_cli.library.records import NO_OUTPUT, TestCase, given_images, written_image
 
 if TYPE_CHECKING:
     from geval_cli.suite.load import BuiltSuite
@@ -246,6 +246,7 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
         "expected_output": case.expected_output,
         "context": case.context,
         "retrieval_context": case.retrieval_context,
+        "images": [written_image(item) for item in given_images(case.images)] or None,
         "turns": list(case.turns) or None,
         "scenario": case.scenario,
         "expected_outcome": case.expected_outcome,

@@ -211,6 +211,17 @@ def provider_access_problem(
     return access_problem(_source(spec, env, base_dir, access), OWN_KINDS)
 
 
+_STAND_INS = frozenset({"scripted", "echo"})
+
+
+def sees_images(spec: ProviderSpec) -> bool:
+    """Return whether images in a prompt reach the provider: as such, or in texts where its dialect has them so."""
+    kind = spec.id.partition(":")[0].lower()
+    if kind in _STAND_INS or kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS:
+        return True
+    return kind != "local" and not spec.rules.marks_images
+
+
 def needs_of(
     specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path, access: Access
 ) -> tuple[frozenset[str], frozenset[int] | None]:

@@ -20,6 +20,7 @@ from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn
 from geval_cli.report.matching import same_labels
+from geval_cli.source.images import without_image_data
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.suite import TestSource
@@ -337,4 +338,5 @@ def _said_by_user(turns: Iterable[Turn]) -> str:
 
 
 def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:
-    return hashlib.blake2b(encode_json([column, dict(variables), rendered, output]), digest_size=16).digest()
+    facts = without_image_data([column, dict(variables), rendered, output])  # as the stored ones are
+    return hashlib.blake2b(encode_json(facts), digest_size=16).digest()

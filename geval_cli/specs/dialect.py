@@ -36,6 +36,8 @@ class DialectRules(Struct, frozen=True, eq=False):
     """Whether a key without a value is as if it were not there, and not a mistake."""
     suspects_bare_paths: bool = True
     """Whether a text that is the path of an existing file is taken for a forgotten `file://`."""
+    marks_images: bool = True
+    """Whether an image in a test is a marker with its hash to templates and programs, or a data URL."""
     judges_by_kind: bool = False
     """Whether a judge may be a mapping with a provider for each kind of judgement."""
     compares_in_pairs: bool = True
@@ -118,6 +120,7 @@ PROMPTFOO_RULES = DialectRules(
     unknown_keys=Severity.WARNING,
     skips_null=True,
     suspects_bare_paths=False,
+    marks_images=False,
     judges_by_kind=True,
     compares_in_pairs=False,
     is_editable=False,

@@ -17,6 +17,7 @@ from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.edit.yaml_style import write_yaml
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
+from geval_cli.source.images import written_out
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
@@ -93,7 +94,7 @@ def read_portable_suite(
         problems += error.problems
     if problems:
         raise ConfigError(sort_problems(problems))
-    content = _content(document.value, opened, tests)
+    content = written_out(_content(document.value, opened, tests))
     kept = [*files.kept, *_files_that_stay(content, document.place)]
     return PortableSuite(content, tuple(sort_problems([*kept, *_secrets(content, document.place)])))
 

@@ -102,10 +102,12 @@ def _test_entry() -> JsonSchema:
 
 
 def _test_forms() -> dict[str, JsonSchema]:
+    image = {"type": "string", "pattern": "^(file://|data:image/)"}
     return {
         "assertions": _list_of(_reference("assertion")),
         "options": _reference("testOptions"),
         "evaluation_schema": _reference("jsonSchema"),
+        "images": {"anyOf": [image, _list_of(image, at_least=1)]},
         "provider": _reference("provider"),
         "trace": _list_of(_spec_schema(TraceStepSpec, {})),
         "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),

@@ -43,6 +43,9 @@ class TestSpec(Spec):
         validation_alias=AliasChoices("retrieval_context", "retrievalContext"),
         description="What a search found for the input. Text, texts or file://.",
     )
+    images: tuple[str, ...] | None = Field(
+        None, description="Images that model and judge see: file:// (png, jpeg, gif, webp) or data URLs."
+    )
     turns: tuple[TurnSpec, ...] | None = Field(
         None,
         description="A conversation: [{role, content}, ...] that was held, or [{user: ...}, ...] that is played.",

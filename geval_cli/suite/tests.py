@@ -14,10 +14,12 @@ from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
+from geval_cli.source.images import is_marker, names_image
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
 from geval_cli.specs.base import TestOptionsSpec
+from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
@@ -98,6 +100,7 @@ def merge_test(
         expected_output=pick("expected_output"),
         context=pick("context"),
         retrieval_context=pick("retrieval_context"),
+        images=pick("images") or (),
         assertions=(*below.assertions, *test.assertions),
         threshold=pick("threshold"),
         provider=test.provider,
@@ -142,36 +145,86 @@ def _as_list(value: JsonValue) -> JsonValue:
 
 
 def _load_texts(fields: Fields, reading: LoadContext) -> None:
-    """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`."""
+    """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`.
+
+    Images are put there as their markers.
+    """
+    if isinstance(fields.values.get("images"), str):
+        fields.values["images"] = (fields.values["images"],)
+    _load_images(fields, reading)
     if reading.is_built:  # a model's stored answer may begin with file://
         return
     for name in _TEXT_FIELDS:
         if name in fields.values:
             _load_field(name, fields, reading)
     variables = fields.values.get("vars")
-    if isinstance(variables, dict) and any(map(is_file_reference, variables.values())):
+    if isinstance(variables, dict) and any(map(_names_content, variables.values())):
         at = fields.child("vars")
-        fields.values["vars"] = {key: reading.text(entry, at.value(key)) for key, entry in variables.items()}
+        fields.values["vars"] = {
+            key: _content(entry, at.value(key), reading) for key, entry in variables.items()
+        }
+
+
+def _names_content(value: JsonValue) -> bool:
+    return is_file_reference(value) or names_image(value) or is_marker(value)
+
+
+def _content(value: JsonValue, location: Location | None, reading: LoadContext) -> JsonValue:
+    """Return a text of a test: of the file that it names, the marker of the image that it names, or itself."""
+    if reading.rules.marks_images and (names_image(value) or is_marker(value)):
+        return reading.image(value, location)
+    return reading.text(value, location)
+
+
+def _load_images(fields: Fields, reading: LoadContext) -> None:
+    written, place = fields.values.get("images"), fields.child("images")
+    if not isinstance(written, tuple):
+        return
+    found = []
+    for index, item in enumerate(written):
+        location = place.value(index) or place.value()
+        if names_image(item) or is_marker(item):
+            found.append(reading.image(item, location))
+        else:
+            reading.report(*_no_image(item, location))
+            found.append(None)
+    fields.values["images"] = tuple(item for item in found if item is not None)
+
+
+def _no_image(item: JsonValue, location: Location | None) -> tuple[str, Location | None, str]:
+    if not isinstance(item, str):
+        return f"an image must be text, found {describe_value(item)}", location, "for example file://cat.png"
+    if item.startswith(("http://", "https://")):
+        return (
+            "an address of an image is not fetched",
+            location,
+            "save the image, and name it: file://cat.png",
+        )
+    shown = item if len(item) <= _SHOWN else f"{item[:_SHOWN]}..."
+    hint = "images are png, jpeg, gif or webp: file://cat.png, or data:image/png;base64,..."
+    return f"`{shown}` is no image", location, hint
 
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
     value, place = fields.values[name], fields.child(name)
     if isinstance(value, tuple):
         fields.values[name] = tuple(
-            reading.text(item, place.value(index)) if is_file_reference(item) else item
+            _content(item, place.value(index), reading) if _names_content(item) else item
             for index, item in enumerate(value)
         )
         if any(
             text is None and item is not None for text, item in zip(fields.values[name], value, strict=True)
         ):
             fields.drop(name)
-    elif is_file_reference(value):
-        text = reading.text(value, place.value())
+    elif _names_content(value):
+        text = _content(value, place.value(), reading)
         if text is None:
             fields.drop(name)
         else:
             fields.values[name] = text
 
+
+_SHOWN = 80
 
 MAX_PROBLEMS = 1000
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""

@@ -8,7 +8,7 @@ from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.validation import Fields, LoadContext, read_spec
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _TWO_FORMS = "either `role` and `content` in all of them, or `user` alone"
 _ENDS = ("the model answers what the user, or a tool, said last; where the assistant did, that is judged",)
@@ -100,7 +100,9 @@ def _read_list(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
     turns = []
     for index, item in enumerate(value):
         at = place.child(index)
-        turn = read_spec(TurnSpec, item, at, "a turn", reading)
+        # APIs write null for the content of a turn that only calls tools.
+        known = read_fields(TurnSpec, item, at, "a turn", reading, nullable=("content",))
+        turn = None if known is None else build_spec(TurnSpec, known, reading)
         if turn is not None:
             turns.append(turn)
             _check_turn(turn, index + 1, at, reading)

@@ -218,6 +218,15 @@ def test_every_turn_is_sent_with_all_that_was_said_before(
     assert json.loads(case["prompt"]["rendered"])[-1]["content"] == form.format("Thanks.")
 
 
+def test_what_opens_a_conversation_is_said_once(product: Product) -> None:
+    prompt = [{"role": "system", "content": "About: {{ input }}"}, {"role": "user", "content": "{{ input }}"}]
+    with server_of() as server:
+        product.run(config(PLAYED[:2], AS_WHOLE, providers=MODEL, prompts=[prompt]), server)
+        first, second = sent_to(server, "model")
+    assert first[0] == second[0] == ("system", "About: When do you open?")
+    assert second[-1] == ("user", "And on Sundays?")
+
+
 def test_every_answer_is_paid_once(product: Product) -> None:
     with server_of() as server:
         first = product.run(config(PLAYED, BY_ANSWER, providers=MODEL), server)
@@ -241,6 +250,7 @@ def test_an_error_at_a_turn_names_it_and_what_was_paid_for_before_is_not_bought_
         broken = product.run(config(PLAYED, AS_WHOLE, providers=MODEL), server)
         before, fails[0] = len(sent_to(server, "model")), False
         mended = product.run(config(PLAYED, AS_WHOLE, providers=MODEL), server)
+        again = product.command(server, "judge", broken.results["run"]["id"])
         assert [len(messages) for messages in sent_to(server, "model")[before:]] == [3, 5]
     [case] = broken.cases
     assert (broken.code, case["status"], case["score"], case["output"]) == (3, "error", None, None)
@@ -252,6 +262,9 @@ def test_an_error_at_a_turn_names_it_and_what_was_paid_for_before_is_not_bought_
     ]
     assert case["usage"]["generation"]["requests"] == 1
     assert mended.cases[0]["turns"][1]["content"] == "Of course."
+    assert [again.cases[0][name] for name in ("status", "error", "turns")] == [
+        case[name] for name in ("status", "error", "turns")
+    ]
 
 
 def test_a_conversation_that_a_budget_stops_goes_on_where_it_was(product: Product) -> None:
@@ -285,7 +298,7 @@ def test_calls_of_tools_are_sent_as_apis_take_them_and_shown_to_the_judge(produc
     calls = [{"id": "c1", "name": "hours", "args": {"day": "Sunday"}}]
     turns = [
         {"role": "user", "content": "On Sundays?"},
-        {"role": "assistant", "tool_calls": calls},
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "content": "10-16", "tool_call_id": "c1"},
     ]
     with server_of() as server:
@@ -406,6 +419,7 @@ PROBLEMS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ([{"usr": "Hello"}], {}, AS_WHOLE, "unknown key `usr` in a turn"),
     ([{"content": "Hello"}], {}, AS_WHOLE, "turn 1 does not say who speaks"),
     ([{"role": "user"}], {}, AS_WHOLE, "turn 1 has no `content`"),
+    ([{"role": "user", "content": None}], {}, AS_WHOLE, "turn 1 has no `content`"),
     ([{"role": "robot", "content": "x"}], {}, AS_WHOLE, "`role` must be"),
     ([{"role": "user", "content": 7}], {}, AS_WHOLE, "`content` must be text, found the number"),
     ([{"user": " "}], {}, AS_WHOLE, "in turn 1 the user says nothing"),

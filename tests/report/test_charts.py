@@ -3,11 +3,14 @@
 # ruff: noqa: RUF001 - names of columns are in several scripts
 
 import re
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, make_case, make_judged
@@ -16,7 +19,7 @@ from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, St
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import leaderboard
 from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, round_scale, score_scale
-from geval_cli.report.charts.figures import BINS, METRICS_MAX, SCORE, Histogram, RunFigures
+from geval_cli.report.charts.figures import BINS, FURTHER_MAX, METRICS_MAX, SCORE, Histogram, RunFigures
 from geval_cli.report.charts.pair_charts import (
     DOTS_MAX,
     DifferenceRow,
@@ -36,7 +39,7 @@ NAMES = ("x" * 200, "要約 有給休暇 日本語 × モデル", "شلوم של
 
 def link(choice: Choice) -> str:
     """An address that says the whole choice."""
-    values = (choice.column, choice.metric, choice.status, choice.low, choice.high)
+    values = (choice.column, choice.metric, choice.low, choice.high)
     return "?" + "&".join("" if value is None else str(value) for value in values)
 
 
@@ -120,6 +123,7 @@ def corners(item: ElementTree.Element) -> list[tuple[float, float]]:
         case "text":
             return [(number("x"), number("y"))]
         case "path":
+            assert re.fullmatch(r"M-?[\d.]+ -?[\d.]+(L-?[\d.]+ -?[\d.]+)*Z?", item.attrib["d"])
             points = re.findall(r"(-?[\d.]+) (-?[\d.]+)", item.attrib["d"])
             return [(float(x), float(y)) for x, y in points]
     return []
@@ -175,7 +179,7 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     assert chart.description == "Highest: high with 75% [65, 85]; lowest: low with 25% [15, 35]."
     for row in chart.figures.rows:
         assert row[1] in words(chart)
-    assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&&", "?0&&&&", "?1&&&&"]
+    assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&", "?0&&&", "?1&&&"]
 
 
 def test_equal_figures_have_no_best() -> None:
@@ -204,13 +208,13 @@ def test_histogram_counts_every_score_once_and_a_bar_leads_to_its_scores() -> No
     chart = score_histograms("scores-1", "tone", columns, figures, link)
     hrefs = [item.get("href", "") for item in parse(chart).iter(f"{SVG}a")]
     assert hrefs == [
-        "?0&tone&&&0.0",
-        "?0&tone&&0.0&0.05",
-        "?0&tone&&0.05&0.1",
-        "?0&tone&&0.35&0.4",
-        "?0&tone&&0.5&0.55",
-        "?0&tone&&0.95&1.0",
-        "?0&tone&&1.0000000000000002&",
+        "?0&tone&&0.0",
+        "?0&tone&0.0&0.05",
+        "?0&tone&0.05&0.1",
+        "?0&tone&0.35&0.4",
+        "?0&tone&0.5&0.55",
+        "?0&tone&0.95&1.0",
+        "?0&tone&1.0000000000000002&",
     ]
     assert chart.figures is not None
     counts = [int(text) for text in re.findall(r": (\d+)", chart.figures.rows[0][3])]
@@ -241,7 +245,9 @@ def test_metrics_without_end_are_cut_off() -> None:
     figures = RunFigures.of([make_case(named_scores={f"m{number}": 0.5 for number in range(500)})])
     assert len(figures.scores) == METRICS_MAX + 1
     assert figures.left_out
-    assert len(figures.left_out) <= METRICS_MAX
+    [further] = [item for item in run_charts((column("a"),), figures, link) if item.name == "scores-further"]
+    assert further.description == "Not drawn: m20, m21, m22 and 25 more, or further ones."
+    assert len(figures.left_out) == FURTHER_MAX
 
 
 def test_repeats_are_counted_by_test_and_column() -> None:
@@ -351,6 +357,16 @@ def test_trends_are_sane(points: list[TrendPoint]) -> None:
         check(trend("trend-1", "tone", points, is_share=is_share))
 
 
+def test_long_lines_and_addresses_are_whole() -> None:
+    chart = trend("trend-1", "tone", [point(number / 100) for number in range(90)])
+    band, course = (item.attrib["d"] for item in parse(chart).iter(f"{SVG}path"))
+    assert (band.count("L"), course.count("L")) == (179, 89)
+    name = "é & <b>" * 100
+    histograms = score_histograms("scores-1", name, (column("a"),), figures_of([0.5], name), link)
+    [mark] = parse(histograms).iter(f"{SVG}a")
+    assert mark.attrib["href"] == f"?0&{name}&0.5&0.55"
+
+
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
     chart = trend("trend-1", "tone", [point(0.5), point(0.7, is_partial=True)])
     assert chart.description == (
@@ -396,11 +412,46 @@ def test_values_beyond_a_scale_lie_at_its_ends() -> None:
     assert [scale.at(value) for value in (-1.0, 0.0, 1.0, 2.0, 9.0)] == [10.0, 10.0, 60.0, 110.0, 110.0]
 
 
+FINITE = st.floats(-50, 50, allow_nan=False)
+SHARES = st.one_of(st.none(), st.floats(0, 1))
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.text(max_size=90), SHARES), min_size=1, max_size=9),
+    st.lists(FINITE, max_size=30),
+    st.text(max_size=90),
+)
+def test_drawings_of_any_figures_are_sane(
+    named: list[tuple[str, float | None]], scores: list[float], metric: str
+) -> None:
+    columns = tuple(column(name, rate, cost_usd=number) for number, (name, rate) in enumerate(named))
+    for chart in run_charts(columns, figures_of(scores, metric, len(columns)), link):
+        check(chart)
+    pairs = [PairedScore(score, scores[-1], metric) for score in scores]
+    check(score_scatter("pairs-1", metric, pairs))
+    check(sorted_differences("differences-1", metric, pairs))
+
+
+def test_figures_take_no_more_room_for_more_results() -> None:
+    def room(tests: int) -> int:
+        cases = (make_case(test, score=test % 7 / 7, named_scores={"tone": 0.5}) for test in range(tests))
+        tracemalloc.start()
+        figures = RunFigures.of(cases)
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert figures.scores["tone"][0].n == tests
+        return used
+
+    room(10)
+    assert room(2_000) < room(200) + 20_000
+
+
 def test_a_whole_case_counts_under_its_score() -> None:
     charts = {
         chart.name: chart
         for chart in run_charts((column("a"),), RunFigures.of([make_case(score=0.25)]), link)
     }
     assert charts["scores-1"].title == "Scores"
-    assert [item.get("href") for item in parse(charts["scores-1"]).iter(f"{SVG}a")] == ["?0&&&0.25&0.3"]
+    assert [item.get("href") for item in parse(charts["scores-1"]).iter(f"{SVG}a")] == ["?0&&0.25&0.3"]
     assert RunFigures.of([make_case(score=0.25)]).scores[SCORE][0].mean == 0.25

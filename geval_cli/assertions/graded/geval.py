@@ -266,6 +266,7 @@ def _case_of(
         expected_output=test.expected_output,
         context=test.context,
         retrieval_context=test.retrieval_context,
+        images=test.images,
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
         repeat_index=repeat_index,

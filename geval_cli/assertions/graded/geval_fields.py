@@ -11,6 +11,7 @@ from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleC
 
 EvaluationParam = Literal[
     "input",
+    "images",
     "actual_output",
     "expected_output",
     "context",

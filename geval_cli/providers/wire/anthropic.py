@@ -13,6 +13,7 @@ from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
 from geval_cli.records import Choice, Message, ModelRequest
+from geval_cli.source.images import with_parts_of
 
 DEFAULT_MAX_TOKENS = 4096
 """The API demands `max_tokens`; this is used when neither the config nor the request has it."""
@@ -29,6 +30,8 @@ _FINISH_REASONS = {
 
 class AnthropicProvider(EndpointProvider):
     """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so."""
+
+    sees_images = True
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
@@ -52,7 +55,7 @@ def build(source: ProviderSource) -> AnthropicProvider:
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
-    system, messages = _split_instructions(request.messages)
+    system, messages = _split_instructions(with_parts_of(request, _image_block))
     payload: dict[str, Any] = {"model": endpoint.model, "messages": messages}
     if system:
         payload["system"] = system
@@ -69,6 +72,11 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     for name in ("logprobs", "top_logprobs", "response_format", "seed"):
         payload.pop(name, None)
     return {name: value for name, value in payload.items() if value is not None}
+
+
+def _image_block(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    del part
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:

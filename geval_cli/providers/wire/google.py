@@ -12,6 +12,7 @@ from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Receive
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
+from geval_cli.source.images import with_parts_of
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _MODEL_ROLES = ("assistant", "model")
@@ -39,6 +40,7 @@ _FINISH_REASONS = {
 class GoogleProvider(EndpointProvider):
     """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
 
+    sees_images = True
     model_key = "modelVersion"
     id_key = "responseId"
 
@@ -71,7 +73,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
         generation["stopSequences"] = [generation["stopSequences"]]
     generation |= _shape(request, format_)
     generation |= body.pop("generationConfig", None) or {}
-    system, contents = _contents(request.messages, instruction)
+    system, contents = _contents(with_parts_of(request, _inline_data), instruction)
     payload = {**body, "contents": contents}
     if system:
         payload["systemInstruction"] = {"parts": [{"text": system}]}
@@ -86,6 +88,11 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
         return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
     kind = format_.get("type") if isinstance(format_, dict) else None
     return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
+
+
+def _inline_data(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    del part
+    return {"inlineData": {"mimeType": media_type, "data": data}}
 
 
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:

@@ -20,6 +20,7 @@ from geval_cli.providers.wire.openai_batches import OpenAIBatches
 from geval_cli.providers.wire.refusals import refusal_error
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, ModelRequest, ModelResponse
+from geval_cli.source.images import with_parts_of
 
 
 def is_strict_safe(schema: Any) -> bool:
@@ -45,6 +46,8 @@ _LIMIT_SPELLINGS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 
 class ResponsesProvider(EndpointProvider):
     """A model behind the Responses API. It gives one answer a request; `dropped` lists unsupported parameters."""
+
+    sees_images = True
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
@@ -90,7 +93,27 @@ def _input(request: ModelRequest) -> Any:
     messages = request.messages
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
-    return message_list(messages)
+    if not request.images:
+        return message_list(messages)
+    return [_with_input_parts(message) for message in message_list(with_parts_of(request, _input_image))]
+
+
+def _input_image(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    detail = {"detail": part["detail"]} if "detail" in part else {}
+    return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}", **detail}
+
+
+def _with_input_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in which the texts beside images are called as this API calls them."""
+    content = message["content"]
+    if not isinstance(content, list) or not any(part.get("type") == "input_image" for part in content):
+        return message
+    return {
+        **message,
+        "content": [
+            {**part, "type": "input_text"} if part.get("type") == "text" else part for part in content
+        ],
+    }
 
 
 def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,6 +290,8 @@ class OpenAICompatibleProvider(EndpointProvider):
     `request.params`, which then replaces it.
     """
 
+    sees_images = True
+
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         super().__init__(endpoint, transport)
         # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
@@ -298,7 +323,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {
             "model": self._endpoint.model,
-            "messages": message_list(request.messages),
+            "messages": message_list(with_parts_of(request, _image_url)),
         }
         if request.response_schema is not None:
             payload["response_format"] = _response_format(request.response_schema)
@@ -340,6 +365,11 @@ def build(source: ProviderSource) -> EndpointProvider:
     if speaks_responses(source):
         return ResponsesProvider(endpoint)
     return OpenAICompatibleProvider(endpoint)
+
+
+def _image_url(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    detail = {"detail": part["detail"]} if "detail" in part else {}
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}", **detail}}
 
 
 def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,10 @@ NAME_WIDTH = 60
 ROW, LAST = 34.0, 40.0
 """Heights of the row of a column, and of the axis below the last one."""
 _HEAT_LEVELS = 10
-_DISC = 8.0
+_DOT = 5.0
+_NUMBER = (15.0, 11.0)
+"""The width and the height of the number of a dot."""
+_FLOOR = 190.0
 
 
 def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -215,26 +218,36 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
         round_scale([item[2] for item in placed], LEFT, RIGHT),
         _rates_scale([item[1] for item in placed]),
     )
-    places = _apart([(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]])
+    places = [(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]]
+    numbers = _number_places(places)
     marks, legend = [], []
-    for row, (place, (index, column, value, _)) in enumerate(zip(places, placed, strict=False)):
+    for row, (place, number, (index, column, value, _)) in enumerate(
+        zip(places, numbers, placed, strict=False)
+    ):
         marks.append(_tradeoff_mark(index, column, place, high, say(value), links))
-        legend.append(_legend_row(240 + 17 * row, index + 1, name_of(column)))
-    axes = across(wide, 190, 22, price.axis, lambda value: say(value) if value else "0", 5)
+        marks.append(text(*number, str(index + 1), anchor="middle", kind="is-strong"))
+        legend.append(_legend_row(_FLOOR + 50 + 17 * row, index + 1, name_of(column)))
+    axes = across(wide, _FLOOR, 22, price.axis, lambda value: say(value) if value else "0", 5)
     axes += upwards(high, LEFT, RIGHT, "pass rate; line: 95 % interval", percent)
     height = 232 + 17 * len(legend)
     return Chart(name, title, said, drawing(name, title, said, height, axes, *marks, *legend), figures)
 
 
-def _apart(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return places of which each is moved a little to the right as long as it lies on one before it."""
-    found: list[tuple[float, float]] = []
-    for x, y in places:
-        free = x
-        while any(math.dist((free, y), other) < 2 * _DISC for other in found) and free < RIGHT:
-            free += 2
-        found.append((free, y))
-    return found
+def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return where the number of each dot stands: beside it, below the numbers that are there already.
+
+    Only numbers move; a dot stays where its figures put it, even on top of another one.
+    """
+    found: dict[int, tuple[float, float]] = {}
+    width, height = _NUMBER
+    for index, (x, y) in sorted(enumerate(places), key=lambda item: item[1][1]):
+        beside, top = x + _DOT + 7 if x < RIGHT - width else x - _DOT - 7, y + 4
+        while any(abs(beside - left) < width and abs(top - other) < height for left, other in found.values()):
+            top += 1
+            if top > _FLOOR - 4:  # there is no room below: a further pile stands beside this one
+                beside, top = beside + width, y + 4
+        found[index] = beside, top
+    return [found[index] for index in range(len(places))]
 
 
 def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
@@ -243,7 +256,7 @@ def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
         end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
     ]
     low, high = math.floor(10 * min(ends)), math.ceil(10 * max(ends))
-    return Scale(low / 10, max(high, low + 1) / 10, 190, 22)
+    return Scale(low / 10, max(high, low + 1) / 10, _FLOOR, 22)
 
 
 def _tradeoff_mark(
@@ -254,9 +267,8 @@ def _tradeoff_mark(
     whisker = (
         "" if interval is None else line(x, high.at(interval[0]), x, high.at(interval[1]), "chart-whisker")
     )
-    number = text(x, y + 4, str(index + 1), anchor="middle", kind="is-on-dot")
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
-    return mark(f"{whisker}{dot(x, y, _DISC)}{number}", label, href=links(Choice(column=index)))
+    return mark(f"{whisker}{dot(x, y, _DOT)}", label, href=links(Choice(column=index)))
 
 
 def _legend_row(y: float, number: int, said: str) -> str:

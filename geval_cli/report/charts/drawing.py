@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from geval_cli.numbers import fixed, trimmed
-from geval_cli.report.sanitize import one_line
+from geval_cli.report.sanitize import one_line, sanitize
 
 WIDTH = 360.0
 """Of a drawing that stands beside others; a phone shows it at nearly its own size."""
@@ -29,14 +29,12 @@ class Choice(Struct, frozen=True):
 
     Attributes:
         column: the index of a column.
-        status: a word of `Status`.
         low: scores from here on, of the `metric` where there is one.
         high: scores below this.
     """
 
     column: int | None = None
     metric: str | None = None
-    status: str | None = None
     low: float | None = None
     high: float | None = None
 
@@ -129,7 +127,7 @@ def escape(text: str) -> str:
 
 
 def element(name: str, *content: str, **attributes: str | float | None) -> str:
-    """Return an element. `content` is markup, attributes are escaped; those that are None are left out.
+    """Return an element. `content` is markup, attributes are escaped whole; those that are None are left out.
 
     A line below at the end of an attribute's name is dropped (`class_`), others are hyphens.
     """
@@ -142,7 +140,7 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
 
 
 def _value(value: str | float) -> str:
-    return escape(value) if isinstance(value, str) else trimmed(fixed(value, 1))
+    return html.escape(sanitize(value)) if isinstance(value, str) else trimmed(fixed(value, 1))
 
 
 def text(
@@ -181,7 +179,8 @@ def mark(content: str, said: str, *, href: str | None = None) -> str:
     title = element("title", escape(said))
     if href is None:
         return element("g", title, content)
-    return element("a", title, content, href=href, class_="chart-mark", aria_label=said)
+    label = one_line(said, _TITLE_CELLS)
+    return element("a", title, content, href=href, class_="chart-mark", aria_label=label)
 
 
 def hit_area(x: float, y: float, width: float, height: float) -> str:

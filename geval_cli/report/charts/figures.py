@@ -23,6 +23,7 @@ SCORE = "score"
 """Stands for the score of a whole case where no assertion has a metric."""
 METRICS_MAX = 24
 """Metrics that are counted: the first ones that results have. Names may come from a model, so there must be an end."""
+FURTHER_MAX = 24
 _SPREADS_KEPT = 12
 _TITLE_WIDTH = 80
 _THRESHOLDS_MAX = 100
@@ -140,7 +141,7 @@ class RunFigures:
         scores: by metric, then by column; of the whole case under `SCORE`.
         thresholds: by metric, the thresholds that its assertions have.
         verdicts: by column, of tests with several repeats.
-        left_out: metrics that are not counted, the first ones.
+        left_out: metrics that are not counted, the first `FURTHER_MAX` of them.
     """
 
     def __init__(self) -> None:
@@ -172,7 +173,7 @@ class RunFigures:
         for name, score in result.named_scores.items():
             if self._has_room_for(name):
                 self._histogram(name, result.column).add(score)
-            elif len(self.left_out) < METRICS_MAX:
+            elif len(self.left_out) < FURTHER_MAX:
                 self.left_out.add(name)
         for assertion in result.assertions:
             self._note_thresholds(assertion)

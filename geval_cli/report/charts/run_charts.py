@@ -31,6 +31,7 @@ from geval_cli.report.charts.drawing import (
     drawing,
     hit_area,
     line,
+    listed,
     mark,
     percent,
     plain,
@@ -39,7 +40,7 @@ from geval_cli.report.charts.drawing import (
     text,
     unit_scale,
 )
-from geval_cli.report.charts.figures import BINS, SCORE, Histogram, RunFigures, Spread, Verdicts
+from geval_cli.report.charts.figures import BINS, FURTHER_MAX, SCORE, Histogram, RunFigures, Spread, Verdicts
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 
@@ -66,9 +67,13 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
         yield latency_chart(columns, links)
     if any(column.metrics for column in columns):
         yield heat_table(columns, links)
-    metrics = [name for name in figures.scores if name != SCORE][:METRICS_MAX]
-    for number, name in enumerate(metrics or [SCORE], start=1):
+    metrics = [name for name in figures.scores if name != SCORE]
+    for number, name in enumerate(metrics[:METRICS_MAX] or [SCORE], start=1):
         yield score_histograms(f"scores-{number}", name, columns, figures, links)
+    if further := [*metrics[METRICS_MAX:], *sorted(figures.left_out)]:
+        is_cut = len(figures.left_out) == FURTHER_MAX  # of more nothing is known
+        said = f"Not drawn: {listed(further)}{', or further ones' if is_cut else ''}."
+        yield Chart("scores-further", "Further metrics", said)
     if figures.verdicts:
         yield repeat_verdicts(columns, figures.verdicts)
     if spreads := figures.spreads():
@@ -141,7 +146,7 @@ def _histogram_row(
         height = max(_BAR * count / most, 1.5)
         bar = rect(start + 0.5, floor - height, end - start - 1, height, "chart-bar", 1)
         if has_links:
-            step = Choice(choice.column, choice.metric, None, low, high)
+            step = Choice(choice.column, choice.metric, low, high)
             label = f"{name_of(column)}: {plural(count, 'score')} {_bin_text(low, high)}"
             bar = mark(bar + hit_area(start, floor - _BAR, end - start, _BAR), label, href=links(step))
         parts.append(bar)

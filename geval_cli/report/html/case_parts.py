@@ -1,22 +1,26 @@
 """One case in parts for the templates: what was asked, what came back, what every assertion said about it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
+from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.numbers import format_percentage
-from geval_cli.report.verdict import Signs
+from geval_cli.report.verdict import Signs, has_fallback
+from geval_cli.source.images import markers_in, named_and_hashed
 
 _SHOWN_ELSEWHERE = frozenset(
     {
         "estimator", "rating", "score_range", "distribution", "coverage", "valid", "requested", "fallback",
         "evaluation_steps", "usage", "latency_ms", "criteria", "judge", "source_from", "parts", "status", "score",
-        "reason", "judges",
+        "reason", "judges", CHECKLIST,
     }
 )  # fmt: skip
 _NO_SIGNS = Signs({}, "·", "x")
@@ -55,16 +59,18 @@ class VerdictPart(Struct, frozen=True):
     fallback: str
     steps: tuple[str, ...]
     distribution: Distribution | None
+    items: tuple[ShownItem, ...] = ()
 
 
 class ShownAssertion(Struct, frozen=True):
-    """One assertion and those within it; `number` is unique on the page."""
+    """One assertion and those within it; `number` is unique on the page. `items` are a jury's, of a checklist."""
 
     number: int
     result: AssertionResult
     score_text: str
     parts: tuple[VerdictPart, ...]
     others: tuple[tuple[str, str], ...]
+    items: tuple[ShownItem, ...]
     members: tuple["ShownAssertion", ...]
 
 
@@ -85,6 +91,7 @@ def _shown(item: AssertionResult, numbers: "count[int]") -> ShownAssertion:
         score_text=view.score_text(),
         parts=tuple(_part(verdict, is_whole) for verdict in verdicts),
         others=tuple((name, _json_text(value)) for name, value in others.items() if value is not None),
+        items=tuple(checklist_items(item.detail)) if not is_whole else (),
         members=tuple(_shown(member, numbers) for member in item.assertions),
     )
 
@@ -99,6 +106,7 @@ def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
         fallback=_text_of(verdict.detail.get("fallback")),
         steps=verdict.evaluation_steps(),
         distribution=_distribution(_on_scale(verdict.shares(), verdict.detail.get("score_range"))),
+        items=tuple(checklist_items(verdict.detail)),
     )
 
 
@@ -178,3 +186,33 @@ def _json_text(value: JsonValue) -> str:
     if isinstance(value, str):
         return shown_text(value)
     return shown_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))
+
+
+class ShownImage(Struct, frozen=True):
+    """An image of a case. `link` leads to it; None where nobody has the file."""
+
+    name: str
+    sha256: str
+    link: str | None = None
+
+
+def images_of(result: CaseResult) -> list[ShownImage]:
+    """Return the images that a case names, each once."""
+    markers = dict.fromkeys(markers_in([result.vars, result.prompt.rendered, result.output]))
+    return [ShownImage(*named_and_hashed(marker)) for marker in markers]
+
+
+def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> dict[str, Any]:
+    """Return the values of the template `case_detail.html`; `row` are all results of its test and repeat."""
+    return {
+        "case": result,
+        "title": title,
+        "siblings": row if len(row) > 1 else (),
+        "has_fallback": has_fallback(result.assertions),
+        "assertions": shown_assertions(result),
+        "messages": chat_messages(result.prompt.rendered),
+        "output": output_text(result),
+        "images": images_of(result),
+        "usage": usage_rows(result),
+        "bar_height": BAR_HEIGHT,
+    }

@@ -1,8 +1,12 @@
 """The pages as a server sends them, without a browser."""
 
+import hashlib
+import html
 import json
 import re
+import shutil
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +17,11 @@ import pytest
 from msgspec.structs import replace
 from support.browser import serve
 from support.geval_command import run_geval
+from support.pictures import BLUE, data_url, png
 from support.sample_run import RUN, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
-from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status, TraceStep, Turn
+from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
 from geval_cli.store.runs import RunStore
 from geval_cli.web.pages.compare import text_difference
 
@@ -31,7 +36,7 @@ class Site:
     def get(self, path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(self.address + path, timeout=60) as answer:
-                return answer.status, answer.read().decode()
+                return answer.status, answer.read().decode(errors="replace")
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
@@ -100,6 +105,54 @@ class TestRuns:
     def test_nothing_judged_has_no_rate(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
         assert "n/a" in text_of(site.page("/"))
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str, str]]:
+    """Two runs of one suite with tags; the later one has a title and a commit."""
+    folder = tmp_path_factory.mktemp("facts")
+    tests = [{"vars": {"x": "a"}, "assert": [{"type": "contains", "value": "a"}]}]
+    keys = {"description": "A suite <b>of</b> one", "gates": ["pass_rate >= 0.5"]}
+    config = write_config(folder, "facts.json", tests, **keys)
+    first = store_run(config, tags={"stage": "1", "owner": "Zoë & co"})
+    second = store_run(config, tags={"stage": "2"})
+    runs = RunStore.open(folder / ".geval")
+    run = runs.find(second).run
+    runs.begin(replace(run, git=GitState("0f3c9a1d2b4e", branch="main", dirty=True), judges=("judge",)))
+    runs.finish(replace(runs.find(second).run), RunSummary(total=1, passed=1, pass_rate=1.0))
+    runs.annotate(second, "The <i>good</i> one", {"stage": "2"})
+    runs.close()
+    with serve(folder, token=None) as address:
+        yield Site(folder, address), first, second
+
+
+class TestFacts:
+    """What `geval list` has, the page of runs has too."""
+
+    def test_stand_in_the_list(self, listed: tuple[Site, str, str]) -> None:
+        text = text_of(listed[0].page("/"))
+        assert "The <i>good</i> one" in text
+        assert "0f3c9a1d dirty" in text
+        assert "A suite <b>of</b> one" in text
+        assert "echo judged by judge" in text
+        assert "2 of 2 gates held" in text
+        assert "owner=Zoë & co" in text
+
+    def test_a_tag_narrows_the_list(self, listed: tuple[Site, str, str]) -> None:
+        site, first, second = listed
+        page = site.page("/?tag=stage=1")
+        assert f'id="run-{first}"' in page
+        assert f'id="run-{second}"' not in page
+        assert 'href="/?tag=stage%3D1&amp;tag=owner%3DZo%C3%AB+%26+co"' in page
+        assert "There are no such runs" in site.page("/?tag=stage=1&tag=stage=2")
+        assert site.get("/?tag=nonsense")[0] == 200
+
+    def test_lead_from_a_run_to_its_suite_and_its_tags(self, listed: tuple[Site, str, str]) -> None:
+        site, _, second = listed
+        page = site.page(f"/runs/{second}")
+        assert 'href="/suites/edit?path=facts.json"' in page
+        assert 'href="/?tag=stage%3D2"' in page
+        assert "0f3c9a1d dirty" in text_of(page)
 
 
 class TestRun:
@@ -395,6 +448,66 @@ def test_difference_of_texts(before: str, after: str, pieces: list[str]) -> None
     if found:
         assert "".join(piece.text for piece in found if piece.kind != "added") == before
         assert "".join(piece.text for piece in found if piece.kind != "removed") == after
+
+
+class TestImages:
+    def test_a_case_shows_its_images_while_their_files_are_the_same(self, site: Site) -> None:
+        (site.folder / "pics").mkdir()
+        (site.folder / "pics" / "a <b>.png").write_bytes(png())
+        config = {
+            "prompts": ["{{ photo }}"],
+            "providers": ["echo"],
+            "tests": [{"vars": {"photo": "file://pics/a <b>.png"}, "images": [data_url(png(BLUE))]}],
+        }
+        (site.folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+        assert run_geval("run", "config.yaml", cwd=site.folder).code == 0
+        [run] = re.findall(r'id="run-([\w-]+)"', site.page("/"))
+        page = site.page(f"/runs/{run}/results/0/0/0")
+        assert "2 images" in text_of(page)
+        [link] = [html.unescape(found) for found in re.findall(r'<img src="([^"]+)"', page)]
+        with urllib.request.urlopen(site.address + link, timeout=60) as answer:
+            assert answer.read() == png()
+            assert answer.headers["content-type"] == "image/png"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        (site.folder / "pics" / "a <b>.png").write_bytes(png(BLUE))
+        assert site.get(link)[0] == 404
+
+    def test_nothing_but_an_image_with_this_hash_is_served(self, site: Site) -> None:
+        run = store_judged_run(site.folder, good=("one",))
+        (site.folder / "secret.png").write_bytes(b"secret")
+        (site.folder / "true.png").write_bytes(png())
+        outside = site.folder.parent / f"{site.folder.name}-outside.png"
+        outside.write_bytes(png())
+        (site.folder / "link.png").symlink_to(outside)
+        digest, other = hashlib.sha256(png()).hexdigest(), hashlib.sha256(b"secret").hexdigest()
+        names = [
+            "true.png",
+            "../" + outside.name,
+            str(outside),
+            "link.png",
+            "secret.png",
+            "config.yaml",
+            "",
+            "\0.png",
+        ]
+        found = {
+            name: [
+                site.get(f"/runs/{run}/images/{sha}?" + urllib.parse.urlencode({"name": name}))[0]
+                for sha in (digest, other)
+            ]
+            for name in names
+        }
+        assert found == {"true.png": [200, 404], **{name: [404, 404] for name in names[1:]}}
+
+    def test_a_checklist_is_shown_item_by_item(self, site: Site) -> None:
+        for name in ("checklist.yaml", "replies/refund-judge.yaml"):
+            (site.folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(Path(__file__).parents[3] / "examples" / "configs" / name, site.folder / name)
+        run_geval("run", "checklist.yaml", cwd=site.folder)
+        [run] = re.findall(r'id="run-([\w-]+)"', site.page("/"))
+        text = text_of(site.page(f"/runs/{run}/results/1/0/0"))
+        assert 'Says how much the refund is: yes, but "your refund in full" is not in the output' in text
+        assert "Names no other shop: No other shop is named." in text
 
 
 def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
