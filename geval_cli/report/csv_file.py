@@ -1,7 +1,7 @@
 """`-o results.csv`: one row for each case, for spreadsheets and data frames."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -53,13 +53,19 @@ class CsvFile:
         return None
 
     def finish(self, report: RunReport) -> None:
-        names = _Names()
-        for result in report.results():
-            names.add(result)
         with SafeFile(self._path) as file:
-            file.write(_BYTE_ORDER_MARK + csv_line(names.header()))
-            for result in report.results():
-                file.write(csv_line(_row(result, names)))
+            for text in csv_document(report.results):
+                file.write(text)
+
+
+def csv_document(results: Callable[[], Iterator[CaseResult]]) -> Iterator[str]:
+    """Yield the text of a CSV file in parts, one result each; it goes through the results twice."""
+    names = _Names()
+    for result in results():
+        names.add(result)
+    yield _BYTE_ORDER_MARK + csv_line(names.header())
+    for result in results():
+        yield csv_line(_row(result, names))
 
 
 class _Names(Struct):

@@ -2,31 +2,58 @@
 
 import base64
 import hashlib
-import html
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import groupby, islice
 from pathlib import Path
-from string import Template
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from jinja2 import Environment
 
 from geval_cli.events import RunEvent
-from geval_cli.records import CaseResult, Status, to_json
-from geval_cli.report.json_file import json_text
+from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.report.charts.drawing import Choice
+from geval_cli.report.charts.figures import RunFigures
+from geval_cli.report.charts.run_charts import run_charts
+from geval_cli.report.html.case_parts import case_values
+from geval_cli.report.html.environment import STATIC_FOLDER, make_environment
+from geval_cli.report.html.matrix import (
+    ROWS_PER_PAGE,
+    Matrix,
+    cell_of,
+    chips_of,
+    columns_of,
+    heads_of,
+    row_title,
+    shown_row,
+)
+from geval_cli.report.html.packing import Packer
+from geval_cli.report.html.run_view import run_values
+from geval_cli.report.label_sheet import MetricCriteria
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import sanitize
+from geval_cli.store.result_filter import Facet, ResultFilter, facets_of
+from geval_cli.store.run_pages import ResultRow, SortOrder
 
 CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
-_FOLDER = Path(__file__).with_name("html")
-
+_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css", "report.css")
+_SCRIPTS = ("page.js", "charts.js", "columns.js", "matrix.js", "report.js", "label.js", "label-report.js")
+"""In the order in which they need each other: they become one module."""
+_IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)
 _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
 
 class HtmlFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    The results are in the page as JSON, from which its script draws them as text: nothing that a model said is
-    markup. A content security policy lets nothing run but that script, and nothing be fetched.
+    Summary, drawings and the first results stand in the page as the server's page has them. All cases follow, packed,
+    as the same templates made them; a script unpacks them. All text is escaped, and a content security policy lets
+    nothing run but that script, and nothing be fetched.
     """
 
     def __init__(self, path: Path, cases_max: int = CASES_MAX) -> None:
@@ -37,27 +64,101 @@ class HtmlFile:
         return None
 
     def finish(self, report: RunReport) -> None:
-        total = problems = 0
-        for result in report.results():
-            total += 1
-            problems += result.status in _PROBLEMS
-        room = max(self._cases_max - problems, 0)
-        left_out = max(total - max(self._cases_max, problems), 0)
-        style, script = (_asset("static/colours.css") + _asset("page.css")), _asset("page.js")
-        run = {"run": _without_config(report), "summary": report.summary, "left_out": left_out}
-        head = Template(_asset("page.html")).substitute(
-            title=html.escape(sanitize(report.run.config_path)),
-            style=style,
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            run=_embedded(run),
-        )
+        counted = _Counted(report)
+        room = max(self._cases_max - counted.problems, 0)
+        left_out = max(counted.total - max(self._cases_max, counted.problems), 0)
         with SafeFile(self._path) as file:
-            file.write(head.rstrip("\n"))
-            file.write("[")
-            for position, result in enumerate(_chosen(report, room)):
-                file.write((",\n" if position else "") + _embedded(result))
-            file.write(f"]</script>\n<script>{script}</script>\n</body>\n</html>\n")
+            file.write(_page(report, counted, list(islice(_rows(report, room), ROWS_PER_PAGE)), left_out))
+            for chunk in _chunks(report, room):
+                file.write(f'<script type="text/plain" data-chunk>{chunk}</script>\n')
+            file.write(f'<script type="module">{_script()}</script>\n</body>\n</html>\n')
+
+
+class _Counted:
+    """Counts of a report's results, metadata they can be chosen by, criteria of metrics; goes through them once."""
+
+    def __init__(self, report: RunReport) -> None:
+        self.total = self.problems = self.rows = 0
+        self._last: tuple[int, int] | None = None
+        self._criteria = MetricCriteria()
+        self.facets: tuple[Facet, ...] = facets_of(map(self._counted, report.results()))
+
+    def _counted(self, result: CaseResult) -> Mapping[str, JsonValue]:
+        self.total += 1
+        self.problems += result.status in _PROBLEMS
+        place = (result.test_index, result.repeat_index)
+        self.rows += place != self._last
+        self._last = place
+        if result.output is not None:
+            self._criteria.add(result)
+        return result.metadata
+
+    def label_data(self, report: RunReport) -> dict[str, Any]:
+        """Return what the script needs to let people rate the outputs: metrics with their criteria, and names."""
+        return {
+            "run_id": report.run.id,
+            "metrics": [
+                {
+                    "name": name,
+                    "criteria": criterion.text,
+                    "steps": list(criterion.steps),
+                    "is_judged": name in self._criteria.judged,
+                }
+                for name, criterion in self._criteria.criteria.items()
+            ],
+            "columns": {item.index: [item.prompt_label, item.provider_label] for item in report.run.columns},
+        }
+
+
+def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out: int) -> str:
+    """Return the page up to its packed cases."""
+    style, theme = "".join(map(_asset, _STYLES)), _asset("theme.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(_script())}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    columns = columns_of(report.run.columns, rows)
+    matrix = Matrix(
+        heads=heads_of(columns, report.summary),
+        rows=tuple(shown_row(row, None) for row in rows),
+        rows_total=counted.rows,
+        wanted=ResultFilter(),
+        sort=SortOrder.TEST,
+        facets=counted.facets,
+        page=1,
+        pages_total=max(-(-counted.rows // ROWS_PER_PAGE), 1),
+    )
+    values: dict[str, Any] = {
+        **run_values(report),
+        "matrix": matrix,
+        "charts": list(run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link)),
+        "style": style,
+        "theme_script": theme,
+        "policy": policy,
+        "left_out": left_out,
+        "label_data": counted.label_data(report),
+        "form_action": "#",
+        "clear_link": "#",
+        "export_link": None,
+        "has_case_pages": False,
+        "tag_link": None,
+        "page_link": lambda number: f"#page={number}",
+        "case_link": _case_link,
+        "place_link": _place_link,
+        "filter_link": lambda **changes: "#",
+    }
+    return _environment().get_template("report.html").render(values)
+
+
+def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
+    """Yield the results that the file holds, row by row; `room` is for so many without a problem."""
+
+    def place(result: CaseResult) -> tuple[int, int]:
+        return result.test_index, result.repeat_index
+
+    for (test, repeat), results in groupby(_chosen(report, room), key=place):
+        cells = {result.column: result for result in results}
+        yield ResultRow(test, repeat, cells, frozenset(cells))
 
 
 def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
@@ -70,18 +171,61 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
             yield result
 
 
-def _without_config(report: RunReport) -> object:
-    """Return the run's record without its config, which the page does not show and which may be large."""
-    return {name: value for name, value in to_json(report.run).items() if name != "config"}
+def _chunks(report: RunReport, room: int) -> Iterator[str]:
+    """Yield the packed cases of the file, chunk by chunk."""
+    environment, packer = _environment(), Packer()
+    parts = cast(Any, environment.get_template("cells.html").module)
+    page = environment.get_template("case_detail.html")
+    for row in _rows(report, room):
+        results = list(row.cells.values())
+        title = row_title(results[0])
+        for number, result in enumerate(results):
+            packer.add(
+                result,
+                chips_of(result),
+                cell=parts.cell_link(cell_of(result), _case_link(result)),
+                page=page.render(**case_values(result, results, title), case_link=_case_link),
+                head="" if number else parts.test_head(row, title),
+            )
+        if packer.is_full:
+            yield packer.packed()
+    yield packer.packed()
 
 
-def _embedded(value: object) -> str:
-    """JSON that is safely within a script element: no tag and no comment can begin in it."""
-    return json_text(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def _choice_link(choice: Choice) -> str:
+    values = {name: getattr(choice, name) for name in choice.__struct_fields__}
+    return "#" + urlencode({name: value for name, value in values.items() if value is not None})
+
+
+def _case_link(result: CaseResult) -> str:
+    return _place_link(result.test_index, result.repeat_index, result.column)
+
+
+def _place_link(test: int, repeat: int, column: int) -> str:
+    return f"#case={test}.{repeat}.{column}"
+
+
+@cache
+def _environment() -> Environment:
+    return make_environment()
+
+
+@cache
+def _script() -> str:
+    """Return all scripts as one, since a page from disk may load no others; each keeps its names to itself."""
+    return "const modules = {};\n" + "".join(map(_module, _SCRIPTS))
+
+
+def _module(name: str) -> str:
+    """Return a script as a function that is called at once, with its exports as properties of `modules`."""
+    text = _asset(name)
+    exported = ", ".join(found[2] for found in _EXPORT.finditer(text))
+    text = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules[\2];", text))
+    return f'modules["./{name}"] = (() => {{\n{text}\nreturn {{ {exported} }};\n}})();\n'
 
 
 def _asset(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    return (STATIC_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

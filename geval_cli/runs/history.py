@@ -1,6 +1,6 @@
 """Stored runs as a list shows them, each with how its pass rate differs from that of its config's run before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -24,15 +24,27 @@ class RunHistory(Struct, frozen=True):
     total: int
 
 
-def read_history(runs: RunStore, chosen: RunChoice, *, limit: int, offset: int = 0) -> RunHistory:
+Remember = Callable[[tuple[str, ...], Callable[[], RunChange | None]], RunChange | None]
+"""Returns what was made before of the same ids and times, else what the function makes."""
+
+
+def _forget(_: tuple[str, ...], make: Callable[[], RunChange | None]) -> RunChange | None:
+    return make()
+
+
+def read_history(
+    runs: RunStore, chosen: RunChoice, *, limit: int, offset: int = 0, remember: Remember = _forget
+) -> RunHistory:
     """Return the newest runs that are chosen, without the first `offset` of them.
+
+    Changes of runs that did not change themselves are taken from `remember`.
 
     Raises:
         StoreError: the database cannot be read.
     """
     pages = runs.pages()
     outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
-    changes = _Changes(runs, pages)
+    changes = _Changes(runs, pages, remember)
     return RunHistory(
         tuple(ListedRun(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),
         total,
@@ -42,8 +54,9 @@ def read_history(runs: RunStore, chosen: RunChoice, *, limit: int, offset: int =
 class _Changes:
     """Compares runs with those before them, as long as that is quick; a run's verdicts are read once."""
 
-    def __init__(self, runs: RunStore, pages: RunPages) -> None:
+    def __init__(self, runs: RunStore, pages: RunPages, remember: Remember) -> None:
         self._runs = runs
+        self._remember = remember
         self._pages = pages
         self._left = _MOST_VERDICTS
         self._last: tuple[str, list[StoredVerdict]] = ("", [])
@@ -53,9 +66,16 @@ class _Changes:
         if item.run.status is not RunStatus.COMPLETED:
             return None
         before = self._pages.previous(item.run.id, finished=True)
-        if before is None or not self._may_read(item.run.id, before):
+        if before is None:
             return None
         older = self._runs.find(before).run
+        made_of = (item.run.id, item.run.finished_at or "", older.id, older.finished_at or "")
+        return self._remember(made_of, lambda: self._change(item, older))
+
+    def _change(self, item: RunOutline, older: RunRecord) -> RunChange | None:
+        before = older.id
+        if not self._may_read(item.run.id, before):
+            return None
         after = self._verdicts(item.run.id)
         return pass_rate_change(older, self._verdicts(before), after, item.run.columns)
 

@@ -22,6 +22,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.store.record_text import ResultReader
+from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, fits
 
 
 class SortOrder(StrEnum):
@@ -32,31 +33,6 @@ class SortOrder(StrEnum):
     SCORE = "score"
 
 
-class ResultFilter(Struct, frozen=True):
-    """A choice among results; None and an empty text choose all.
-
-    Attributes:
-        status: of the case; with a `metric`, of an assertion of that metric.
-        metric: only results that have it; sorting by score then goes by its score.
-        text: stands in the description, a variable, the prompt or the output; upper and lower case are equal.
-        column: only results of this column.
-        low: only results with a score from here on: of the `metric` if there is one, else of the case.
-        high: only results with a score below this; 1 takes in a score of 1, where the scale of scores ends.
-    """
-
-    status: Status | None = None
-    metric: str | None = None
-    text: str = ""
-    column: int | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def is_active(self) -> bool:
-        """Return whether the filter leaves anything out."""
-        return self != ResultFilter()
-
-
 class ResultRow(Struct, frozen=True):
     """All results of one test and repeat, by column; `matching` are the columns that passed the filter."""
 
@@ -64,6 +40,10 @@ class ResultRow(Struct, frozen=True):
     repeat_index: int
     cells: Mapping[int, CaseResult]
     matching: frozenset[int]
+
+
+RowPlace = tuple[int, int, str]
+"""The test, the repeat, and as JSON text the columns that passed the filter."""
 
 
 class ResultPage(Struct, frozen=True):
@@ -213,11 +193,16 @@ _HAS_METRIC = """
             WHERE json_extract(assertion.value, '$.metric') = :metric
               AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
 """
-_HAS_TEXT = """
-    (instr(folded(CAST(json_extract(result, '$.description') AS BLOB)), :text)
-     OR instr(folded(CAST(json_extract(result, '$.prompt.rendered') AS BLOB)), :text)
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text))
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text)))
+_FITS = "fits(result)"
+_DIFFERS = """
+    (test_index, repeat_index) IN (SELECT test_index, repeat_index FROM results WHERE run_id = :run
+                                   GROUP BY test_index, repeat_index HAVING count(DISTINCT status) > 1)
+"""
+_SELECT_METADATA = "SELECT json_extract(result, '$.metadata') FROM results WHERE run_id = ?"
+_SELECT_NEIGHBOUR = """
+    SELECT test_index, repeat_index FROM results
+    WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?)
+    ORDER BY test_index {1}, repeat_index {1} LIMIT 1
 """
 _HAS_COLUMN = "column_index = :column"
 # What is a round score but for dust counts as that score, as in the histograms that lead here.
@@ -278,18 +263,44 @@ class RunPages(Struct, frozen=True):
         self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
     ) -> ResultPage:
         """Return rows of a run's results that have a result as `wanted`, sorted."""
+        keys = self.places(run_id, wanted, sort)
+        return ResultPage(tuple(self.rows_at(run_id, keys[offset : offset + limit])), len(keys))
+
+    def places(self, run_id: str, wanted: ResultFilter, sort: SortOrder) -> list[RowPlace]:
+        """Return where the rows are that have a result as `wanted`, sorted."""
         with self._reading() as connection:
-            connection.create_function("folded", 1, _folded, deterministic=True)
-            connection.create_function("named", 1, ResultReader(connection, run_id).text)
+            reader = ResultReader(connection, run_id)
+            connection.create_function("named", 1, reader.text)
+            connection.create_function("fits", 1, lambda text: fits(reader.read(text), wanted))
             statement, values = _row_query(wanted, sort)
-            keys = connection.execute(statement, {**values, "run": run_id}).fetchall()
-            rows = tuple(_row(connection, run_id, key) for key in keys[offset : offset + limit])
-            return ResultPage(rows, len(keys))
+            return connection.execute(statement, {**values, "run": run_id}).fetchall()
+
+    def rows_at(self, run_id: str, places: Iterable[RowPlace]) -> list[ResultRow]:
+        """Return the rows at `places`, in their order."""
+        with self._reading() as connection:
+            return [_row(connection, run_id, place) for place in places]
 
     def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
         """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
+
+    def neighbours(
+        self, run_id: str, place: tuple[int, int], column: int
+    ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Return the test and repeat before and after `place` that have a result in a column; None at the ends."""
+        with self._reading() as connection:
+            before, after = (
+                connection.execute(_SELECT_NEIGHBOUR.format(*signs), (run_id, column, *place)).fetchone()
+                for signs in (("<", "DESC"), (">", "ASC"))
+            )
+            return before, after
+
+    def facets(self, run_id: str) -> tuple[Facet, ...]:
+        """Return the metadata that the results of a run can be chosen by."""
+        with self._reading() as connection:
+            rows = connection.execute(_SELECT_METADATA, (run_id,))
+            return facets_of(json.loads(text) for (text,) in rows if text)
 
     def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
         """Return results by their ids; ids that the run does not have are left out."""
@@ -372,10 +383,11 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
     conditions = {
         _HAS_METRIC: wanted.metric is not None,
         _HAS_STATUS: wanted.metric is None and wanted.status is not None,
-        _HAS_TEXT: bool(wanted.text),
         _HAS_COLUMN: wanted.column is not None,
         _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
         _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
+        _DIFFERS: wanted.differs,
+        _FITS: bool(wanted.words or wanted.metadata),
     }
     chosen = ["run_id = :run", *(condition for condition, is_wanted in conditions.items() if is_wanted)]
     statement = f"""
@@ -385,14 +397,13 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
     return statement, {
         "status": wanted.status,
         "metric": wanted.metric,
-        "text": wanted.text.casefold(),
         "column": wanted.column,
         "low": wanted.low,
         "high": wanted.high,
     }
 
 
-def _row(connection: sqlite3.Connection, run_id: str, key: tuple[int, int, str]) -> ResultRow:
+def _row(connection: sqlite3.Connection, run_id: str, key: RowPlace) -> ResultRow:
     test_index, repeat_index, matching = key
     cells = {item.column: item for item in _row_results(connection, run_id, test_index, repeat_index)}
     return ResultRow(test_index, repeat_index, cells, frozenset(json.loads(matching)))
@@ -447,14 +458,6 @@ def _point(row: tuple[Any, ...]) -> RunPoint:
         pass_interval=msgspec.json.decode(interval or "null", type=tuple[float, float] | None),
         metrics=msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary]),
     )
-
-
-def _folded(value: bytes | None) -> str:
-    """Return a column's text for comparison without case.
-
-    It comes as bytes: SQLite cannot return half of a surrogate pair, which a model may write, as text.
-    """
-    return "" if value is None else _lenient_text(value).casefold()
 
 
 def _lenient_text(value: bytes) -> str:

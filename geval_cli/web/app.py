@@ -27,6 +27,7 @@ from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages import router as pages_router
 from geval_cli.web.pages.charts import KeptFigures
+from geval_cli.web.pages.routing import Recent
 from geval_cli.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.web.settings import ServerSettings
@@ -35,6 +36,9 @@ _log = logging.getLogger("geval_cli")
 
 _NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
 """Newer versions of FastAPI would report what the environment asks for; nothing is to be sent to anybody."""
+
+_CHANGES_KEPT, _COMPARISONS_KEPT = 2_000, 4
+"""Of the list of runs, small; and of pages that compare two runs, with a verdict for each case."""
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -101,6 +105,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     app.state.settings, app.state.evaluations = settings, evaluations
     app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
+    app.state.changes, app.state.comparisons = Recent(_CHANGES_KEPT), Recent(_COMPARISONS_KEPT)
     add_problem_handlers(app)
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:

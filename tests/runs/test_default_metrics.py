@@ -20,7 +20,8 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import find_run, resume_run
 from geval_cli.runs.stored import load_report
-from geval_cli.store.run_pages import ResultFilter, SortOrder
+from geval_cli.store.result_filter import ResultFilter
+from geval_cli.store.run_pages import SortOrder
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
 

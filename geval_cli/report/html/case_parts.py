@@ -1,8 +1,9 @@
 """One case in parts for the templates: what was asked, what came back, what every assertion said about it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any
 
 from msgspec import Struct
 
@@ -12,7 +13,8 @@ from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.numbers import format_percentage
-from geval_cli.report.verdict import Signs
+from geval_cli.report.verdict import Signs, has_fallback
+from geval_cli.source.images import markers_in, named_and_hashed
 
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -184,3 +186,33 @@ def _json_text(value: JsonValue) -> str:
     if isinstance(value, str):
         return shown_text(value)
     return shown_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))
+
+
+class ShownImage(Struct, frozen=True):
+    """An image of a case. `link` leads to it; None where nobody has the file."""
+
+    name: str
+    sha256: str
+    link: str | None = None
+
+
+def images_of(result: CaseResult) -> list[ShownImage]:
+    """Return the images that a case names, each once."""
+    markers = dict.fromkeys(markers_in([result.vars, result.prompt.rendered, result.output]))
+    return [ShownImage(*named_and_hashed(marker)) for marker in markers]
+
+
+def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> dict[str, Any]:
+    """Return the values of the template `case_detail.html`; `row` are all results of its test and repeat."""
+    return {
+        "case": result,
+        "title": title,
+        "siblings": row if len(row) > 1 else (),
+        "has_fallback": has_fallback(result.assertions),
+        "assertions": shown_assertions(result),
+        "messages": chat_messages(result.prompt.rendered),
+        "output": output_text(result),
+        "images": images_of(result),
+        "usage": usage_rows(result),
+        "bar_height": BAR_HEIGHT,
+    }

@@ -8,7 +8,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
-from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
+from geval_cli.report.columns import mean_text, share_text
+from geval_cli.report.numbers import (
+    format_count,
+    format_duration,
+    format_interval,
+    format_percentage,
+    plural,
+)
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.version import __version__
 
@@ -63,6 +70,10 @@ def make_environment(*folders: Path) -> Environment:
         "total_cost": total_cost,
         "when": readable_time,
         "bar_pieces": bar_pieces,
+        "share": share_text,
+        "mean": mean_text,
+        "interval": format_interval,
+        "share_interval": share_interval,
     }
     return environment
 
@@ -70,6 +81,11 @@ def make_environment(*folders: Path) -> Environment:
 def pass_rate(counts: RunSummary) -> str:
     """Return the share of judged cases that passed, in per cent; n/a when nothing was judged."""
     return format_percentage(counts.passed, counts.passed + counts.failed)
+
+
+def share_interval(bounds: tuple[float, float]) -> str:
+    """`64% to 81.2%`: the bounds of a share."""
+    return " to ".join(format_percentage(bound, 1) for bound in bounds)
 
 
 def total_cost(usage: Mapping[Role, Usage]) -> str:

@@ -1,24 +1,112 @@
 """A run as a matrix for the templates: tests down, prompts x providers across."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from msgspec import Struct
 
-from geval_cli.records import CaseResult, Column, Status
+from geval_cli.metrics import with_members
+from geval_cli.numbers import format_score
+from geval_cli.records import AssertionResult, CaseResult, Column, ColumnSummary, RunSummary, Status
 from geval_cli.report.html.environment import short_text
+from geval_cli.report.matching import column_label
 from geval_cli.report.verdict import has_fallback
-from geval_cli.store.run_pages import ResultRow
+from geval_cli.store.result_filter import Facet, ResultFilter
+from geval_cli.store.run_pages import ResultRow, SortOrder
+
+ROWS_PER_PAGE = 50
+WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
+_CHIPS_MAX = 6
+_TITLE_WIDTH = 160
+
+
+class Chip(Struct, frozen=True):
+    """One metric of a case; its score is None where nothing was scored."""
+
+    name: str
+    status: Status
+    score: float | None
 
 
 class Cell(Struct, frozen=True):
-    """One case in the matrix, by its own score or by that of the chosen metric. `matches`: it passed the filter."""
+    """One case in the matrix, by its own score or by that of the chosen metric.
+
+    Attributes:
+        matches: it passed the filter.
+        chips: its first metrics; `chips_hidden` more are left out.
+        reason: of the first assertion that failed, or the error; empty for a case without a problem.
+    """
 
     result: CaseResult
     status: Status
     score: float | None
     matches: bool
     has_fallback: bool
+    chips: tuple[Chip, ...]
+    chips_hidden: int
+    reason: str
 
 
-def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list[Column]:
+class Head(Struct, frozen=True):
+    """The head of a column; without figures while the run goes on."""
+
+    column: Column
+    figures: ColumnSummary | None
+
+    @property
+    def cases(self) -> int:
+        """The number of cases that were judged."""
+        return 0 if self.figures is None else self.figures.passed + self.figures.failed
+
+
+class Matrix(Struct, frozen=True):
+    """The page of a matrix that is shown, with the choice that led to it.
+
+    Attributes:
+        rows: of the page, with the title of their test; `rows_total` on all pages.
+        page: counted from 1, of `pages_total`.
+    """
+
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[ResultRow, str, Mapping[int, Cell]], ...]
+    rows_total: int
+    wanted: ResultFilter
+    sort: SortOrder
+    facets: tuple[Facet, ...]
+    page: int
+    pages_total: int
+
+    @property
+    def chosen(self) -> Mapping[str, str]:
+        """The values that metadata was chosen by, by name."""
+        return dict(self.wanted.metadata)
+
+    @property
+    def choice_words(self) -> list[str]:
+        """The choice that a mark of a drawing made beside status and metric, in words."""
+        return choice_words(self.wanted, [head.column for head in self.heads])
+
+
+def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
+    """Return in words what a drawing's mark chose beside status and metric."""
+    words = []
+    if wanted.column is not None:
+        named = [item for item in columns if item.index == wanted.column]
+        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
+    if wanted.low is not None:
+        words.append(f"with a score from {format_score(wanted.low)}")
+    if wanted.high is not None:
+        joint = " to" if wanted.low is not None else "with a score"
+        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
+    return words
+
+
+def heads_of(columns: Iterable[Column], summary: RunSummary) -> tuple[Head, ...]:
+    """Return the heads of the columns, with their figures where the summary has them."""
+    figures = dict(enumerate(summary.columns))
+    return tuple(Head(column, figures.get(column.index)) for column in columns)
+
+
+def columns_of(columns: tuple[Column, ...], rows: Iterable[ResultRow]) -> list[Column]:
     """Return the columns of the run; where its record has none, those that its results have."""
     if columns:
         return list(columns)
@@ -29,26 +117,62 @@ def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list
 def row_title(result: CaseResult) -> str:
     """Return the title of a test: its description, else its variables in short, else its prompt."""
     if result.description:
-        return short_text(result.description, 160)
-    return variables_line(result) or short_text(result.prompt.rendered, 160)
+        return short_text(result.description, _TITLE_WIDTH)
+    return variables_line(result) or short_text(result.prompt.rendered, _TITLE_WIDTH)
 
 
 def variables_line(result: CaseResult) -> str:
     """Return the variables of a test on one line."""
     pairs = [f"{short_text(name, 40)}: {short_text(value, 60)}" for name, value in result.vars.items()]
-    return short_text(" · ".join(pairs), 160)
+    return short_text(" · ".join(pairs), _TITLE_WIDTH)
 
 
-def cells_of(row: ResultRow, metric: str | None) -> dict[int, Cell]:
-    """Return the cells of a row by column, by the scores of `metric` where one is chosen."""
-    return {column: _cell(result, metric, column in row.matching) for column, result in row.cells.items()}
+def shown_row(row: ResultRow, metric: str | None) -> tuple[ResultRow, str, Mapping[int, Cell]]:
+    """Return a row with the title of its test and its cells by column."""
+    title = row_title(next(iter(row.cells.values())))
+    cells = {column: cell_of(result, metric, column in row.matching) for column, result in row.cells.items()}
+    return row, title, cells
 
 
-def _cell(result: CaseResult, metric: str | None, matches: bool) -> Cell:
-    status, score = result.status, result.score
-    of_metric = [item.status for item in result.assertions if metric and item.metric == metric]
-    if metric is not None and of_metric:
-        order = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
-        status = next(item for item in order if item in of_metric)
-        score = result.named_scores.get(metric)
-    return Cell(result, status, score, matches, has_fallback(result.assertions))
+def cell_of(result: CaseResult, metric: str | None = None, matches: bool = True) -> Cell:
+    """Return the cell of a case, by the score of `metric` where it has that."""
+    chips = chips_of(result)
+    chosen = next((chip for chip in chips if metric is not None and chip.name == metric), None)
+    return Cell(
+        result=result,
+        status=result.status if chosen is None else chosen.status,
+        score=result.score if chosen is None else chosen.score,
+        matches=matches,
+        has_fallback=has_fallback(result.assertions),
+        chips=tuple(chips[:_CHIPS_MAX]),
+        chips_hidden=max(len(chips) - _CHIPS_MAX, 0),
+        reason=first_reason(result),
+    )
+
+
+def chips_of(result: CaseResult) -> list[Chip]:
+    """Return the metrics of a case in the order of its assertions, each with the worst status of these."""
+    statuses: dict[str, set[Status]] = {}
+    for item, _ in with_members(result.assertions):
+        if item.metric is not None:
+            statuses.setdefault(item.metric, set()).add(item.status)
+    return [
+        Chip(name, next(status for status in WORST_FIRST if status in found), result.named_scores.get(name))
+        for name, found in statuses.items()
+    ]
+
+
+def first_reason(result: CaseResult) -> str:
+    """Return why a case failed or could not be judged: its error, or the reason of its first assertion that did so."""
+    if result.error is not None:
+        return result.error.message
+    problems = [item for item in _leaves(result.assertions) if item.status in WORST_FIRST[:2]]
+    if not problems:
+        return ""
+    first = min(problems, key=lambda item: WORST_FIRST.index(item.status))
+    return (first.reason or "") if first.error is None else first.error.message
+
+
+def _leaves(assertions: Sequence[AssertionResult]) -> list[AssertionResult]:
+    """Return the assertions that have no members: a set says only what its members say."""
+    return [item for item, _ in with_members(assertions) if not item.assertions]

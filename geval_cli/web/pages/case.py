@@ -4,21 +4,14 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
-from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
 from geval_cli.records import CaseResult, RunRecord
-from geval_cli.report.html.case_parts import (
-    BAR_HEIGHT,
-    chat_messages,
-    output_text,
-    shown_assertions,
-    usage_rows,
-)
+from geval_cli.report.html.case_parts import ShownImage, case_values, images_of
 from geval_cli.report.html.matrix import row_title
-from geval_cli.report.verdict import has_fallback
 from geval_cli.source.access import access_in
-from geval_cli.source.images import markers_in, named_and_hashed, names_image, read_image
+from geval_cli.source.images import names_image, read_image
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 
@@ -39,29 +32,12 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         "case.html",
         section="runs",
         run=run,
-        case=result,
-        title=row_title(result),
-        siblings=[item for item in row if len(row) > 1],
-        has_fallback=has_fallback(result.assertions),
-        assertions=shown_assertions(result),
-        messages=chat_messages(result.prompt.rendered),
-        output=output_text(result),
-        images=_images(request, run, result),
-        usage=usage_rows(result),
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
-        bar_height=BAR_HEIGHT,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=Path(run.config_path).name or run.config_path,
+        **{**case_values(result, row, row_title(result)), "images": _images(request, run, result)},
     )
-
-
-class ShownImage(Struct, frozen=True):
-    """An image of a case. `link` leads to it; None where its file is not in the served folder any more."""
-
-    name: str
-    sha256: str
-    link: str | None
 
 
 @router.get("/runs/{run_id}/images/{sha256}")
@@ -84,13 +60,12 @@ def show_image(request: Request, run_id: str, sha256: str) -> Response:
 
 
 def _images(request: Request, run: RunRecord, case: CaseResult) -> list[ShownImage]:
-    """Return the images that a case names, each once."""
+    """Return the images that a case names, with a link where the file is still in the served folder."""
     found = []
-    for marker in dict.fromkeys(markers_in([case.vars, case.prompt.rendered, case.output])):
-        name, digest = named_and_hashed(marker)
-        path = _image_path(request, run, name)
-        link = link_with(f"{run_link(run.id)}/images/{digest}", {"name": name})
-        found.append(ShownImage(name, digest, link if path is not None and path.is_file() else None))
+    for image in images_of(case):
+        path = _image_path(request, run, image.name)
+        link = link_with(f"{run_link(run.id)}/images/{image.sha256}", {"name": image.name})
+        found.append(replace(image, link=link if path is not None and path.is_file() else None))
     return found
 
 

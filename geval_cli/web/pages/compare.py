@@ -13,7 +13,7 @@ from msgspec import Struct
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
-from geval_cli.records import CaseResult, Status
+from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.comparison_text import flips_text, interval_text, p_text, rounded_up, row_name, signed
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
@@ -33,9 +33,11 @@ from geval_cli.runs.history import pass_rate_test
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages, StoredVerdict
+from geval_cli.store.runs import RunStore
 from geval_cli.web.html import error_page, render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
+    Recent,
     case_link,
     link_with,
     page_count,
@@ -114,10 +116,25 @@ def show_comparison(request: Request) -> Response:
         hint = "choose two runs in the list, then Compare"
         raise UsageError("it takes two runs to compare", hint=hint)
     before, after = (load_report(runs, name) for name in names)
+    made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
     try:
-        decided = compare(NamedRun(before.run.id, before), NamedRun(after.run.id, after), ComparisonOptions())
+        if RunStatus.RUNNING in (before.run.status, after.run.status):
+            decided, cases = _compared(runs, before, after)
+        else:
+            recent: Recent[tuple[str, ...], tuple[RunComparison, Comparison]] = request.app.state.comparisons
+            decided, cases = recent.get(made_of, lambda: _compared(runs, before, after))
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
+    return _page(request, runs.pages(), (before, after), decided, cases)
+
+
+def _compared(runs: RunStore, before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+    """Return what is decided about two runs, and their cases in pairs.
+
+    Raises:
+        UsageError: the suites are unrelated.
+    """
+    decided = compare(NamedRun(before.run.id, before), NamedRun(after.run.id, after), ComparisonOptions())
     pages = runs.pages()
     cases = compare_runs(
         pages.verdicts(before.run.id),
@@ -125,7 +142,7 @@ def show_comparison(request: Request) -> Response:
         before_columns=before.run.columns,
         after_columns=after.run.columns,
     )
-    return _page(request, pages, (before, after), decided, cases)
+    return decided, cases
 
 
 def _page(

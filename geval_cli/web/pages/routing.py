@@ -1,9 +1,11 @@
 """Routes of pages: their addresses, what a query says (senseless ones are passed over), errors as pages."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
@@ -16,6 +18,8 @@ from geval_cli.store.runs import RunStore
 from geval_cli.web.html import error_page
 
 WordT = TypeVar("WordT", bound=StrEnum)
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 _PAGE_DIGITS_MAX = 9
 
@@ -27,7 +31,12 @@ def run_link(run_id: str) -> str:
 
 def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
     """Return the link to one case of a run."""
-    return f"{run_link(run_id)}/results/{case.test_index}/{case.repeat_index}/{case.column}"
+    return place_link(run_id, case.test_index, case.repeat_index, case.column)
+
+
+def place_link(run_id: str, test: int, repeat: int, column: int) -> str:
+    """Return the link to the case in a place of a run; all three numbers count from 0."""
+    return f"{run_link(run_id)}/results/{test}/{repeat}/{column}"
 
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
@@ -73,6 +82,28 @@ def number_in_query(request: Request, name: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+class Recent(Generic[KeyT, ValueT]):
+    """The results of a slow function that were asked for last, by what they are made of. Safe for threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._found: OrderedDict[KeyT, ValueT] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
+        """Return the result for `key`, made if it is not there; two threads may both make it."""
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+        made = make()
+        with self._lock:
+            self._found[key] = made
+            if len(self._found) > self._size:
+                self._found.popitem(last=False)
+        return made
 
 
 class PageRoute(APIRoute):

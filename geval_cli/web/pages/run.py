@@ -1,20 +1,24 @@
 """One run as a matrix: tests down, prompts x providers across."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from msgspec import Struct
 
-from geval_cli.numbers import format_score
-from geval_cli.records import Column, RunSummary, Status
+from geval_cli.errors import UsageError
+from geval_cli.records import CaseResult, RunRecord, Status
+from geval_cli.report.csv_file import csv_document
 from geval_cli.report.html.environment import shown_text
-from geval_cli.report.html.matrix import cells_of, columns_of, row_title
-from geval_cli.report.junit_file import suite_name
-from geval_cli.report.matching import column_label
-from geval_cli.report.verdict import derived_rows
-from geval_cli.store.run_pages import ResultFilter, SortOrder
+from geval_cli.report.html.matrix import ROWS_PER_PAGE, Matrix, columns_of, heads_of, shown_row
+from geval_cli.report.html.run_view import run_values
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport
+from geval_cli.store.result_filter import Facet, ResultFilter
+from geval_cli.store.run_pages import RunPages, SortOrder
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
@@ -23,6 +27,7 @@ from geval_cli.web.pages.routing import (
     number_in_query,
     page_count,
     page_number,
+    place_link,
     run_link,
     stored_runs,
     whole_number_in_query,
@@ -30,10 +35,57 @@ from geval_cli.web.pages.routing import (
 )
 from geval_cli.web.pages.run_actions import actions_of, display_name, seen_run
 
-ROWS_PER_PAGE = 50
 _CONFIG_CHARACTERS_MAX = 40_000
+_ROWS_AT_ONCE = 200
+_METADATA = "meta."
+"""Begins the names of query parameters that choose by metadata."""
 
 router = APIRouter(route_class=PageRoute)
+
+
+class Choice(Struct, frozen=True):
+    """A run's results as the query of an address chooses them."""
+
+    wanted: ResultFilter
+    sort: SortOrder
+    page: int
+
+    @property
+    def query(self) -> Mapping[str, object]:
+        """The query that makes this choice, without the page."""
+        wanted = self.wanted
+        return {
+            "status": wanted.status,
+            "metric": wanted.metric,
+            "q": wanted.text,
+            "differs": "yes" if wanted.differs else None,
+            "column": wanted.column,
+            "low": wanted.low,
+            "high": wanted.high,
+            **{f"{_METADATA}{name}": value for name, value in wanted.metadata},
+            "sort": None if self.sort is SortOrder.TEST else self.sort,
+        }
+
+
+def choice_of(request: Request) -> Choice:
+    """Read the query of an address; what makes no sense is passed over."""
+    metadata = {
+        name.removeprefix(_METADATA): value
+        for name, value in request.query_params.items()
+        if name.startswith(_METADATA) and value
+    }
+    wanted = ResultFilter(
+        status=word_in_query(request, "status", Status),
+        metric=request.query_params.get("metric") or None,
+        text=request.query_params.get("q", "").strip(),
+        metadata=tuple(metadata.items()),
+        differs=request.query_params.get("differs") == "yes",
+        column=whole_number_in_query(request, "column"),
+        low=number_in_query(request, "low"),
+        high=number_in_query(request, "high"),
+    )
+    sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
+    return Choice(wanted, sort, page_number(request))
 
 
 @router.get("/runs")
@@ -50,36 +102,15 @@ def show_run(request: Request, run_id: str) -> Response:
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
-    pages = runs.pages()
-    wanted = _wanted(request)
-    sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
-    number = page_number(request)
-    found = pages.rows(run.id, wanted, sort=sort, offset=(number - 1) * ROWS_PER_PAGE, limit=ROWS_PER_PAGE)
-    query: dict[str, object] = {"status": wanted.status, "metric": wanted.metric, "q": wanted.text}
-    query |= {"column": wanted.column, "low": wanted.low, "high": wanted.high}
-    query["sort"] = None if sort is SortOrder.TEST else sort
-    path = run_link(run.id)
+    choice, pages = choice_of(request), runs.pages()
     return render_page(
         "run.html",
         section="runs",
-        run=run,
-        summary=report.summary,
-        derived=list(derived_rows(report, {item.index: suite_name(item) for item in run.columns})),
         previous=pages.previous(run.id),
-        columns=columns_of(run.columns, found.rows),
-        rows=[(row, cells_of(row, wanted.metric)) for row in found.rows],
-        rows_total=found.total,
-        wanted=wanted,
-        choice_words=_choice_words(wanted, run.columns),
-        sort=sort,
-        statuses=_status_counts(report.summary),
-        page=number,
-        pages_total=page_count(found.total, ROWS_PER_PAGE),
-        page_link=lambda page: link_with(path, {**query, "page": page}),
-        filter_link=lambda **changes: link_with(path, {**query, **changes}),
-        case_link=lambda result: case_link(run.id, result),
         run_link=run_link,
-        config_name=display_name(run),
+        form_action=run_link(run.id),
+        filter_link=lambda **changes: link_with(run_link(run.id), {**choice.query, **changes}),
+        place_link=lambda *place: place_link(run.id, *place),
         config_file_name=Path(run.config_path).name or run.config_path,
         config_link=link_with("/", {"config": run.config_path}),
         tag_link=lambda name, value: link_with("/", {"tag": f"{name}={value}"}),
@@ -87,41 +118,71 @@ def show_run(request: Request, run_id: str) -> Response:
         actions=actions_of(request, report),
         planned=report.planned or 0,
         missing=max((report.planned or 0) - report.summary.total, 0),
-        title_of=row_title,
-        description=run.config.get("description") if isinstance(run.config, dict) else None,
         config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),
+        **{**run_values(report), "config_name": display_name(run), "is_live": progress is not None},
+        **_results_values(pages, report, choice, pages.facets(run.id)),
     )
 
 
-def _wanted(request: Request) -> ResultFilter:
-    return ResultFilter(
-        status=word_in_query(request, "status", Status),
-        metric=request.query_params.get("metric") or None,
-        text=request.query_params.get("q", "").strip(),
-        column=whole_number_in_query(request, "column"),
-        low=number_in_query(request, "low"),
-        high=number_in_query(request, "high"),
+@router.get("/runs/{run_id}/results", response_class=HTMLResponse)
+def show_results(request: Request, run_id: str) -> HTMLResponse:
+    """Return the part of a run's page that its filters change, for the script that puts it in place."""
+    runs = stored_runs(request)
+    report, progress = seen_run(request, run_id)
+    values = _results_values(runs.pages(), report, choice_of(request))
+    return render_page("results.html", run=report.run, is_live=progress is not None, **values)
+
+
+@router.get("/runs/{run_id}/results.{kind}")
+def export_results(request: Request, run_id: str, kind: str) -> StreamingResponse:
+    """Return the results that fit the filter as a file, `csv` or `jsonl`."""
+    runs = stored_runs(request)
+    run = runs.find(run_id).run
+    choice, pages = choice_of(request), runs.pages()
+
+    def results() -> Iterator[CaseResult]:
+        return _fitting(pages, run, choice)
+
+    if kind == "csv":
+        text, media_type = csv_document(results), "text/csv; charset=utf-8"
+    elif kind == "jsonl":
+        text, media_type = (json_text(result) + "\n" for result in results()), "application/x-ndjson"
+    else:
+        raise UsageError(f"results are not exported as `{kind}`", hint="there are csv and jsonl")
+    headers = {"content-disposition": f'attachment; filename="{run.id}.{kind}"'}
+    return StreamingResponse(text, media_type=media_type, headers=headers)
+
+
+def _fitting(pages: RunPages, run: RunRecord, choice: Choice) -> Iterator[CaseResult]:
+    """Yield the results that fit a filter; each batch is read by whichever thread asks for it."""
+    places = pages.places(run.id, choice.wanted, choice.sort)
+    for first in range(0, len(places), _ROWS_AT_ONCE):
+        for row in pages.rows_at(run.id, places[first : first + _ROWS_AT_ONCE]):
+            yield from (row.cells[column] for column in sorted(row.matching))
+
+
+def _results_values(
+    pages: RunPages, report: RunReport, choice: Choice, facets: tuple[Facet, ...] = ()
+) -> dict[str, Any]:
+    """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
+    run, wanted = report.run, choice.wanted
+    path = run_link(run.id)
+    first = (choice.page - 1) * ROWS_PER_PAGE
+    found = pages.rows(run.id, wanted, sort=choice.sort, offset=first, limit=ROWS_PER_PAGE)
+    matrix = Matrix(
+        heads=heads_of(columns_of(run.columns, found.rows), report.summary),
+        rows=tuple(shown_row(row, wanted.metric) for row in found.rows),
+        rows_total=found.total,
+        wanted=wanted,
+        sort=choice.sort,
+        facets=facets,
+        page=choice.page,
+        pages_total=page_count(found.total, ROWS_PER_PAGE),
     )
-
-
-def _choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
-    """Return in words what a drawing's mark chose beside status and metric."""
-    words = []
-    if wanted.column is not None:
-        named = [item for item in columns if item.index == wanted.column]
-        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
-    if wanted.low is not None:
-        words.append(f"with a score from {format_score(wanted.low)}")
-    if wanted.high is not None:
-        joint = " to" if wanted.low is not None else "with a score"
-        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
-    return words
-
-
-def _status_counts(summary: RunSummary) -> list[tuple[Status, int]]:
-    return [
-        (Status.FAILED, summary.failed),
-        (Status.ERROR, summary.errored),
-        (Status.PASSED, summary.passed),
-        (Status.NOT_EVALUATED, summary.not_evaluated),
-    ]
+    return {
+        "matrix": matrix,
+        "page_link": lambda page: link_with(path, {**choice.query, "page": page}),
+        "case_link": lambda result: case_link(run.id, result),
+        "export_link": lambda kind: link_with(f"{path}/results.{kind}", choice.query),
+        "clear_link": path,
+    }

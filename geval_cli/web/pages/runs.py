@@ -6,12 +6,20 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from geval_cli.records import Status
-from geval_cli.report.run_list import change_text
+from geval_cli.report.run_list import RunChange, change_text
 from geval_cli.runs.history import read_history
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.charts import trends
-from geval_cli.web.pages.routing import PageRoute, link_with, page_count, page_number, run_link, stored_runs
+from geval_cli.web.pages.routing import (
+    PageRoute,
+    Recent,
+    link_with,
+    page_count,
+    page_number,
+    run_link,
+    stored_runs,
+)
 from geval_cli.web.pages.run_actions import display_name
 
 RUNS_PER_PAGE = 50
@@ -29,7 +37,9 @@ def show_runs(request: Request) -> HTMLResponse:
     pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
     number = page_number(request)
     chosen = RunChoice(config=config, tags=pairs)
-    history = read_history(runs, chosen, offset=(number - 1) * RUNS_PER_PAGE, limit=RUNS_PER_PAGE)
+    changes: Recent[tuple[str, ...], RunChange | None] = request.app.state.changes
+    offset = (number - 1) * RUNS_PER_PAGE
+    history = read_history(runs, chosen, offset=offset, limit=RUNS_PER_PAGE, remember=changes.get)
     points = [] if number > 1 or tags else runs.pages().history(_HISTORY_RUNS)
     query = {"config": config, "tag": tags}
     return render_page(

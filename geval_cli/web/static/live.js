@@ -12,7 +12,6 @@ const QUARTERS = 4;
 /** Attributes that scripts set here and the server's page lacks. */
 const KEPT = new Set(["tabindex", "role", "open", "hidden"]);
 
-const here = location.pathname + location.search;
 const run = document.querySelector("[data-live-run]").dataset.liveRun;
 const lost = document.querySelector("[data-live-lost]");
 let source = null;
@@ -70,7 +69,7 @@ async function renewPage() {
   const begun = performance.now();
   let page;
   try {
-    const answer = await fetch(here, { headers: { accept: "text/html" } });
+    const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
     if (!answer.ok) {
       say(answer.status === 404 ? "This run is not stored any more." : "The server does not let this page in: open the address that it printed when it started.");
       return;

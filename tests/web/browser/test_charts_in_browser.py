@@ -27,7 +27,7 @@ def test_opened_drawings_stay_open_and_a_click_filters_the_matrix(visited: Visit
     bar = page.locator("#chart-scores-1 .chart-drawing a").first
     said = bar.get_attribute("aria-label")
     bar.click()
-    page.wait_for_url("**/runs/*?column=0&metric=faithfulness&low=*&high=*#results-title")
+    page.wait_for_url("**/runs/*?column=0&metric=faithfulness&low=*&high=*")
     rows = page.locator("[data-matrix] tbody tr").count()
     assert f": {rows} score" in said
     assert 0 < rows < all_rows

@@ -74,7 +74,7 @@ def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
     page = window.page
     page.locator(f"#run-{site.before} a.main-link").click()
     page.wait_for_url(f"**/runs/{site.before}")
-    page.get_by_role("link", name="Failed", exact=False).first.click()
+    page.get_by_label("Failed").check()
     page.wait_for_url("**?status=failed")
     assert page.locator("tbody .test-number").all_inner_texts() == ["2"]
     page.locator("[data-cell].is-failed").first.click()
@@ -88,10 +88,10 @@ def test_search_leaves_what_fits(window: Visit, site: Site) -> None:
     window.go(f"/runs/{site.after}")
     window.page.get_by_placeholder("Search tests").fill("FINE answer")
     window.page.keyboard.press("Enter")
-    window.page.get_by_text("1 row with a result that fits").wait_for()
+    window.page.locator("[data-found]", has_text="1 row with a result that fits").wait_for()
     assert window.page.url.endswith("?q=FINE+answer")
     window.page.get_by_role("link", name="Clear").click()
-    window.page.get_by_text("3 rows").wait_for()
+    window.page.locator("[data-found]", has_text="3 rows").wait_for()
 
 
 def test_choosing_metric_and_order_needs_no_button(window: Visit, site: Site) -> None:

@@ -53,7 +53,7 @@ def drawings(page: str) -> dict[str, ElementTree.Element]:
 
 
 def rows_found(page: str) -> int:
-    return int(re.findall(r'role="status">([\d,]+) row', page)[0].replace(",", ""))
+    return int(re.findall(r"data-found>([\d,]+) row", page)[0].replace(",", ""))
 
 
 def test_all_drawings_of_a_run_are_there(site: Site) -> None:
@@ -86,7 +86,7 @@ def test_run_page_says_what_was_chosen_and_keeps_it(site: Site) -> None:
         said,
     )
     assert '<input type="hidden" name="low" value="0.5">' in page
-    assert f"/runs/{run}?status=failed&metric=tone&column=1&low=0.5&high=0.75" in said
+    assert f"/runs/{run}/results.csv?metric=tone&column=1&low=0.5&high=0.75" in said
     assert f'href="/runs/{run}/charts"' in page
 
 

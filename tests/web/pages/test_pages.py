@@ -21,7 +21,7 @@ from support.pictures import BLUE, data_url, png
 from support.sample_run import RUN, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
-from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status, TraceStep, Turn
+from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
 from geval_cli.store.runs import RunStore
 from geval_cli.web.pages.compare import text_difference
 
@@ -105,6 +105,54 @@ class TestRuns:
     def test_nothing_judged_has_no_rate(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
         assert "n/a" in text_of(site.page("/"))
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, str, str]]:
+    """Two runs of one suite with tags; the later one has a title and a commit."""
+    folder = tmp_path_factory.mktemp("facts")
+    tests = [{"vars": {"x": "a"}, "assert": [{"type": "contains", "value": "a"}]}]
+    keys = {"description": "A suite <b>of</b> one", "gates": ["pass_rate >= 0.5"]}
+    config = write_config(folder, "facts.json", tests, **keys)
+    first = store_run(config, tags={"stage": "1", "owner": "Zoë & co"})
+    second = store_run(config, tags={"stage": "2"})
+    runs = RunStore.open(folder / ".geval")
+    run = runs.find(second).run
+    runs.begin(replace(run, git=GitState("0f3c9a1d2b4e", branch="main", dirty=True), judges=("judge",)))
+    runs.finish(replace(runs.find(second).run), RunSummary(total=1, passed=1, pass_rate=1.0))
+    runs.annotate(second, "The <i>good</i> one", {"stage": "2"})
+    runs.close()
+    with serve(folder, token=None) as address:
+        yield Site(folder, address), first, second
+
+
+class TestFacts:
+    """What `geval list` has, the page of runs has too."""
+
+    def test_stand_in_the_list(self, listed: tuple[Site, str, str]) -> None:
+        text = text_of(listed[0].page("/"))
+        assert "The <i>good</i> one" in text
+        assert "0f3c9a1d dirty" in text
+        assert "A suite <b>of</b> one" in text
+        assert "echo judged by judge" in text
+        assert "2 of 2 gates held" in text
+        assert "owner=Zoë & co" in text
+
+    def test_a_tag_narrows_the_list(self, listed: tuple[Site, str, str]) -> None:
+        site, first, second = listed
+        page = site.page("/?tag=stage=1")
+        assert f'id="run-{first}"' in page
+        assert f'id="run-{second}"' not in page
+        assert 'href="/?tag=stage%3D1&amp;tag=owner%3DZo%C3%AB+%26+co"' in page
+        assert "There are no such runs" in site.page("/?tag=stage=1&tag=stage=2")
+        assert site.get("/?tag=nonsense")[0] == 200
+
+    def test_lead_from_a_run_to_its_suite_and_its_tags(self, listed: tuple[Site, str, str]) -> None:
+        site, _, second = listed
+        page = site.page(f"/runs/{second}")
+        assert 'href="/suites/edit?path=facts.json"' in page
+        assert 'href="/?tag=stage%3D2"' in page
+        assert "0f3c9a1d dirty" in text_of(page)
 
 
 class TestRun:

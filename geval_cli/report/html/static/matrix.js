@@ -1,17 +1,53 @@
-// The matrix of one run: arrow keys between its cells, and the drawer in which a case opens.
+// The results of one run: the form that filters them, keys, and the drawer in which a case opens.
+//
+// Where results come from is the `source`, a server or the report's own file:
+//   address(query)       the address of the list that `query` (URLSearchParams) chooses
+//   query(href)          what an address of the list chooses
+//   caseIn(href)         the address of the case that an address shows, as cells have it; null for the list
+//   list(query, region)  a promise of the element with these results, for the place of `region`
+//   load(href)           a promise of { found, title }: the element of the case at `href`, and a title for the window
 
+import { setUpColumns } from "./columns.js";
 import { announce } from "./page.js";
 
-let table = null;
+const TYPING_MS = 250;
+const PAGE_OF_ROWS = 10;
+const MOVES = {
+  ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1],
+  j: [1, 0], k: [-1, 0], l: [0, 1], h: [0, -1],
+};
+const IS_TYPED_IN = "input:not([type=radio], [type=checkbox]), select, textarea, [contenteditable]";
+
+const form = document.querySelector("[data-filters]");
 const drawer = document.querySelector("[data-drawer]");
-const body = document.querySelector("[data-drawer-body]");
-const pageLink = document.querySelector("[data-drawer-page]");
-const runPath = location.pathname + location.search;
+const drawerBody = document.querySelector("[data-drawer-body]");
 const runTitle = document.title;
 
+let source = null;
+let columns = null;
+let region = document.querySelector("[data-results]");
 let grid = [];
+let shown = "";
+let current = null;
 let opened = null;
-let asked = 0;
+let turn = 0;
+
+const hasModifier = (event) => event.altKey || event.ctrlKey || event.metaKey;
+const isPlainClick = (event) => !event.button && !hasModifier(event) && !event.shiftKey;
+const addressOf = (cell) => cell.getAttribute("href");
+const cellAt = (href) => grid.flat().find((cell) => cell && addressOf(cell) === href) ?? null;
+
+// ---- the grid ----
+
+function readGrid() {
+  const table = region.querySelector("[data-matrix]");
+  grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => cell.querySelector("[data-cell]"))) : [];
+  const cells = grid.flat().filter(Boolean);
+  if (table) table.setAttribute("role", "grid");
+  current = (current && cellAt(addressOf(current))) ?? cells[0] ?? null;
+  for (const cell of cells) cell.tabIndex = cell === current ? 0 : -1;
+  columns.apply(table);
+}
 
 function placeOf(cell) {
   for (const [row, cells] of grid.entries()) {
@@ -21,7 +57,9 @@ function placeOf(cell) {
   return null;
 }
 
-/** The next cell in a direction, passing over places without a result. */
+const canTake = (cell) => cell && !cell.closest("td").hidden;
+
+/** The next cell in a direction, passing over places without a result and hidden columns. */
 function neighbour(cell, down, right) {
   const place = placeOf(cell);
   if (!place) return null;
@@ -29,124 +67,193 @@ function neighbour(cell, down, right) {
   do {
     row += down;
     column += right;
-  } while (grid[row] && column >= 0 && column < grid[row].length && !grid[row][column]);
+  } while (grid[row] && column >= 0 && column < grid[row].length && !canTake(grid[row][column]));
   return grid[row]?.[column] ?? null;
 }
 
-function moveFocus(cell) {
-  for (const other of table.querySelectorAll("[data-cell][tabindex='0']")) other.tabIndex = -1;
-  cell.tabIndex = 0;
-  cell.focus();
-  cell.scrollIntoView({ block: "nearest", inline: "nearest" });
-}
-
 function targetOf(key, cell) {
+  if (MOVES[key]) return neighbour(cell, ...MOVES[key]);
   const [row, column] = placeOf(cell);
-  const inRow = grid[row].filter(Boolean);
-  const inColumn = grid.map((cells) => cells[column]).filter(Boolean);
+  const inRow = grid[row].filter(canTake);
+  const inColumn = grid.map((cells) => cells[column]).filter(canTake);
   switch (key) {
-    case "ArrowDown": return neighbour(cell, 1, 0);
-    case "ArrowUp": return neighbour(cell, -1, 0);
-    case "ArrowRight": return neighbour(cell, 0, 1);
-    case "ArrowLeft": return neighbour(cell, 0, -1);
     case "Home": return inRow[0];
     case "End": return inRow.at(-1);
-    case "PageDown": return inColumn[Math.min(inColumn.indexOf(cell) + 10, inColumn.length - 1)];
-    case "PageUp": return inColumn[Math.max(inColumn.indexOf(cell) - 10, 0)];
+    case "PageDown": return inColumn[Math.min(inColumn.indexOf(cell) + PAGE_OF_ROWS, inColumn.length - 1)];
+    case "PageUp": return inColumn[Math.max(inColumn.indexOf(cell) - PAGE_OF_ROWS, 0)];
     default: return null;
   }
 }
 
-/** Take in the table as it is now: of a run under way it comes late and grows. */
-function readTable() {
-  table = document.querySelector("[data-matrix]");
-  grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => cell.querySelector("[data-cell]"))) : [];
-  if (!table) return;
-  table.setAttribute("role", "grid");
-  const cells = grid.flat().filter(Boolean);
-  const entered = cells.find((cell) => cell.tabIndex === 0 && cell.hasAttribute("tabindex")) ?? cells[0];
-  for (const cell of cells) cell.tabIndex = cell === entered ? 0 : -1;
-  const keys = document.querySelector("[data-keys]");
-  if (keys) keys.hidden = false;
+function focusOn(cell) {
+  if (current) current.tabIndex = -1;
+  current = cell;
+  cell.tabIndex = 0;
+  cell.focus({ preventScroll: true });
+  cell.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-function setUpKeys() {
-  document.addEventListener("keydown", (event) => {
-    const cell = event.target.closest("[data-matrix] [data-cell]");
-    if (!cell || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    if (event.key === " ") {
-      event.preventDefault();
-      cell.click();
-      return;
-    }
-    const target = targetOf(event.key, cell);
-    if (!target) return;
+// ---- the list ----
+
+function queryOfForm() {
+  const query = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) {
+    if (value && !(name === "sort" && value === "test")) query.append(name, value.trim());
+  }
+  return query;
+}
+
+function writeForm(query) {
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    const value = query.get(field.name) ?? "";
+    if (field.type === "radio" || field.type === "checkbox") field.checked = field.value === value;
+    else if (field !== document.activeElement || field.type !== "search") field.value = value || (field.name === "sort" ? "test" : "");
+  }
+}
+
+/** Put the results of `query` in the place of those that are shown; everything around them stays where it is. */
+async function show(query, { keepsHistory = false, replaces = false } = {}) {
+  const own = ++turn;
+  form.setAttribute("aria-busy", "true");
+  let found;
+  try {
+    found = await source.list(query, region);
+  } catch {
+    location.assign(source.address(query));
+    return;
+  }
+  if (own !== turn) return;
+  const left = region.querySelector("[data-matrix-frame]")?.scrollLeft ?? 0;
+  const top = scrollY;
+  const wasWithin = region.contains(document.activeElement);
+  if (found !== region) region.replaceWith(found);
+  region = found;
+  shown = query.toString();
+  region.dataset.shown = shown;
+  readGrid();
+  const frame = region.querySelector("[data-matrix-frame]");
+  if (frame) frame.scrollLeft = left;
+  scrollTo({ top, behavior: "instant" });
+  if (wasWithin && current) current.focus({ preventScroll: true });
+  form.removeAttribute("aria-busy");
+  for (const link of form.querySelectorAll("[data-clear]")) link.hidden = [...query.keys()].every((name) => name === "sort" || name === "page");
+  announce(region.querySelector("[data-found]")?.textContent ?? "");
+  if (keepsHistory) return;
+  const address = source.address(query);
+  if (replaces) history.replaceState(null, "", address);
+  else history.pushState(null, "", address);
+}
+
+/** Show what a query string names and nothing else, as `metric=tone&status=failed`; for links and drawings. */
+export function filterBy(text) {
+  const query = new URLSearchParams(text);
+  writeForm(query);
+  show(query);
+  form.scrollIntoView({ block: "nearest" });
+}
+
+function setUpForm() {
+  let typing = 0;
+  const apply = (options) => {
+    clearTimeout(typing);
+    const query = queryOfForm();
+    if (query.toString() !== shown) show(query, options);
+  };
+  form.querySelector("[data-apply]").hidden = true;
+  form.addEventListener("change", () => apply());
+  form.addEventListener("input", (event) => {
+    if (event.target.type !== "search") return;
+    clearTimeout(typing);
+    typing = setTimeout(() => apply({ replaces: true }), TYPING_MS);
+  });
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
-    moveFocus(target);
+    apply();
+  });
+  document.addEventListener("click", (event) => {
+    if (!isPlainClick(event)) return;
+    const link = event.target.closest("[data-filter], [data-clear], [data-results] [data-page], [data-charts] a");
+    if (!link) return;
+    event.preventDefault();
+    if (link.closest("[data-charts]")) filterBy(source.query(new URL(link.getAttribute("href"), location.href).href));
+    else if (link.dataset.page) turnPage(link.dataset.page);
+    else filterBy(link.dataset.filter ?? "");
   });
 }
 
-async function load(href) {
-  const turn = ++asked;
-  const answer = await fetch(href, { headers: { accept: "text/html" } });
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const found = page.querySelector("#case") ?? page.querySelector("#content > *");
-  return turn === asked ? { found, title: page.title } : null;
+function turnPage(number) {
+  const query = new URLSearchParams(shown);
+  query.set("page", number);
+  show(query).then(() => {
+    region.scrollIntoView({ block: "nearest" });
+    if (current) focusOn(current);
+  });
 }
 
-/** Show the case at `href` in the drawer; `cell` is where the focus comes back to. */
-async function open(href, cell, { keepsHistory = false } = {}) {
+// ---- the drawer ----
+
+/** Show the case at `href`; the focus comes back to its cell. */
+async function open(href, { keepsHistory = false } = {}) {
+  const own = ++turn;
   let loaded;
   try {
-    loaded = await load(href);
+    loaded = await source.load(href);
   } catch {
     location.assign(href);
     return;
   }
-  if (!loaded) return;
-  opened = cell ?? opened;
-  body.replaceChildren(document.adoptNode(loaded.found));
-  body.scrollTop = 0;
-  pageLink.href = href;
+  if (own !== turn) return;
+  opened = cellAt(href) ?? opened;
+  if (opened) {
+    for (const cell of grid.flat()) if (cell) cell.tabIndex = cell === opened ? 0 : -1;
+    current = opened;
+  }
+  drawerBody.replaceChildren(document.adoptNode(loaded.found));
+  drawerBody.scrollTop = 0;
+  const pageLink = drawer.querySelector("[data-drawer-page]");
+  if (pageLink) pageLink.href = href;
   document.title = loaded.title;
   if (!keepsHistory) {
     const state = { drawer: href };
     if (history.state?.drawer) history.replaceState(state, "", href);
     else history.pushState(state, "", href);
   }
-  for (const button of document.querySelectorAll("[data-drawer-step]")) {
+  for (const button of drawer.querySelectorAll("[data-drawer-step]")) {
     button.disabled = !opened || !neighbour(opened, Number(button.dataset.drawerStep), 0);
   }
   if (!drawer.open) drawer.showModal();
-  body.focus();
+  drawerBody.focus();
   announce(document.querySelector("#case-title")?.textContent.trim() ?? "");
 }
 
 function close() {
   if (drawer.open) drawer.close();
-  body.replaceChildren();
+  drawerBody.replaceChildren();
   document.title = runTitle;
-  if (opened) moveFocus(opened);
+  if (opened) focusOn(opened);
 }
 
-function step(down) {
-  const cell = opened && neighbour(opened, down, 0);
-  if (cell) open(cell.href, cell);
+/** Closing is going back, so that the back button never opens what was closed. */
+function leave() {
+  if (history.state?.drawer) history.back();
+  else {
+    close();
+    history.replaceState(null, "", source.address(new URLSearchParams(shown)));
+  }
+}
+
+function step(down, right) {
+  const cell = opened && neighbour(opened, down, right);
+  if (cell) open(addressOf(cell));
 }
 
 function setUpDrawer() {
   document.addEventListener("click", (event) => {
-    const cell = event.target.closest("[data-matrix] [data-cell]");
-    if (!cell || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const link = event.target.closest("[data-cell], [data-sibling], [data-opens-case]");
+    if (!link || !isPlainClick(event)) return;
     event.preventDefault();
-    open(cell.href, cell);
-  });
-  body.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-sibling]");
-    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    const cell = grid.flat().find((item) => item?.pathname === link.pathname);
-    open(link.href, cell);
+    open(addressOf(link));
   });
   drawer.addEventListener("cancel", (event) => {
     event.preventDefault();
@@ -157,40 +264,80 @@ function setUpDrawer() {
   });
   drawer.querySelector("[data-drawer-close]").addEventListener("click", leave);
   for (const button of drawer.querySelectorAll("[data-drawer-step]")) {
-    button.addEventListener("click", () => step(Number(button.dataset.drawerStep)));
+    button.addEventListener("click", () => step(Number(button.dataset.drawerStep), 0));
   }
-  addEventListener("popstate", (event) => {
-    if (event.state?.drawer) {
-      const path = new URL(event.state.drawer, location.href).pathname;
-      open(event.state.drawer, grid.flat().find((item) => item?.pathname === path), { keepsHistory: true });
-    } else {
-      close();
+}
+
+// ---- keys and addresses ----
+
+function setUpKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (hasModifier(event) || event.shiftKey || event.target.closest(IS_TYPED_IN)) return;
+    if (drawer.open) keyInDrawer(event);
+    else keyInList(event);
+  });
+  document.querySelector("[data-keys]").hidden = false;
+}
+
+function keyInDrawer(event) {
+  // Arrows scroll a case; letters walk on.
+  if (!MOVES[event.key] || event.key.startsWith("Arrow")) return;
+  event.preventDefault();
+  step(...MOVES[event.key]);
+}
+
+function keyInList(event) {
+  if (event.key === "/") {
+    event.preventDefault();
+    form.querySelector("[data-search]").select();
+    return;
+  }
+  const cell = event.target.closest("[data-cell]");
+  if (!cell) {
+    // A letter begins wherever the reader was; an arrow there scrolls the page.
+    const isLetter = MOVES[event.key] && !event.key.startsWith("Arrow");
+    if (isLetter && current && !event.target.closest("[role=separator], dialog")) {
+      event.preventDefault();
+      focusOn(current);
     }
-  });
-}
-
-/** Closing is going back, so that the back button never opens what was closed. */
-function leave() {
-  if (history.state?.drawer) history.back();
-  else {
-    close();
-    history.replaceState(null, "", runPath);
+    return;
   }
+  if (event.key === " ") {
+    event.preventDefault();
+    cell.click();
+    return;
+  }
+  const target = targetOf(event.key, cell);
+  if (!target) return;
+  event.preventDefault();
+  focusOn(target);
 }
 
-function setUpFilters() {
-  const form = document.querySelector("[data-filters]");
-  for (const select of form.querySelectorAll("select")) select.addEventListener("change", () => form.requestSubmit());
-  form.addEventListener("submit", () => {
-    for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
-    const sort = form.elements.sort;
-    if (sort.value === "test") sort.disabled = true;
-  });
-  addEventListener("pageshow", () => { for (const field of form.elements) field.disabled = false; });
+/** Show what the address says: after the back button, or a link into the page. */
+async function route() {
+  const href = source.caseIn(location.href);
+  if (href) {
+    await open(href, { keepsHistory: true });
+    return;
+  }
+  if (drawer.open) close();
+  const query = source.query(location.href);
+  if (query.toString() === shown) return;
+  writeForm(query);
+  await show(query, { keepsHistory: true });
 }
 
-setUpFilters();
-readTable();
-setUpKeys();
-setUpDrawer();
-document.addEventListener("geval:results", readTable);
+/** Make the results work with those that `from` gives. */
+export function setUpMatrix(from) {
+  source = from;
+  columns = setUpColumns(document.querySelector("[data-columns]"));
+  shown = source.isListed ? source.query(location.href).toString() : "";
+  readGrid();
+  setUpForm();
+  setUpDrawer();
+  setUpKeys();
+  addEventListener("popstate", route);
+  // Of a run under way the matrix comes late and grows.
+  document.addEventListener("geval:results", readGrid);
+  if (!source.isListed) route();
+}

@@ -5,3 +5,4 @@ try {
 } catch {
   // Storage may be forbidden; then the system's theme is used.
 }
+document.documentElement.classList.add("has-scripts");

@@ -1,0 +1,117 @@
+"""Cases packed into a page: what the report's script needs of each, compressed so that ten thousand fit into a mail.
+
+Markup is cut at its tags, and every piece is stored once in a chunk and named by its number after that: pages of cases
+are alike, prompts and documents repeat in each column, and neither fits into the window of the compression.
+
+A chunk is JSON: `strings`, and `cases`, each with
+
+    at       test, repeat and column, counted from 0
+    status   of the case
+    score    of the case, or null
+    metrics  by name, the worst status and the score
+    meta     the metadata that cases are chosen by, as lists of texts
+    head     the numbers of the pieces of its test's title; with the first case of a row alone
+    cell     those of its cell in the matrix
+    page     those of its page
+    texts    those of the texts in which a search looks
+    sha      the digest by which labels name its output; none where there is no output
+    id       of the result, where it is not made of `at`
+"""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, field
+
+from geval_cli.json_codec import encode_json
+from geval_cli.records import CaseResult
+from geval_cli.report.html.matrix import Chip
+from geval_cli.report.label_sheet import output_digest
+from geval_cli.store.result_filter import metadata_texts, searched_texts
+
+CASES_PER_CHUNK = 500
+_TAG = re.compile(r"(<[^>]*>)")
+_INDENTATION = re.compile(r">\s+<(?!/pre)")
+"""White space between tags, which means no more than one space does; in a `pre` it is what a model said."""
+
+
+class PackedCase(Struct, frozen=True, omit_defaults=True):
+    """One case as it stands in a chunk; the module says what each field holds."""
+
+    at: tuple[int, int, int]
+    status: str
+    score: float | None
+    metrics: dict[str, tuple[str, float | None]]
+    meta: dict[str, tuple[str, ...]]
+    cell: list[int]
+    page: list[int]
+    texts: list[int]
+    head: list[int] = field(default_factory=list)
+    sha: str = ""
+    id: str = ""
+
+
+class Packer(Struct):
+    """Collects the cases of one chunk. Its memory is that of the chunk."""
+
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _cases: list[PackedCase] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._cases) >= CASES_PER_CHUNK
+
+    def add(self, result: CaseResult, chips: Iterable[Chip], *, cell: str, page: str, head: str = "") -> None:
+        """Add a case with its markup: its cell, its page, and for the first one of a row the title of the test."""
+        meta = {name: metadata_texts(value) for name, value in result.metadata.items()}
+        place = (result.test_index, result.repeat_index, result.column)
+        packed = PackedCase(
+            at=place,
+            status=result.status.value,
+            score=_rounded(result.score),
+            metrics={chip.name: (chip.status.value, _rounded(chip.score)) for chip in chips},
+            meta={name: texts for name, texts in meta.items() if texts},
+            head=self._pieces(head),
+            cell=self._pieces(cell),
+            page=self._pieces(page),
+            sha="" if result.output is None else output_digest(result.output),
+            id="" if result.id == ".".join(map(str, place)) else result.id,
+            texts=[self._number(text) for text in dict.fromkeys(searched_texts(result)) if text],
+        )
+        self._cases.append(packed)
+
+    def packed(self) -> str:
+        """Return the chunk as text in base64, and begin another one."""
+        strings = json.dumps(
+            [_whole(text) for text in self._numbers], ensure_ascii=False, separators=(",", ":")
+        )
+        text = b'{"strings":%s,"cases":%s}' % (strings.encode(), encode_json(self._cases))
+        self._numbers, self._cases = {}, []
+        return base64.b64encode(_deflated(text)).decode()
+
+    def _pieces(self, markup: str) -> list[int]:
+        """Return the numbers of the tags of a piece of markup and of what stands between them."""
+        parts: Sequence[str] = _TAG.split(_INDENTATION.sub("> <", markup.strip()))
+        return [self._number(part) for part in parts if part]
+
+    def _number(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+
+def _deflated(data: bytes) -> bytes:
+    """Compress as browsers unpack it under the name "deflate-raw"."""
+    made = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return made.compress(data) + made.flush()
+
+
+def _rounded(score: float | None) -> float | None:
+    """Return a score as it is sorted by."""
+    return None if score is None else round(score, 9)
+
+
+def _whole(text: str) -> str:
+    """Replace halves of surrogate pairs, which UTF-8 cannot hold."""
+    return text.encode("utf-8", errors="replace").decode() if not text.isascii() else text

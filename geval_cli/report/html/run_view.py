@@ -1,0 +1,55 @@
+"""One run for the templates that the page and the report share: its sums, and how its figures are written."""
+
+from pathlib import Path
+from typing import Any
+
+from geval_cli.records import RunStatus, RunSummary, Status
+from geval_cli.report.columns import verdict_text
+from geval_cli.report.junit_file import suite_name
+from geval_cli.report.numbers import format_percentage
+from geval_cli.report.report import RunReport
+from geval_cli.report.verdict import derived_rows, gate_value
+
+_FLAKY_SHOWN = 20
+
+
+def run_values(report: RunReport) -> dict[str, Any]:
+    """Return the values of the templates `run_head.html` and `run_summary.html`."""
+    run, summary = report.run, report.summary
+    titles = {column.index: suite_name(column) for column in run.columns}
+    return {
+        "run": run,
+        "summary": summary,
+        "config_name": Path(run.config_path).name or run.config_path or "results",
+        "description": _description(report),
+        "is_live": run.status is RunStatus.RUNNING,
+        "statuses": status_counts(summary),
+        "gates": [(gate, gate_value(gate)) for gate in summary.gates],
+        "derived": list(derived_rows(report, titles)),
+        "flaky": summary.flaky[:_FLAKY_SHOWN],
+        "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
+        "column_titles": titles,
+        "verdicts": [verdict_text(column) for column in summary.columns],
+        "consistency": {
+            name: None if share is None else format_percentage(share, 1)
+            for name, share in summary.order_consistency.items()
+        },
+    }
+
+
+def status_counts(summary: RunSummary) -> list[tuple[Status, int]]:
+    """Return the four outcomes with their counts, the worst first."""
+    return [
+        (Status.FAILED, summary.failed),
+        (Status.ERROR, summary.errored),
+        (Status.PASSED, summary.passed),
+        (Status.NOT_EVALUATED, summary.not_evaluated),
+    ]
+
+
+def _description(report: RunReport) -> str | None:
+    if report.run.description is not None:
+        return report.run.description
+    config = report.run.config
+    found = config.get("description") if isinstance(config, dict) else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,129 @@
+// The columns of the matrix as the reader wants them: hidden, pinned to the left, wider or narrower.
+
+const STEP = 24;
+const NARROWEST = 120;
+const WIDEST = 900;
+
+function kept(key) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function keep(key, state) {
+  try {
+    localStorage.setItem(key, JSON.stringify(state));
+  } catch {
+    // Storage may be forbidden; then it holds as long as the page is open.
+  }
+}
+
+function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+const heads = (table) => [...table.tHead.rows[0].cells].slice(1);
+const nameOf = (head) => [...head.querySelectorAll(".column-prompt, .column-provider")].map((part) => part.textContent.trim()).filter(Boolean).join(" × ");
+
+/** The choices about columns, kept by their names; `apply(table)` brings a matrix into this form. */
+export function setUpColumns(menu) {
+  const list = menu.querySelector("[data-columns-list]");
+  const names = [];
+  let key = "";
+  let state = { hidden: {}, pinned: {}, widths: {} };
+  let table = null;
+
+  function read() {
+    names.push(...heads(table).map(nameOf));
+    key = `geval-columns ${names.join(" | ")}`;
+    state = { ...state, ...kept(key) };
+    names.forEach((name, column) => list.append(line(name, column)));
+    menu.hidden = names.length < 2;
+  }
+
+  function line(name, column) {
+    const shows = make("input", { type: "checkbox" });
+    shows.checked = !state.hidden[name];
+    const pins = make("button", { type: "button", class: "button is-quiet pin", "aria-pressed": String(Boolean(state.pinned[name])) }, "Pin");
+    pins.append(make("span", { class: "visually-hidden" }, ` ${name}`));
+    shows.addEventListener("change", () => change("hidden", name, !shows.checked));
+    pins.addEventListener("click", () => {
+      change("pinned", name, !state.pinned[name]);
+      pins.setAttribute("aria-pressed", String(Boolean(state.pinned[name])));
+    });
+    return make("div", { class: "menu-line" }, make("label", { class: "check", dir: "auto", "data-column": column }, shows, name), pins);
+  }
+
+  function change(kind, name, value) {
+    if (value) state[kind][name] = value;
+    else delete state[kind][name];
+    keep(key, state);
+    draw();
+  }
+
+  function addHandle(head, name) {
+    const handle = make("span", {
+      class: "resizer", role: "separator", tabindex: "0", "aria-orientation": "vertical", "aria-label": `Width of ${name}`,
+      "aria-valuemin": NARROWEST, "aria-valuemax": WIDEST, "aria-valuenow": Math.round(head.offsetWidth),
+    });
+    const resize = (width) => {
+      const fitting = Math.round(Math.min(Math.max(width, NARROWEST), WIDEST));
+      handle.setAttribute("aria-valuenow", fitting);
+      change("widths", name, fitting);
+    };
+    handle.addEventListener("keydown", (event) => {
+      const steps = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
+      if (!steps) return;
+      event.preventDefault();
+      event.stopPropagation();
+      resize(head.offsetWidth + steps);
+    });
+    handle.addEventListener("pointerdown", (event) => {
+      const start = event.clientX - head.offsetWidth;
+      const move = (next) => resize(next.clientX - start);
+      event.preventDefault();
+      handle.setPointerCapture(event.pointerId);
+      handle.addEventListener("pointermove", move);
+      handle.addEventListener("pointerup", () => handle.removeEventListener("pointermove", move), { once: true });
+    });
+    handle.addEventListener("dblclick", () => change("widths", name, 0));
+    head.append(handle);
+  }
+
+  function draw() {
+    if (!table) return;
+    const rows = [...table.rows];
+    let left = rows[0].cells[0].offsetWidth;
+    names.forEach((name, column) => {
+      const width = state.widths[name] ? `${state.widths[name]}px` : "";
+      const isPinned = Boolean(state.pinned[name]) && !state.hidden[name];
+      for (const row of rows) {
+        const cell = row.cells[column + 1];
+        if (!cell) continue;
+        cell.hidden = Boolean(state.hidden[name]);
+        cell.classList.toggle("is-pinned", isPinned);
+        cell.classList.toggle("is-sized", Boolean(width));
+        cell.style.left = isPinned ? `${left}px` : "";
+        Object.assign(cell.style, { width, minWidth: width, maxWidth: width });
+      }
+      if (isPinned) left += rows[0].cells[column + 1].offsetWidth;
+    });
+  }
+
+  return {
+    apply(found) {
+      table = found;
+      if (!table) return;
+      if (!names.length) read();
+      heads(table).forEach((head, column) => {
+        if (!head.querySelector(".resizer")) addHandle(head, names[column] ?? "");
+      });
+      draw();
+    },
+  };
+}

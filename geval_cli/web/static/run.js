@@ -1,0 +1,32 @@
+// A run's page: its results come from the server.
+
+import { setUpMatrix } from "./matrix.js";
+
+const runPath = document.querySelector("[data-filters]").getAttribute("action");
+
+async function page(href) {
+  const answer = await fetch(href, { headers: { accept: "text/html" } });
+  if (answer.status >= 500) throw new Error(`the server answered ${answer.status}`);
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+const withQuery = (path, query) => (query.size ? `${path}?${query}` : path);
+
+setUpMatrix({
+  isListed: true,
+  address: (query) => withQuery(runPath, query),
+  query: (href) => new URL(href).searchParams,
+  caseIn(href) {
+    const { pathname } = new URL(href);
+    return pathname.startsWith(`${runPath}/results/`) ? pathname : null;
+  },
+  async list(query) {
+    const found = (await page(withQuery(`${runPath}/results`, query))).querySelector("[data-results]");
+    if (!found) throw new Error("the server has no such results");
+    return found;
+  },
+  async load(href) {
+    const found = await page(href);
+    return { found: found.querySelector("#case") ?? found.querySelector("#content > *"), title: found.title };
+  },
+});
