@@ -282,7 +282,7 @@ def import_what() -> None:
 @import_commands.command("run")
 @declared(RunOptions, "home")
 def import_run(given: RunOptions, results: options.ResultsFile) -> None:
-    """Store results of geval (.json, .jsonl) or of promptfoo (version 3) as a run, to show, view or judge it."""
+    """Store results of geval (.json, .jsonl, .parquet) or promptfoo (version 3) as a run, to show or judge it."""
     from geval_cli.cli.runs import import_run as store_run
 
     store_run(given.home, results)

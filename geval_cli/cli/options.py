@@ -109,7 +109,8 @@ Thresholds = Annotated[
 ]
 UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
 ResultsFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
+    Path,
+    typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl, .parquet) or promptfoo (.json)."),
 ]
 RunFiles = Annotated[
     list[Path],
@@ -121,7 +122,9 @@ ConfigOfRuns = Annotated[
 ]
 EarlierRunName = Annotated[
     str,
-    typer.Argument(metavar="A", help="The earlier run: its id, `latest~1`, or a .json or .jsonl file of -o."),
+    typer.Argument(
+        metavar="A", help="The earlier run: its id, `latest~1`, or a .json, .jsonl or .parquet file of -o."
+    ),
 ]
 LaterRunName = Annotated[
     str,

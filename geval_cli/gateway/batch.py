@@ -19,7 +19,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, align
 from geval_cli.gateway.capabilities import features_of
 from geval_cli.providers.base import Provider
-from geval_cli.providers.network.transport import json_bytes
+from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit

@@ -10,7 +10,7 @@ import secrets
 import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from pathlib import Path
@@ -411,7 +411,8 @@ class BatchDriver:
         if waited_s <= self._policy.max_wait_s:
             return batch
         if not watched.is_late:
-            await api.cancel(batch.remote_id or "")
+            with suppress(ProviderRequestError):  # it may have ended meanwhile
+                await api.cancel(batch.remote_id or "")
             watched.is_late = True
         elif waited_s > self._policy.max_wait_s + _GRACE_AFTER_CANCEL_S:
             return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
@@ -422,7 +423,7 @@ class BatchDriver:
         if not remote.is_token_limit or batch.requests == 1:
             reason = remote.message or remote.code or "no reason was given"
             self._take_back(batch, watched)
-            return await self._give_up(batch, BatchState.FAILED, self._public(watched, reason))
+            return await self._give_up(batch, BatchState.FAILED, reason)
         keys = await self._store.keys(batch.id)
         has_company = any(
             other.id != batch.id and self._watched[other.id].provider is watched.provider
@@ -481,10 +482,6 @@ class BatchDriver:
         if not watched.has_told:
             watched.has_told = True
             self._notice(text)
-
-    def _public(self, watched: _Watched, text: str) -> str:
-        endpoint = getattr(watched.provider, "_endpoint", None)
-        return text if endpoint is None else str(endpoint.secrets.redact(text))
 
     def _tell(self, batches: Sequence[Batch]) -> None:
         """Emit how far the batches of each role are."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,12 @@ from geval_cli.errors import (
     ConfigError,
     GevalError,
     MissingParamsError,
+    PendingError,
     Problem,
     ProviderError,
     UsageError,
 )
+from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
@@ -75,7 +77,12 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
 
 
 async def evaluate_cases(
-    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+    judges: Judges,
+    evaluation: Evaluation,
+    cases: Sequence[TestCase],
+    concurrency: int,
+    *,
+    evaluate: Callable[[Judges, Evaluation, TestCase], Awaitable[Result]] = evaluate_case,
 ) -> list[Result | GevalError]:
     """Return for each case, in order, its result or its error; judge at most `concurrency` at a time.
 
@@ -94,7 +101,7 @@ async def evaluate_cases(
     async def work() -> None:
         for index, case in waiting:
             try:
-                outcomes[index] = await evaluate_case(judges, evaluation, case)
+                outcomes[index] = await evaluate(judges, evaluation, case)
             except GevalError as error:
                 outcomes[index] = error
 
@@ -105,6 +112,48 @@ async def evaluate_cases(
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
+
+
+async def evaluate_in_batches(
+    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+) -> list[Result | GevalError]:
+    """Return what `evaluate_cases` does; the judge is asked in batches, which takes hours at half the price.
+
+    Raises:
+        UsageError: as `evaluate_cases`, or no judge has a batch API.
+        ProviderError: a provider does not let its batches be looked at; another call goes on with them.
+    """
+    driver = judges.batches
+    if driver is None or not any(
+        judges.has_batches(_find_judge(judges, judge)) for judge in _all_judges(evaluation)
+    ):
+        hint = "use a model of openai: or anthropic:, or leave `batch` out"
+        raise UsageError("the judge has no batch API", hint=hint)
+
+    async def evaluate(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
+        keys: list[str] = []
+        KEYS_OF_CASE.set(keys)
+        result = await evaluate_case(judges, evaluation, case)
+        judges.settle(keys)
+        return result
+
+    outcomes: dict[int, Result | GevalError] = {}
+    waiting = list(range(len(cases)))
+    while True:
+        judges.begin_pass()
+        some = [cases[index] for index in waiting]
+        found = await evaluate_cases(judges, evaluation, some, concurrency, evaluate=evaluate)
+        outcomes.update(zip(waiting, found, strict=True))
+        waiting = [index for index in waiting if isinstance(outcomes[index], PendingError)]
+        if not waiting:
+            await driver.finish()
+            return [outcomes[index] for index in range(len(cases))]
+        await driver.between_passes(_wait)
+
+
+async def _wait(delay_s: float) -> bool:
+    await asyncio.sleep(delay_s)
+    return False
 
 
 def _check_case(case: object) -> None:

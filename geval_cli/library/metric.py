@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from geval_cli.errors import GevalError
+from geval_cli.errors import GevalError, UsageError
 from geval_cli.library.records import JudgingOptions, Result, TestCase
 from geval_cli.library.session import Session
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY = 10
 """How many cases of a batch are judged at a time."""
+
+DEFAULT_POLL_S = 15.0
+"""Seconds between two looks at a provider's batch, at first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,6 +179,7 @@ def evaluate_batch(
     concurrency: int = DEFAULT_CONCURRENCY,
     model: "Model | None" = None,
     adapter: str | None = None,
+    batch: bool | float = False,
 ) -> list[Result | GevalError]:
     """Return the verdicts on `cases`, in order: for each a Result, or the error that `evaluate` would have raised.
 
@@ -185,14 +189,24 @@ def evaluate_batch(
         concurrency: how many cases are judged at a time, at least 1.
         model: who judges this once, as in the constructor.
         adapter: the provider that `model` belongs to.
+        batch: ask the judge in the provider's batches: hours later, at half the price. What was handed in is in the
+            state folder, so that a program that was ended finds its answers when it asks the same again. A number
+            says how many seconds lie between two looks at a batch, at first; True means 15.
 
     Raises:
-        UsageError: the judge does not exist, or has no key, so that no case can be judged.
+        UsageError: the judge does not exist, has no key, or has no batch API, so that no case can be judged.
+        ProviderError: the provider does not let its batches be looked at.
     """
-    from geval_cli.library.evaluation import evaluate_cases
+    from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
     evaluation, listed = metric._evaluation(model, adapter), list(cases)
-    return metric._session.run(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))
+    if not batch:
+        return metric._session.run(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))
+    session = _batch_session(batch)
+    try:
+        return session.run(lambda judges: evaluate_in_batches(judges, evaluation, listed, concurrency))
+    finally:
+        session.close()
 
 
 async def aevaluate_batch(
@@ -202,9 +216,25 @@ async def aevaluate_batch(
     concurrency: int = DEFAULT_CONCURRENCY,
     model: "Model | None" = None,
     adapter: str | None = None,
+    batch: bool | float = False,
 ) -> list[Result | GevalError]:
     """Evaluate a batch as `evaluate_batch` does, without blocking the event loop."""
-    from geval_cli.library.evaluation import evaluate_cases
+    from geval_cli.library.evaluation import evaluate_cases, evaluate_in_batches
 
     evaluation, listed = metric._evaluation(model, adapter), list(cases)
-    return await metric._session.arun(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))
+    if not batch:
+        return await metric._session.arun(
+            lambda judges: evaluate_cases(judges, evaluation, listed, concurrency)
+        )
+    session = _batch_session(batch)
+    try:
+        return await session.arun(lambda judges: evaluate_in_batches(judges, evaluation, listed, concurrency))
+    finally:
+        session.close()
+
+
+def _batch_session(batch: bool | float) -> Session:
+    poll_s = DEFAULT_POLL_S if batch is True else batch
+    if not poll_s > 0:
+        raise UsageError(f"batch must be True or a number of seconds above 0, found {batch}")
+    return Session(JudgingOptions(uses_cache=True, batch_poll_s=poll_s))

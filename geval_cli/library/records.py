@@ -120,9 +120,11 @@ class JudgingOptions:
         home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
         is_offline: whether the cache alone answers.
         budget: what may be spent; None for no bound.
+        batch_poll_s: the seconds between two looks at a batch that judges are asked in; None asks them directly.
     """
 
     uses_cache: bool = False
     home: Path | None = None
     is_offline: bool = False
     budget: "Budget | None" = None
+    batch_poll_s: float | None = None

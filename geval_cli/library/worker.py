@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.gateway.batch import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.library.records import JudgingOptions
+from geval_cli.records import Role
 from geval_cli.runs.judging import Judges, judging
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_answers
@@ -78,7 +81,13 @@ class Worker:
 
     async def _serve(self, opened: _Opened) -> None:
         options = self._options
-        policy = CallPolicy(options.budget or Budget(), is_offline=options.is_offline)
+        poll_s = options.batch_poll_s
+        batch = None if poll_s is None else BatchPolicy(frozenset({Role.JUDGE}), poll_s=poll_s)
+        # An answer that several cases share, such as steps, counts once then.
+        run_id = None if batch is None else f"library-{secrets.token_hex(4)}"
+        policy = CallPolicy(
+            options.budget or Budget(), is_offline=options.is_offline, run_id=run_id, batch=batch
+        )
         async with AsyncExitStack() as stack:
             cache = self._open_cache(stack)
             judges = await stack.enter_async_context(

@@ -83,12 +83,23 @@ class Priced(Protocol):
     def price(self) -> Price | None: ...
 
 
-def known_price(provider: object) -> Price | None:
+@runtime_checkable
+class BatchPriced(Protocol):
+    """A provider that knows what it takes for answers that come with a batch."""
+
+    @property
+    def batch_price(self) -> Price | None: ...
+
+
+def known_price(provider: object, *, is_batched: bool = False) -> Price | None:
     """Return the price of `provider`, if it is known before an answer comes; else None.
 
-    Of a deployment whose model only its answers name, it cannot.
+    Of a deployment whose model only its answers name, it cannot. `is_batched` asks for the price in batches.
     """
-    price = provider.price if isinstance(provider, Priced) else None
+    if is_batched:
+        price = provider.batch_price if isinstance(provider, BatchPriced) else None
+    else:
+        price = provider.price if isinstance(provider, Priced) else None
     return None if price is None else _as_known(price)
 
 

@@ -31,6 +31,7 @@ from geval_cli.report.html.matrix import (
 )
 from geval_cli.report.html.packing import Packer
 from geval_cli.report.html.run_view import run_values
+from geval_cli.report.label_sheet import MetricCriteria
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.store.result_filter import Facet, ResultFilter, facets_of
@@ -39,8 +40,17 @@ from geval_cli.store.run_pages import ResultRow, SortOrder
 CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
-_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "report.css")
-_SCRIPTS = ("page.js", "charts.js", "columns.js", "output.js", "matrix.js", "report.js")
+_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css", "report.css")
+_SCRIPTS = (
+    "page.js",
+    "charts.js",
+    "columns.js",
+    "output.js",
+    "matrix.js",
+    "report.js",
+    "label.js",
+    "label-report.js",
+)
 """In the order in which they need each other: they become one module."""
 _IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)
@@ -74,11 +84,12 @@ class HtmlFile:
 
 
 class _Counted:
-    """Counts of a report's results, and the metadata that they can be chosen by; goes through them once."""
+    """Counts of a report's results, metadata they can be chosen by, criteria of metrics; goes through them once."""
 
     def __init__(self, report: RunReport) -> None:
         self.total = self.problems = self.rows = 0
         self._last: tuple[int, int] | None = None
+        self._criteria = MetricCriteria()
         self.facets: tuple[Facet, ...] = facets_of(map(self._counted, report.results()))
 
     def _counted(self, result: CaseResult) -> Mapping[str, JsonValue]:
@@ -87,7 +98,25 @@ class _Counted:
         place = (result.test_index, result.repeat_index)
         self.rows += place != self._last
         self._last = place
+        if result.output is not None:
+            self._criteria.add(result)
         return result.metadata
+
+    def label_data(self, report: RunReport) -> dict[str, Any]:
+        """Return what the script needs to let people rate the outputs: metrics with their criteria, and names."""
+        return {
+            "run_id": report.run.id,
+            "metrics": [
+                {
+                    "name": name,
+                    "criteria": criterion.text,
+                    "steps": list(criterion.steps),
+                    "is_judged": name in self._criteria.judged,
+                }
+                for name, criterion in self._criteria.criteria.items()
+            ],
+            "columns": {item.index: [item.prompt_label, item.provider_label] for item in report.run.columns},
+        }
 
 
 def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out: int) -> str:
@@ -116,6 +145,7 @@ def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out:
         "theme_script": theme,
         "policy": policy,
         "left_out": left_out,
+        "label_data": counted.label_data(report),
         "form_action": "#",
         "clear_link": "#",
         "export_link": None,

@@ -12,6 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import output_error
+from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, is_parquet_installed
 
 
 class ResultsFile(Protocol):
@@ -36,6 +37,7 @@ FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ".sarif": ("run_problems", "RunProblemsFile"),
         ".json": ("json_file", "JsonFile"),
         ".jsonl": ("json_file", "JsonlFile"),
+        ".parquet": ("parquet_file", "ParquetResultsFile"),
         ".csv": ("csv_file", "CsvFile"),
         ".md": ("markdown_file", "MarkdownFile"),
         ".html": ("html_file", "HtmlFile"),
@@ -56,6 +58,8 @@ def check_output_path(path: Path) -> Problem | None:
         return Problem(
             f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
         )
+    if path.suffix.lower() == PARQUET_SUFFIX and not is_parquet_installed():
+        return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=INSTALL_HINT)
     try:
         obstacle = _obstacle(path, Path(os.path.realpath(path)))
     except OSError as trouble:

@@ -19,6 +19,10 @@ _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
 _PURPOSES = list(Purpose)
 _TOKENS = ("input_least", "input_most", "output_most")
+_DIRECTLY = (
+    "the first request of each kind, and a wave of fewer than 20, are sent directly at the usual price, which is not"
+    " counted here"
+)
 _REMARKS = (
     "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
     " equal outputs judged once. Repetitions after a failure, or after a judge's reply that cannot be read, are not"
@@ -76,12 +80,35 @@ class WorkersPlan(Struct, frozen=True):
     requests_at_once: int
 
 
+_STAGES: Mapping[Purpose, int] = {
+    Purpose.ANSWER: 0,
+    Purpose.FALLBACK_SAMPLES: 2,
+    Purpose.FURTHER_SAMPLES: 2,
+    Purpose.EMBEDDING: 2,
+    Purpose.EXPLANATION: 3,
+}
+"""Counts the answers that must be there before something can be asked; 1 for all other purposes."""
+
+
 class RunPlan(Struct, frozen=True):
-    """The plan of a run of so many cases. `workers` is None where one process does it."""
+    """The plan of a run of so many cases.
+
+    Attributes:
+        workers: None where one process does it.
+        batched: the kinds of requests that go into batches.
+    """
 
     cases: int
     counts: Mapping[RequestKind, RequestCounts]
     workers: WorkersPlan | None = None
+    batched: frozenset[RequestKind] = frozenset()
+
+    @property
+    def waves(self) -> dict[RequestKind, int]:
+        """The number, from 1, of the wave of batches of each kind; kinds that are asked directly have none."""
+        asked = [kind for kind in self.batched if self.counts[kind].most]
+        stages = sorted({_STAGES.get(kind.purpose, 1) for kind in asked})
+        return {kind: stages.index(_STAGES.get(kind.purpose, 1)) + 1 for kind in asked}
 
     @property
     def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
@@ -99,11 +126,16 @@ class RunPlan(Struct, frozen=True):
 
 def plan_document(plan: RunPlan) -> JsonValue:
     """Return the JSON of a plan."""
-    rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
+    waves = plan.waves
+    rows = [
+        {**to_json(kind), **({"wave": waves.get(kind)} if plan.batched else {}), **_counts_document(counts)}
+        for kind, counts in plan.rows
+    ]
     total = _counts_document(plan.total)
     head = {"schema_version": SCHEMA_VERSION, "kind": "plan"}
     workers = {} if plan.workers is None else {"workers": to_json(plan.workers)}
-    return {**head, "total": total, "cases": plan.cases, **workers, "rows": rows}
+    batches = {"waves": max(waves.values(), default=0)} if plan.batched else {}
+    return {**head, "total": total, "cases": plan.cases, **workers, **batches, "rows": rows}
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
@@ -118,10 +150,19 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     table = plain_table(console)
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
-    for heading in ("calls", "cached", "tokens in", "tokens out", "price"):
+    waves = plan.waves
+    for heading in (
+        *(["wave"] if plan.batched else []),
+        "calls",
+        "cached",
+        "tokens in",
+        "tokens out",
+        "price",
+    ):
         table.add_column(heading, justify="right")
     for kind, counts in plan.rows:
-        table.add_row(Text(one_line(kind.provider, _NAME_WIDTH)), kind.name, *_cells(counts))
+        wave = [str(waves.get(kind, "direct"))] if plan.batched else []
+        table.add_row(Text(one_line(kind.provider, _NAME_WIDTH)), kind.name, *wave, *_cells(counts))
     if plan.rows:
         print_trimmed(indented(table), console)
         console.print()
@@ -136,6 +177,10 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         print_hanging(
             Text(" workers ", style="bold"), Text(_describe_workers(plan.workers)), console, indent=0
         )
+    if plan.batched:
+        count = max(waves.values(), default=0)
+        text = f"{plural(count, 'wave')} of batches, each answered within a day; {_DIRECTLY}"
+        print_hanging(Text(" batches ", style="bold"), Text(text), console, indent=0)
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
 

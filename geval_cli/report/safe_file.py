@@ -6,7 +6,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from geval_cli.errors import OutputError
 
@@ -31,7 +31,7 @@ def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> Output
 
 
 class SafeFile:
-    """A UTF-8 text file that appears, or replaces the one before it, only when all of it is on disk.
+    """A UTF-8 text file, or with `binary` a file of bytes, that appears, or replaces one, once all of it is on disk.
 
     It is written under another name in the same folder. When the block raises, or the disk is full, that file is
     removed and what was there before stays.
@@ -63,6 +63,11 @@ class SafeFile:
             self._file.write(text)
         except OSError as error:
             raise output_error(self._path, error) from error
+
+    @property
+    def binary(self) -> Any:
+        """Return the file as bytes, for formats that are no text; they are written in place of `write`."""
+        return self._file.buffer
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

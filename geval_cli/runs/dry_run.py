@@ -31,6 +31,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.programs import is_made_by_code
 from geval_cli.engine.transforms import assertion_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
+from geval_cli.gateway.batch import batch_api
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import BoundModel, with_images_for
 from geval_cli.judge.dimensions import find_dimension
@@ -43,6 +44,7 @@ from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
+from geval_cli.runs.batches import batched_roles
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
@@ -98,7 +100,7 @@ async def plan_run(
         )
         for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
             await dry_run.add(list(group), tools)
-        return RunPlan(dry_run.cases, dry_run.counts)
+        return RunPlan(dry_run.cases, dry_run.counts, batched=frozenset(dry_run.batched))
 
 
 class _Judgement(Struct):
@@ -178,6 +180,7 @@ class _DryRun(Struct, eq=False):
         cache: None where no answers are kept, or none may be read.
         since: answers that were kept before this time (seconds since 1970) do not count; None for no such bound.
         cases, counts: what was counted so far; it does not grow with the number of tests.
+        batched: the kinds of requests that would go into batches.
     """
 
     prepared: PreparedRun
@@ -186,6 +189,7 @@ class _DryRun(Struct, eq=False):
     since: float | None
     cases: int = 0
     counts: dict[RequestKind, RequestCounts] = field(default_factory=dict)
+    batched: set[RequestKind] = field(default_factory=set)
     _seen: dict[int, int] = field(default_factory=dict)
     _carried: ConversationState = field(default_factory=ConversationState)
     _judgement: _Judgement | None = None
@@ -291,19 +295,28 @@ class _DryRun(Struct, eq=False):
             self._seen[question] = max(seen, len(keys))
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
+        is_batched = self._is_batched(provider, request)
         counts = _counts(
             provider,
             request,
+            known_price(provider, is_batched=is_batched),
             least=0 if assumption else sum(position >= seen for position in missing),
             most=len(missing),
             cached=len(keys) - len(missing) if is_new else 0,
         )
         kind = RequestKind(request.role, provider.label, request.purpose, assumption if missing else "")
         self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
+        if is_batched:
+            self.batched.add(kind)
         if len(known) < len(keys):
             return None
         samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
         return recalled(dict(samples), new=len(keys))
+
+    def _is_batched(self, provider: Provider, request: ModelRequest) -> bool:
+        """Return whether a request would go into a batch: steps do not."""
+        is_wanted = request.role in batched_roles(self.prepared.request)
+        return is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
 
     async def _known(self, keys: Sequence[str]) -> Mapping[str, StoredChoice]:
         try:
@@ -317,10 +330,9 @@ class _DryRun(Struct, eq=False):
 
 
 def _counts(
-    provider: Provider, request: ModelRequest, *, least: int, most: int, cached: int
+    provider: Provider, request: ModelRequest, price: Price | None, *, least: int, most: int, cached: int
 ) -> RequestCounts:
     """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
-    price = known_price(provider)
     read = -(-request.characters // _CHARACTERS_PER_TOKEN)
     written = _most_written(provider, request) if most else 0
     each_usd = _usd(price, read, written)

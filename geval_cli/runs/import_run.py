@@ -1,4 +1,4 @@
-"""Results files become stored runs: geval's own (`-o results.json`, `.jsonl`) and promptfoo's, version 3."""
+"""Results files become stored runs: geval's (`-o results.json`, `.jsonl`, `.parquet`) and promptfoo's, version 3."""
 
 import re
 import secrets
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
+from geval_cli.json_codec import decode_json
 from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     SCHEMA_VERSION,
@@ -28,6 +29,13 @@ from geval_cli.records import (
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.source.json_source import read_json
+from geval_cli.source.parquet import (
+    PARQUET_SUFFIX,
+    RESULT_COLUMN,
+    RESULTS_METADATA,
+    read_result_texts,
+    read_shape,
+)
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore
 from geval_cli.suite.promptfoo.results import DIALECT, VERSION, case_of_row
@@ -38,9 +46,7 @@ _MOST_PROBLEMS = 20
 _MOST_INDEX = 1 << 31
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
-_WHAT_IS_READ = (
-    "what `geval run CONFIG -o results.json` or `.jsonl` wrote, or promptfoo's results of version 3"
-)
+_WHAT_IS_READ = "what `-o results.json`, `.jsonl` or `.parquet` wrote, or promptfoo's results of version 3"
 
 
 class ImportedRun(Struct, frozen=True):
@@ -63,6 +69,8 @@ def read_importable(path: Path) -> ImportedRun:
     Raises:
         ConfigError: with every problem of the file, placed at its line and column.
     """
+    if path.suffix.lower() == PARQUET_SUFFIX:
+        return _read_parquet(path)
     text = _text_of(path)
     if path.suffix.lower() == ".jsonl":
         return _read_lines(text, path)
@@ -238,12 +246,54 @@ def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: in
 
 
 def _read_lines(text: str, path: Path) -> ImportedRun:
+    lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+    found = _read_results(lines, path)
+    return ImportedRun(_new_run(path, found, None), found)
+
+
+def _read_parquet(path: Path) -> ImportedRun:
+    """Return the run of a Parquet file; its metadata have the run and its summary, as a .json file has them."""
+    head = parquet_head(path)
+    newer = newer_version(head)
+    if newer is not None:
+        where = Location(str(path), 1, 1, length=0)
+        raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
+    found = _read_results(read_result_texts(path, TRUSTED), path)
+    run, summary = None, None
+    with suppress(
+        ValueError, TypeError, KeyError
+    ):  # another program may have written the rows anew, without it
+        run = run_record_from_json(head["run"])
+        summary = run_summary_from_json(head["summary"])
+    return ImportedRun(_new_run(path, found, None) if run is None else _safe_run(run, found), found, summary)
+
+
+def parquet_head(path: Path) -> Mapping[str, Any]:
+    """Return `schema_version`, `run` and `summary` of a Parquet file of results; empty when it does not say them.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no results.
+    """
+    shape = read_shape(path, TRUSTED)
+    if not any(column.name == RESULT_COLUMN for column in shape.columns):
+        raise ConfigError([_not_results(path, f"it has no column `{RESULT_COLUMN}`")])
+    try:
+        head = decode_json(shape.metadata.get(RESULTS_METADATA.encode(), b"{}"))
+    except ValueError:
+        head = {}
+    return head if isinstance(head, dict) else {}
+
+
+def _read_results(lines: Iterable[tuple[int, str]], path: Path) -> list[CaseResult]:
+    """Return the results of lines or rows, with their numbers, in their order.
+
+    Raises:
+        ConfigError: with the place of each that is none.
+    """
     found: list[CaseResult] = []
     problems: list[Problem] = []
     cases: dict[tuple[int, int, int], int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, line in lines:
         try:
             found.append(
                 _checked(case_result_from_json(_parsed(line, path, first_line=number)), cases, number - 1)
@@ -259,7 +309,7 @@ def _read_lines(text: str, path: Path) -> ImportedRun:
     if problems:
         raise ConfigError(problems)
     found.sort(key=lambda case: (case.test_index, case.repeat_index, case.column))
-    return ImportedRun(_new_run(path, found, None), found)
+    return found
 
 
 def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:

@@ -1,7 +1,7 @@
 """Provide judges outside of a suite's run: for the library and the HTTP API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.gateway.gateway import CallPolicy, Gateway
+from geval_cli.gateway.batch import batch_api
+from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
@@ -108,6 +110,23 @@ class Judges:
         if key not in self._clients:
             self._clients[key] = asked, build_client_provider(asked, len(self._clients))
         return self._gateway.model(self._clients[key][1])
+
+    @property
+    def batches(self) -> BatchDriver | None:
+        """Hands in and fetches what goes into batches; None where nothing does."""
+        return self._gateway.batches
+
+    def has_batches(self, judge: Judge) -> bool:
+        """Return whether a judge of these can be asked in batches."""
+        return isinstance(judge, BoundModel) and batch_api(judge.provider) is not None
+
+    def begin_pass(self) -> None:
+        """Begin to judge what has no verdict yet, since answers came with a batch."""
+        self._gateway.begin_pass()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Note that a case has its verdict, for which the answers with these keys have counted."""
+        self._gateway.settle(keys)
 
     async def aclose(self) -> None:
         """Close the connections of `connect` and the processes of `scripts`; the users' own clients stay open."""

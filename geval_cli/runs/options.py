@@ -146,7 +146,7 @@ HomeOption = Annotated[
 """These five are shared with `geval serve`."""
 
 
-RESULTS_ENDINGS = ".json, .jsonl, .csv, .html, .md, .junit.xml, .sarif, .codequality.json"
+RESULTS_ENDINGS = ".json, .jsonl, .parquet, .csv, .html, .md, .junit.xml, .sarif, .codequality.json"
 """The endings in `report.output.FORMATS`, which would take long to import here; a test compares them."""
 
 

@@ -9,6 +9,7 @@ from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
+from geval_cli.gateway.batch import batch_api
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -20,7 +21,7 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
-from geval_cli.runs.batches import batch_problems
+from geval_cli.runs.batches import batch_problems, batched_roles
 from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
@@ -357,14 +358,18 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
     for spec in _asked(suite, checked, request):
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
             continue
-        if (
-            known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))
-            is None
-        ):
+        built = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+        if known_price(built) is None:
             yield Problem(
                 f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
+            )
+        elif batched_roles(request) and batch_api(built) and known_price(built, is_batched=True) is None:
+            yield Problem(
+                f"the price of {spec.public_id} in batches is unknown, so --max-cost cannot be kept",
+                spec.place.value("id"),
+                "add `batch: {input: USD, output: USD}`, per million tokens, to `price` in its `config`",
             )
 
 

@@ -4,13 +4,13 @@ import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.errors import UsageError
+from geval_cli.errors import ConfigError, UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json
 from geval_cli.records import (
@@ -24,13 +24,15 @@ from geval_cli.records import (
     RunSummary,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.runs.import_run import newer_version, read_importable
+from geval_cli.runs.import_run import newer_version, parquet_head, read_importable
 from geval_cli.runs.stored import load_report, summarized
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.parquet import PARQUET_SUFFIX, read_result_texts
 from geval_cli.store.record_text import read_case_result
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
-_ENDINGS = (".json", ".jsonl")
+_ENDINGS = (".json", ".jsonl", PARQUET_SUFFIX)
 _RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -66,7 +68,7 @@ _PLACES = msgspec.json.Decoder(_Place)
 def named_report(name: str, runs: RunStore) -> RunReport:
     """Return the run that `name` means: an id, its beginning, `latest`, `latest~1`, or the path of a results file.
 
-    A results file is one that `geval run -o` wrote (.json, .jsonl), or promptfoo's results of version 3.
+    A results file is one that `geval run -o` wrote (.json, .jsonl, .parquet), or promptfoo's results of version 3.
 
     Raises:
         UsageError: there is no such run or file, or it holds no results.
@@ -145,6 +147,9 @@ def results_in(path: Path) -> Iterator[CaseResult]:
 def _read(path: Path, decode: Callable[[bytes], T]) -> Iterator[T]:
     """Yield what `decode` makes of each result of a file."""
     try:
+        if _is_parquet(path):
+            yield from (decode(text.encode()) for _, text in read_result_texts(path, TRUSTED))
+            return
         with _opened(path) as file:
             if path.suffix.lower() == ".jsonl":
                 yield from (decode(line) for line in file if line.strip())
@@ -154,8 +159,19 @@ def _read(path: Path, decode: Callable[[bytes], T]) -> Iterator[T]:
                 yield from (decode(encode_json(item)) for item in _whole(path)["results"])
     except OSError as error:
         raise _cannot_read(path, error) from error
+    except ConfigError as error:
+        raise _not_parquet(error) from error
     except _UNREADABLE as error:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == PARQUET_SUFFIX
+
+
+def _not_parquet(error: ConfigError) -> UsageError:
+    first = error.problems[0]
+    return UsageError(first.message, hint=first.hint)
 
 
 def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
@@ -164,12 +180,14 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         if path.suffix.lower() == ".jsonl":
             with path.open("rb"):
                 return _NAMELESS, RunSummary()
-        with _opened(path) as file:
-            head = _skip_head(file)
-        data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+        data = _parsed_head(path)
         newer = newer_version(data)
         if newer is not None:
             raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
+        if (
+            _is_parquet(path) and "run" not in data
+        ):  # written anew by another program, which kept the rows alone
+            return _NAMELESS, RunSummary()
         return run_record_from_json(data["run"]), run_summary_from_json(data["summary"])
     except OSError as error:
         raise _cannot_read(path, error) from error
@@ -177,9 +195,21 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
 
 
+def _parsed_head(path: Path) -> Mapping[str, Any]:
+    """Return what a file has beside its results."""
+    if _is_parquet(path):
+        try:
+            return parquet_head(path)
+        except ConfigError as error:
+            raise _not_parquet(error) from error
+    with _opened(path) as file:
+        head = _skip_head(file)
+    return _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+
+
 def _is_promptfoo(path: Path) -> bool:
     """Return whether a file looks like promptfoo's results; one that cannot be read does not."""
-    if path.suffix.lower() == ".jsonl":
+    if path.suffix.lower() in {".jsonl", PARQUET_SUFFIX}:
         return False
     try:
         with _opened(path) as file:

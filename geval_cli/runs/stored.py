@@ -17,7 +17,6 @@ from geval_cli.store.record_text import metrics_of_run
 from geval_cli.store.runs import RunOrigin, RunStore
 
 _RESULTS_LOOKED_AT = 100
-_RESULT_FILES = (".json", ".jsonl")
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:

@@ -325,15 +325,6 @@ class BatchStore:
         ]
         await self._writer.run(lambda connection: connection.executemany(_ADOPT, rows))
 
-    async def put(self, batch: Batch) -> None:
-        """Store a batch as it is, in the place of one with its id."""
-        values = tuple(asdict(batch).values())
-        await self._writer.run(
-            lambda connection: connection.execute(
-                f"INSERT OR REPLACE INTO batches ({_COLUMNS}) VALUES ({_PLACES})", values
-            )
-        )
-
     async def find(self, batch_ids: Iterable[str]) -> list[Batch]:
         """Return the batches with these ids, oldest first."""
         return await self.of_run(None, batch_ids)

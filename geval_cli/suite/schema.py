@@ -126,7 +126,8 @@ class SuiteSpec(Spec):
     )
     tests: Any = Field(
         None,
-        description="The tests, and files of them: file:// with .csv, .xlsx, .jsonl, .json, .yaml, .py; wildcards too.",
+        description="The tests, and files of them: file:// with .csv, .xlsx, .parquet, .jsonl, .json, .yaml, .py;"
+        " wildcards too.",
     )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,

@@ -18,6 +18,7 @@ from geval_cli.source.files import (
     open_problem,
     read_document,
 )
+from geval_cli.source.parquet import PARQUET_SUFFIX
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.flat_rows import AS_WRITTEN, ColumnNames, FlatColumns, TableReader, is_flat
@@ -30,6 +31,7 @@ from geval_cli.suite.named_files import (
     missing_file,
     split_part,
 )
+from geval_cli.suite.parquet_rows import parquet_rows
 from geval_cli.suite.schema import TestFilesSpec
 from geval_cli.suite.tables import TableRow, csv_rows, sheet_rows
 from geval_cli.suite.tests import KEPT_BYTES, HeldRows, JsonLinesRows, RowSource
@@ -39,7 +41,7 @@ _LINES = frozenset({".jsonl", ".ndjson"})
 _DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
 _CSV = frozenset({".csv", ".tsv"})
 _SHEETS = frozenset({".xlsx", ".xlsm"})
-_KNOWN = "known: .csv, .tsv, .xlsx, .jsonl, .ndjson, .json, .yaml, .yml, .py"
+_KNOWN = "known: .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson, .json, .yaml, .yml, .py"
 _DEFAULT_FUNCTION = "generate_tests"
 _MAKE_FILE = "let the program write its tests into a .jsonl file, and name that"
 
@@ -215,6 +217,8 @@ def _file_rows(
     path, suffix = file.path, file.suffix
     if suffix in _DOCUMENTS:
         return _flat(_document_rows(path, asked_at, reading), path, names)
+    if suffix == PARQUET_SUFFIX:
+        return _flat(parquet_rows(path, asked_at, names.names, reading), path, names)
     if suffix in PYTHON_SUFFIXES:
         return _flat(_generated_rows(file, asked_at, reading), path, names)
     if suffix in CODE_SUFFIXES:

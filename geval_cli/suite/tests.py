@@ -229,7 +229,7 @@ _SHOWN = 80
 MAX_PROBLEMS = 1000
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
-_MOST_KEPT = 5000
+MOST_KEPT = 5000
 KEPT_BYTES = 1 << 18
 """A file of at most so many bytes is held; in memory its tests take several times as much."""
 
@@ -274,7 +274,7 @@ class HeldRows:
 
     @property
     def is_small(self) -> bool:
-        return len(self.items) <= _MOST_KEPT
+        return len(self.items) <= MOST_KEPT
 
 
 class JsonLinesRows(msgspec.Struct, frozen=True):

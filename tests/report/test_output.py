@@ -97,7 +97,7 @@ def test_nothing_is_left_beside_a_written_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.JSONL"]
 
 
-@pytest.mark.parametrize("name", ["results.json", "results.jsonl"])
+@pytest.mark.parametrize("name", ["results.json", "results.jsonl", "results.parquet"])
 def test_a_full_disk_keeps_the_file_that_was_there(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("precious")

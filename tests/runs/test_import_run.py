@@ -17,6 +17,7 @@ from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 
+_ENDINGS = ("json", "jsonl", "parquet")
 _CASE = {
     "id": "0.0.0",
     "test_index": 0,
@@ -125,9 +126,9 @@ def names(tmp_path: Path) -> list[str]:
         store_run(imported, runs)
         store_run(read_importable(_write(tmp_path, _ours(_CASE))), runs)
         report = load_report(runs, imported.run.id)
-        for ending in ("json", "jsonl"):
+        for ending in _ENDINGS:
             write_results_file(tmp_path / f"ours.{ending}", report)
-    ours = [str(tmp_path / f"ours.{ending}") for ending in ("json", "jsonl")]
+    ours = [str(tmp_path / f"ours.{ending}") for ending in _ENDINGS]
     return ["latest~1", imported.run.id, imported.run.id[:10], *map(str, files), *ours]
 
 
@@ -299,7 +300,7 @@ def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
         read_importable(tmp_path / "absent.json")
 
 
-@pytest.mark.parametrize("ending", ["json", "jsonl"])
+@pytest.mark.parametrize("ending", _ENDINGS)
 def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
@@ -329,7 +330,7 @@ def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
         assert server.requests == []
         assert judged.verdict["status"] == "failed"
         again = other.command(server, "import", "run", str(file), writes_results=False)
-        assert again.code == (2 if ending == "json" else 0)  # lines have no id of their own
+        assert again.code == (0 if ending == "jsonl" else 2)  # lines have no id of their own
 
 
 def test_outputs_of_promptfoo_can_be_judged_by_a_config(

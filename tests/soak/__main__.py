@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import coverage, findings, mutants, rankings
+from soak import batch_kills, coverage, findings, mutants, rankings
 
 from benchmarks import faults, kill
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
 KILLED_RUNS = 10
+KILLED_BATCHES = 100
 FAULTY_TESTS = 300
 
 
@@ -58,6 +59,11 @@ def kills(seed: int) -> bool:
     return all(outcomes)
 
 
+def batches(seed: int) -> bool:
+    """Runs in batches killed a hundred times, in every state."""
+    return batch_kills.run(KILLED_BATCHES, seed)
+
+
 def faulty(_: int) -> bool:
     """Every kind of fault at 1, 10 and 50 %."""
     return faults.run(FAULTY_TESTS)
@@ -86,6 +92,7 @@ def ranked(seed: int) -> bool:
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
+    "batches": batches,
     "faults": faulty,
     "mutants": mistakes,
     "findings": found_differences,

@@ -1,9 +1,11 @@
 """Values are changed where they stand: what was not asked for stays byte for byte."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent, indent
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, Written, plain_value
 from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.source.edit.yaml_layout import Cuts
 from geval_cli.source.edit.yaml_style import same
 from geval_cli.source.yaml_source import read_yaml
 
@@ -378,3 +381,21 @@ def changed(draw: st.DrawFn, value: JsonValue) -> JsonValue:
     new = {key: item for key, item in value.items() if draw(st.integers(0, 3))}
     key = draw(st.sampled_from([*value, "added"]))
     return {**new, key: draw(VALUES)}
+
+
+def test_a_large_text_is_scanned_once_however_many_of_its_parts_are_shown() -> None:
+    """The editor shows thousands of tests; a look through all of the text for each of them would take minutes."""
+    scans = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal scans
+        scans += event == "call" and frame.f_code is Cuts.__init__.__code__
+
+    sys.setprofile(count)
+    try:
+        source = editable_text("".join(f"- a: [x]\n  b:\n    - {n}\n" for n in range(50)), "large.yaml")
+        assert all(source.source(number, "b") for number in range(50))
+        assert all(source.entries([number], ["a"]) for number in range(50))
+    finally:
+        sys.setprofile(None)
+    assert scans == 1

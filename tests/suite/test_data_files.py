@@ -92,6 +92,16 @@ def write_sheet(folder: Path) -> str:
     return "file://t.xlsx#Cases"
 
 
+def write_parquet(folder: Path) -> str:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {name: [without_empty(row).get(name) for row in ROWS] for name in NAMES}
+    years = pa.array(columns["year"]).dictionary_encode()
+    parquet.write_table(pa.table({**columns, "year": years}), folder / "t.parquet")
+    return "file://t.parquet"
+
+
 def write_json_lines(folder: Path) -> str:
     (folder / "t.jsonl").write_text("".join(json.dumps(without_empty(row)) + "\n" for row in ROWS), "utf-8")
     return "file://t.jsonl"
@@ -154,6 +164,7 @@ WRITERS: list[Callable[[Path], str]] = [
     write_semicolons,
     write_tsv,
     write_sheet,
+    write_parquet,
     write_json_lines,
     write_json,
     write_yaml,

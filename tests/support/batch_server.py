@@ -84,7 +84,7 @@ class BatchServer(LoopThread):
         self._answer = answer or topic_answer
         self._most: int | None = None
         self._arrival = threading.Condition()
-        self.headers: list[dict[str, str]] = []
+        self.headers: list[Any] = []
         self.kills_at: tuple[str, str] | None = None
         self.victim: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -130,7 +130,7 @@ class BatchServer(LoopThread):
         operation = handler.__name__.removeprefix("_")
         with self._arrival:
             self.log.append(operation)
-            self.headers.append({name.lower(): value for name, value in request.headers.items()})
+            self.headers.append(request.headers)
             self._arrival.notify_all()
         if self._most is not None and len(self.log) > self._most:
             await asyncio.Event().wait()

@@ -1,9 +1,11 @@
 """A request and a response over HTTP, whoever carries them, and the failures that end an exchange."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+import msgspec
 from msgspec import Struct
 
 
@@ -108,3 +110,12 @@ class UnknownCompressionError(HttpFailure):
 
 class OversizedAnswerError(HttpFailure):
     """The answer is longer than was allowed, as it came or unpacked."""
+
+
+def json_bytes(payload: object) -> bytes:
+    """Return the JSON text that is sent for `payload`."""
+    try:
+        return msgspec.json.encode(payload)
+    except (UnicodeEncodeError, OverflowError):
+        # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,6 +1,5 @@
 """HTTP for providers: JSON both ways, proxies from the environment, safe redirects, failures classified."""
 
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -8,8 +7,6 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin
-
-import msgspec
 
 from geval_cli.errors import (
     ProviderError,
@@ -46,6 +43,7 @@ from geval_cli.providers.network.messages import (
     TlsError,
     UnknownCompressionError,
     UnsendableRequestError,
+    json_bytes,
 )
 from geval_cli.providers.network.tls import ClientCertificate, missing_bundle
 from geval_cli.providers.redaction import public_url
@@ -315,12 +313,3 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     )
     error.request_id = request_id_of(reply, context)
     return error
-
-
-def json_bytes(payload: object) -> bytes:
-    """Return the JSON text that is sent for `payload`."""
-    try:
-        return msgspec.json.encode(payload)
-    except (UnicodeEncodeError, OverflowError):
-        # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
-        return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

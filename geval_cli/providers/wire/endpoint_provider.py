@@ -130,7 +130,10 @@ class EndpointProvider:
         try:
             body, reply = await self._transport.post_json(call, payload, context)
         except ProviderRequestError as error:
-            return self._filtered(error, request)
+            filtered = self._filtered(error, request)
+            if filtered is None:
+                raise
+            return filtered
         return self._response(Received(body, reply, context), payload, request)
 
     def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse:
@@ -147,18 +150,21 @@ class EndpointProvider:
                 raise refusal_error(reply, context, now_s=0.0)
             answer = self._response(Received(body, reply, context), payload, request, is_batched=True)
         except ProviderRequestError as error:
-            answer = self._filtered(error, request)
+            filtered = self._filtered(error, request)
+            if filtered is None:
+                raise
+            answer = filtered
         return structs.replace(answer, latency_ms=None)
 
     def _context_of(self, payload: Mapping[str, Any]) -> CallContext:
         endpoint = self._endpoint
         return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
 
-    def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse:
-        """Return an answer that a filter took away as an empty one; raise any other refusal."""
+    def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse | None:
+        """Return an answer that a filter took away as an empty one; None for any other refusal."""
         choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
         if choice is None:
-            raise error
+            return None
         return ModelResponse((choice,), self._endpoint.usage(None, requests=1), request_id=error.request_id)
 
     def _response(

@@ -41,7 +41,7 @@ class OpenAIBatches:
     """The batches of one account. It belongs to the event loop of its first request."""
 
     most_requests = 50_000
-    most_bytes = 190 * 1024 * 1024  # of 200 MB
+    most_bytes = 180 * 1024 * 1024  # of 200 MB; each line has its own 150 bytes beside the request
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -71,12 +71,12 @@ class OpenAIBatches:
                 metadata={"geval_batch": batch_id},
             )
         )
-        return _remote(found)
+        return self._remote(found)
 
     async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
         async def look(client: Any) -> list[RemoteBatch]:
             async for item in client.batches.list(limit=_PAGE):
-                found = _remote(item)
+                found = self._remote(item)
                 if found.label == batch_id:
                     return [found]
                 created_at = seconds(getattr(item, "created_at", None))
@@ -87,7 +87,7 @@ class OpenAIBatches:
         return await self._ask(look)
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        return _remote(await self._ask(lambda client: client.batches.retrieve(remote_id)))
+        return self._remote(await self._ask(lambda client: client.batches.retrieve(remote_id)))
 
     async def cancel(self, remote_id: str) -> None:
         await self._ask(lambda client: client.batches.cancel(remote_id))
@@ -147,6 +147,24 @@ class OpenAIBatches:
             )
         raise failure  # out here it has no context: the library's errors hold the request, and with it the key
 
+    def _remote(self, item: Any) -> RemoteBatch:
+        metadata = getattr(item, "metadata", None)
+        counts = getattr(item, "request_counts", None)
+        errors = getattr(getattr(item, "errors", None), "data", None) or []
+        message = str(getattr(errors[0], "message", "") or "") if errors else ""
+        files = [getattr(item, name, None) for name in ("output_file_id", "error_file_id")]
+        return RemoteBatch(
+            id=str(item.id),
+            state=_STATES.get(str(getattr(item, "status", "")), RemoteState.RUNNING),
+            total=whole(getattr(counts, "total", 0)),
+            answered=whole(getattr(counts, "completed", 0)) + whole(getattr(counts, "failed", 0)),
+            expires_at=seconds(getattr(item, "expires_at", None)),
+            label=metadata.get("geval_batch") if isinstance(metadata, dict) else None,
+            results=tuple(file for file in files if isinstance(file, str) and file),
+            code=str(getattr(errors[0], "code", "") or "") if errors else "",
+            message=self._endpoint.secrets.redact(message),
+        )
+
     def _own_client(self) -> Any:
         if self._client is None:
             import openai  # noqa: PLC0415
@@ -158,41 +176,24 @@ class OpenAIBatches:
                 http_client: Any = openai.DefaultAioHttpClient(**options)
             except RuntimeError:  # an old version of the library without its extra for aiohttp
                 http_client = openai.DefaultAsyncHttpxClient(**options)
-            headers = dict(self._endpoint.headers)
-            _, _, key = headers.get("authorization", "").rpartition(" ")
+            headers: dict[str, Any] = dict(self._endpoint.headers)
+            # Under the library's own spelling: else both would be sent.
+            authorization = headers.pop("authorization", None)
+            headers["Authorization"] = authorization or openai.Omit()
             self._client = openai.AsyncOpenAI(
                 base_url=self._base_url,
-                api_key=key or "none",
-                # Who keys belong to, the endpoint's own headers say; those of the environment are for other programs.
-                organization="",
-                project="",
+                api_key=(authorization or "none").rpartition(" ")[2],
                 default_headers=headers,
                 max_retries=0,
                 http_client=http_client,
             )
+            # Whose a key is, the endpoint's own headers say; those of the environment are for other programs.
+            self._client.organization = self._client.project = None
         return self._client
 
 
 def _is_transport_error(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"}
-
-
-def _remote(item: Any) -> RemoteBatch:
-    metadata = getattr(item, "metadata", None)
-    counts = getattr(item, "request_counts", None)
-    errors = getattr(getattr(item, "errors", None), "data", None) or []
-    files = [getattr(item, name, None) for name in ("output_file_id", "error_file_id")]
-    return RemoteBatch(
-        id=str(item.id),
-        state=_STATES.get(str(getattr(item, "status", "")), RemoteState.RUNNING),
-        total=whole(getattr(counts, "total", 0)),
-        answered=whole(getattr(counts, "completed", 0)) + whole(getattr(counts, "failed", 0)),
-        expires_at=seconds(getattr(item, "expires_at", None)),
-        label=metadata.get("geval_batch") if isinstance(metadata, dict) else None,
-        results=tuple(file for file in files if isinstance(file, str) and file),
-        code=str(getattr(errors[0], "code", "") or "") if errors else "",
-        message=str(getattr(errors[0], "message", "") or "") if errors else "",
-    )
 
 
 def _line(text: str) -> BatchLine:

@@ -14,6 +14,8 @@ A chunk is JSON: `strings`, and `cases`, each with
     cell     those of its cell in the matrix
     page     those of its page
     texts    those of the texts in which a search looks
+    sha      the digest by which labels name its output; none where there is no output
+    id       of the result, where it is not made of `at`
 """
 
 import base64
@@ -27,6 +29,7 @@ from msgspec import Struct, field
 from geval_cli.json_codec import encode_json
 from geval_cli.records import CaseResult
 from geval_cli.report.html.matrix import Chip
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.store.result_filter import metadata_texts, searched_texts
 
 CASES_PER_CHUNK = 500
@@ -47,6 +50,8 @@ class PackedCase(Struct, frozen=True, omit_defaults=True):
     page: list[int]
     texts: list[int]
     head: list[int] = field(default_factory=list)
+    sha: str = ""
+    id: str = ""
 
 
 class Packer(Struct):
@@ -62,8 +67,9 @@ class Packer(Struct):
     def add(self, result: CaseResult, chips: Iterable[Chip], *, cell: str, page: str, head: str = "") -> None:
         """Add a case with its markup: its cell, its page, and for the first one of a row the title of the test."""
         meta = {name: metadata_texts(value) for name, value in result.metadata.items()}
+        place = (result.test_index, result.repeat_index, result.column)
         packed = PackedCase(
-            at=(result.test_index, result.repeat_index, result.column),
+            at=place,
             status=result.status.value,
             score=_rounded(result.score),
             metrics={chip.name: (chip.status.value, _rounded(chip.score)) for chip in chips},
@@ -71,6 +77,8 @@ class Packer(Struct):
             head=self._pieces(head),
             cell=self._pieces(cell),
             page=self._pieces(page),
+            sha="" if result.output is None else output_digest(result.output),
+            id="" if result.id == ".".join(map(str, place)) else result.id,
             texts=[self._number(text) for text in dict.fromkeys(searched_texts(result)) if text],
         )
         self._cases.append(packed)

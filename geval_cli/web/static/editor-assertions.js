@@ -91,7 +91,7 @@ function pairsInput(entry, onChange) {
   const box = element("div", { class: "pairs" }, rows);
   const addRow = (name = "", text = "") => {
     const number = rows.children.length + 1;
-    const key = element("input", { class: "input mono", "aria-label": `${entry.label}, ${number}: which`, placeholder: "1-2", autocomplete: "off" });
+    const key = element("input", { class: "input mono", "aria-label": `${entry.label}, ${number}: which`, autocomplete: "off" });
     const said = element("input", { class: "input", "aria-label": `${entry.label}, ${number}: text`, autocomplete: "off", dir: "auto" });
     const row = element("div", { class: "pair-row" }, key, said);
     row.append(button("", () => { row.remove(); onChange(); }, { kind: "is-quiet is-icon", sign: "close", hidden: `Remove row ${number}` }));

@@ -68,6 +68,10 @@ class ServerLabels {
     this.backLink.click();
   }
 
+  endText() {
+    return "Every label is kept. Now you may see where the judge said otherwise.";
+  }
+
   endLinks() {
     const review = document.createElement("a");
     review.className = "button is-primary";

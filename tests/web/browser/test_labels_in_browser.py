@@ -1,5 +1,6 @@
 """A person rates outputs in a real browser: by keyboard, blind, and nothing that was said is lost."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,17 @@ from typing import Any
 
 import pytest
 from support.browser import Visit, forget, open_window, serve, watch
+from support.geval_command import run_geval
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.records import JsonValue
+from geval_cli.report.html_file import HtmlFile
+from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+from geval_cli.trust.draws import draw
 
-_JUDGED_RUNS = 8
+_JUDGED_RUNS = 9
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,8 @@ class Site:
     address: str
     judged: list[str]
     hostile: str
+    report: Path
+    reported: str
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +38,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Runs cannot be made while a browser is open, so all are made before."""
     folder = tmp_path_factory.mktemp("labels")
     judged = [store_judged_run(folder) for _ in range(_JUDGED_RUNS)]
-    tests = [{**test, "assert": [{**test["assert"][0], "metric": "kept"}]} for test in hostile_tests()]
+    metric = "kept \u202e<b>\x1b"
+    tests = [{**test, "assert": [{**test["assert"][0], "metric": metric}]} for test in hostile_tests()]
     hostile = store_run(write_config(folder, "hostile.json", tests))
+    report, reported = folder / "report.html", judged.pop()
+    with open_runs(folder / ".geval", {}) as runs:
+        HtmlFile(report).finish(load_report(runs, reported))
     with serve(folder) as address:
-        yield Site(folder, address, judged, hostile)
+        yield Site(folder, address, judged, hostile, report, reported)
 
 
 @pytest.fixture
@@ -212,8 +224,72 @@ def test_hostile_outputs_are_only_text(window: Visit, site: Site) -> None:
         assert output.evaluate("element => element.children.length") == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.evaluate("window.hacked") is None
+        assert page.locator("[data-rating-metric]").inner_text() == "kept \\u202e<b>\\u001b"
         page.keyboard.press("f")
     page.get_by_role("heading", name="All outputs are rated").wait_for()
     window.go(f"/runs/{site.hostile}/labels")
     assert page.get_by_role("heading", name="Hacked", exact=True).count() == 0
     assert page.locator("tbody tr").count() == len(HOSTILE)
+
+
+class TestReport:
+    """Labels given in the file that `-o report.html` writes: opened from disk, with nobody to ask."""
+
+    @pytest.fixture
+    def file(self, site: Site, page: Any) -> Iterator[Any]:
+        with watch(page, site.report.as_uri()) as window:
+            window.go("")
+            page.get_by_role("button", name="Label outputs").click()
+            wait_for_place(page, "1 of 4")
+            yield page
+            page.evaluate("localStorage.clear()")
+
+    def download(self, page: Any, place: Path) -> list[dict[str, JsonValue]]:
+        with page.expect_download() as found:
+            page.get_by_role("button", name="Download the labels").first.click()
+        found.value.save_as(place)
+        return [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
+
+    def test_the_file_goes_into_the_commands(self, file: Any, site: Site) -> None:
+        assert file.locator("[data-rated-verdict]").count() == 0
+        file.keyboard.press("n")
+        file.keyboard.type("schön <b>")
+        file.keyboard.press("Escape")
+        rate(file, "p", "2 of 4")
+        rate(file, "b", "1 of 4")
+        file.locator("[data-rated-verdict]").get_by_text("0.90").wait_for()
+        rate(file, "p", "2 of 4")
+        rate(file, "f", "3 of 4")
+        rows = self.download(file, site.folder / "from-report.jsonl")
+        exported = ("label", site.reported, "--export", "exported.jsonl")
+        taken = run_geval("label", site.reported, "--import", "from-report.jsonl", cwd=site.folder)
+        assert (taken.code, "kept 2 labels" in taken.stdout) == (0, True)
+        assert run_geval(*exported, cwd=site.folder).code == 0
+        lines = (site.folder / "exported.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line) for line in lines] == rows
+        assert rows[0]["note"] == "schön <b>"
+
+    def test_a_draw_is_that_of_the_command(self, file: Any, site: Site) -> None:
+        file.locator("[data-label-settings]").evaluate("element => { element.open = true; }")
+        file.locator("#label-annotator").fill("anna")
+        file.locator("#label-draw").fill("2")
+        file.locator("#label-seed").fill("7")
+        file.locator("#label-scale").fill("1, 5")
+        file.get_by_role("button", name="Apply").click()
+        file.get_by_text("0 of 2 rated by anna, drawn with seed 7").wait_for()
+        rate(file, "4", "2 of 2")
+        file.keyboard.press("2")
+        file.get_by_role("heading", name="All outputs are rated").wait_for()
+        rows = self.download(file, site.folder / "drawn.jsonl")
+        assert [row["id"] for row in rows] == draw(["0.0.0", "0.0.1", "1.0.0", "1.0.1"], 2, seed=7)
+        assert [(row["label"], row["scale"], row["draw"]) for row in rows] == [
+            (4, [1, 5], "seed 7"),
+            (2, [1, 5], "seed 7"),
+        ]
+
+    def test_back_at_the_results_the_page_is_as_it_was(self, file: Any) -> None:
+        assert file.locator("[data-matrix]").is_hidden()
+        file.keyboard.press("q")
+        file.locator("[data-matrix]").wait_for()
+        assert file.locator("[data-rating]").is_hidden()
+        assert file.evaluate("document.activeElement.textContent") == "Label outputs"

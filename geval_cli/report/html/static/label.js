@@ -16,6 +16,12 @@ function choicesOf(scale) {
   return Array.from({ length: scale[1] - scale[0] + 1 }, (_, step) => [`${scale[0] + step}`, "", scale[0] + step]);
 }
 
+// What would hide, reorder or end the text around it is written out; joiners within words and emoji stay.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** A text of a judge or a config as it can be shown. */
+const visible = (text) => text.replace(HIDDEN, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 function keptName() {
   try {
     return localStorage.getItem(NAME_KEPT) ?? "";
@@ -118,7 +124,7 @@ class Rating {
 
   #describeChoice() {
     const { annotator, metric, draw, scale } = this.choice();
-    const parts = [annotator || "no name", metric || "all metrics", draw ? `${draw} outputs` : "all outputs", scale || "pass or fail"];
+    const parts = [visible(annotator) || "no name", visible(metric) || "all metrics", draw ? `${draw} outputs` : "all outputs", scale || "pass or fail"];
     this.#part("label-summary").textContent = parts.join(" · ");
   }
 
@@ -170,7 +176,7 @@ class Rating {
     const { outputs } = this.#sheet;
     this.#say("");
     this.#part("rating-place").textContent = `${(this.#place + 1).toLocaleString("en")} of ${outputs.length.toLocaleString("en")}`;
-    this.#part("rating-metric").textContent = output.metric;
+    this.#part("rating-metric").textContent = visible(output.metric);
     this.#part("rating-title").textContent = shown.title;
     this.#part("rating-body").replaceChildren(shown.element);
     if (!keepsNote) this.#part("rating-note").value = output.note;
@@ -191,8 +197,8 @@ class Rating {
   #drawCriteria() {
     const { criteria, steps } = this.#sheet.metrics.find((metric) => metric.name === this.#output.metric);
     this.#part("rating-criteria").hidden = !criteria && !steps.length;
-    this.#part("rating-words").textContent = criteria;
-    this.#part("rating-steps").replaceChildren(...steps.map((step) => element("li", { dir: "auto" }, step)));
+    this.#part("rating-words").textContent = visible(criteria);
+    this.#part("rating-steps").replaceChildren(...steps.map((step) => element("li", { dir: "auto" }, visible(step))));
   }
 
   #drawChoices() {
@@ -243,6 +249,7 @@ class Rating {
   }
 
   #press(event) {
+    event.stopPropagation(); // other keys of the page are not meant here
     if (event.isComposing) return;
     const isTyped = event.target.matches("input, textarea, select");
     if (isTyped && (event.key === "Escape" || (event.key === "Enter" && event.ctrlKey))) {
@@ -343,7 +350,7 @@ class Rating {
     this.#part("label-end-title").textContent = left.length ? "That was the last one" : "All outputs are rated";
     this.#part("label-end-text").textContent = left.length
       ? `${left.length.toLocaleString("en")} of ${outputs.length.toLocaleString("en")} were skipped.`
-      : "Every label is kept. Now you may see where the judge said otherwise.";
+      : this.#source.endText();
     const again = element("button", { type: "button", class: "button" }, "Go through the skipped ones");
     again.addEventListener("click", () => { this.#trail = []; this.#next(-1); });
     this.#part("label-end-links").replaceChildren(...(left.length ? [again] : []), ...this.#source.endLinks());

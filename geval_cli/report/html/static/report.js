@@ -38,7 +38,7 @@ async function unpack() {
   return [...rows.values()].sort((one, other) => one.test - other.test || one.repeat - other.repeat);
 }
 
-function allRows() {
+export function allRows() {
   unpacked ??= unpack();
   return unpacked;
 }
@@ -190,7 +190,7 @@ async function list(query) {
   return made;
 }
 
-async function load(href) {
+export async function load(href) {
   const [test, repeat, column] = new URLSearchParams(href.slice(1)).get("case").split(".").map(Number);
   const row = (await allRows()).find((item) => item.test === test && item.repeat === repeat);
   const found = row?.cases.get(column);

@@ -1,0 +1,114 @@
+"""`-o results.parquet`: one row for each case, for data frames and databases; `geval import run` reads it again."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import OutputError
+from geval_cli.events import RunEvent
+from geval_cli.records import SCHEMA_VERSION, CaseResult, Usage
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile, output_error
+from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA
+
+_GROUP_ROWS = 20_000
+_GROUP_CHARACTERS = 8 << 20
+_METRIC = "metric."
+
+
+class ParquetResultsFile:
+    """A results file that needs the whole report; it lets the events pass.
+
+    Columns: the numbers of the case, what it is about, its status, score (0 to 1, null without one), cost and latency,
+    `metric.NAME` for every metric that occurs, and `result`, all of it as JSON. The run and its summary are kept
+    beside the rows, in the metadata of the schema.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def listen(self, event: RunEvent) -> None:
+        return None
+
+    def finish(self, report: RunReport) -> None:
+        try:
+            import pyarrow  # noqa: PLC0415 - an extra, and slow to import
+            from pyarrow import parquet  # noqa: PLC0415
+        except ImportError as error:
+            message = f"cannot write {self._path}: Parquet needs the package pyarrow"
+            raise OutputError(message, path=str(self._path), hint=INSTALL_HINT) from error
+        metrics: dict[str, None] = {}
+        for result in report.results():
+            metrics.update(dict.fromkeys(result.named_scores))
+        schema = _schema(pyarrow, tuple(metrics), report)
+        try:
+            with SafeFile(self._path) as file, parquet.ParquetWriter(file.binary, schema) as writer:
+                for rows in _groups(report, tuple(metrics)):
+                    writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+
+def _schema(pyarrow: Any, metrics: tuple[str, ...], report: RunReport) -> Any:
+    text, number, whole = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
+    fields = {
+        "id": text,
+        "test_index": whole,
+        "repeat_index": whole,
+        "column": whole,
+        "description": text,
+        "prompt": text,
+        "provider": text,
+        "status": text,
+        "score": number,
+        "cost_usd": number,
+        "latency_ms": number,
+        **{f"{_METRIC}{_clean(name)}": number for name in metrics},
+        RESULT_COLUMN: text,
+    }
+    head = {"schema_version": SCHEMA_VERSION, "run": report.run, "summary": report.summary}
+    return pyarrow.schema(list(fields.items()), {RESULTS_METADATA: json_text(head).encode()})
+
+
+def _groups(report: RunReport, metrics: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows in groups that fit into memory, whatever the size of the run and of its results."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for result in report.results():
+        row = _row(result, metrics)
+        rows.append(row)
+        size += len(row[RESULT_COLUMN])
+        if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _row(result: CaseResult, metrics: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "id": result.id,
+        "test_index": result.test_index,
+        "repeat_index": result.repeat_index,
+        "column": result.column,
+        "description": None if result.description is None else _clean(result.description),
+        "prompt": _clean(result.prompt.label),
+        "provider": _clean(result.provider.label),
+        "status": result.status.value,
+        "score": _finite(result.score),
+        "cost_usd": sum(result.usage.values(), Usage()).cost_usd,
+        "latency_ms": result.latency_ms,
+        **{f"{_METRIC}{_clean(name)}": _finite(result.named_scores.get(name)) for name in metrics},
+        RESULT_COLUMN: json_text(result),
+    }
+
+
+def _clean(text: str) -> str:
+    """Return a text that UTF-8 can hold: half a surrogate pair becomes U+FFFD."""
+    return text.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None

@@ -1,0 +1,99 @@
+"""`geval run --batch` and `geval batches` as commands: exit codes, tables, JSON, and what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.batch_server import BatchServer
+from support.batch_trial import BatchSuite
+from support.geval_command import Finished, clean_environment, run_geval
+
+
+@pytest.fixture
+def server() -> Any:
+    with BatchServer() as server:
+        yield server
+
+
+def geval(suite: BatchSuite, *words: str) -> Finished:
+    env = clean_environment(**suite.environ)
+    return run_geval(*words, "--home", "home", cwd=suite.folder, env=env)
+
+
+def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
+    server.is_held = True
+    suite = BatchSuite(tmp_path, server, wire="anthropic")
+    handed_in = geval(suite, "run", "config.json", "--batch", "--no-wait")
+    assert handed_in.code == 75
+    assert "1 batch with 29 requests goes on at the provider" in " ".join(handed_in.stderr.split())
+    document = json.loads(geval(suite, "batches", "--json").stdout)
+    assert document["kind"] == "batches"
+    (batch,) = document["batches"]
+    assert (batch["state"], batch["requests"], batch["role"]) == ("submitted", 29, "generation")
+    table = geval(suite, "batches").stdout
+    assert batch["id"] in table
+    assert "0 of 29" in table
+    cancelled = geval(suite, "batches", "cancel", batch["id"])
+    assert (cancelled.code, server.log.count("cancel")) == (0, 1)
+    stopped = geval(suite, "run", "config.json", "--resume")
+    assert stopped.code != 0
+    assert "a batch was cancelled" in stopped.stderr
+    server.is_held = False
+    resumed = geval(suite, "run", "config.json", "--resume", "-o", "results.json")
+    assert resumed.code == 1
+    assert len(json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["results"]) == 30
+    assert set(server.paid.values()) == {1}
+
+
+def test_results_of_another_machine_are_adopted(tmp_path, server):
+    BatchSuite(tmp_path / "there", server, wire="anthropic").run()
+    here = BatchSuite(tmp_path / "here", server, wire="anthropic")
+    assert "there is no response cache" in geval(here, "batches").stderr
+    here.run(filter_first=1)
+    adopted = geval(here, "batches", "adopt", "batch_0", "--provider", "anthropic:m")
+    assert (adopted.code, adopted.stdout.partition(" ")[0]) == (0, "29")
+    ended = here.run()
+    assert {server.paid[item["custom_id"]] for item in server.batches["batch_0"].requests} == {1}
+    assert {item["role"] for item in ended.run["batches"]} == {"judge"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "config.json", "--batch", "--offline"), "with --offline nothing is sent"),
+        (("run", "config.json", "--no-wait"), "--no-wait is for runs with batches"),
+        (("run", "config.json", "--batch", "--batch-judge"), "say different things"),
+        (("run", "config.json", "--batch", "--watch"), "--watch does not go together with batches"),
+        (("run", "config.json", "--batch", "--workers", "2"), "--workers does not go together with batches"),
+        (("batches", "cancel", "x"), "there is no response cache"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, server: BatchServer, words: tuple[str, ...], message: str
+):
+    finished = geval(BatchSuite(tmp_path, server), *words)
+    assert finished.code == 2
+    assert message in finished.stderr
+    assert not server.log
+
+
+def test_a_plan_shows_waves_and_half_the_price(tmp_path, server):
+    suite = BatchSuite(tmp_path, server, config={"max_tokens": 100})
+    plans = []
+    for options in ((), ("--batch",)):
+        assert geval(suite, "run", "config.json", "--plan", "-o", "plan.json", *options).code == 0
+        plans.append(json.loads((tmp_path / "plan.json").read_text(encoding="utf-8")))
+    direct, batched = plans
+    assert "waves" not in direct
+    assert batched["waves"] == 2
+    assert [(row["purpose"], row["wave"]) for row in batched["rows"]] == [
+        ("answers", 1),
+        ("steps", None),
+        ("ratings", 2),
+    ]
+    halves = {"answers": 0.5, "steps": 1, "ratings": 0.5}
+    for before, after in zip(direct["rows"], batched["rows"], strict=True):
+        assert after["cost_most_usd"] == pytest.approx(before["cost_most_usd"] * halves[before["purpose"]])
+    assert not server.log
