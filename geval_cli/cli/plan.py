@@ -78,7 +78,7 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             print_warnings(cache.warnings)
             cache.ttl_s = choice.ttl_s
         plan = asyncio.run(plan_run(prepared, cache, resumed))
-    if prepared.request.workers is None:
+    if not prepared.request.is_shared:
         return plan
     from geval_cli.runs.workers import planned_workers
 
