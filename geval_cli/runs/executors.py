@@ -196,10 +196,10 @@ class _LocalWorker:
             ends: set[asyncio.Future[Any]] = {told, task}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             failure = task.exception() if task.done() else None
-            if failure is not None and not isinstance(failure, BrokenExecutor):
+            if isinstance(failure, Exception) and not isinstance(failure, BrokenExecutor):
                 raise failure
             if failure is not None and not told.done():
-                # It broke: what it said before is still on its way.
+                # It broke, or was told to end (KeyboardInterrupt): what it said before is still on its way.
                 await asyncio.wait({told}, timeout=_LAST_WORDS_S if self._connection else 0.0)
                 return told.result() if told.done() else None
             return await told
@@ -234,6 +234,13 @@ def _without_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker  # noqa: PLC0415 - few runs have workers
+
+    from loky.backend import resource_tracker as loky_tracker  # noqa: PLC0415 - as above
+
+    # Starting these would let Ctrl-C through again, before the first worker is started.
+    resource_tracker.ensure_running()
+    loky_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -299,6 +306,7 @@ def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup
     """Begin a worker process: connect to the coordinator."""
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be kept away
     connection = Client(address, authkey=key)
     connection.send_bytes(str(number).encode())
     _Process.current = _Process(connection, setup)
