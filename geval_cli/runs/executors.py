@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.runs.event_loop import loop_factory
-from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, open_runner
+from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.version import install_hint
 
@@ -127,8 +127,9 @@ class LocalWorkers:
                 worker.kill()
             from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
-            with contextlib.suppress(OSError):  # wakes the thread that accepts
-                Client(self._listener.address, authkey=self._key).close()
+            # Wakes the thread that accepts; it may have ended, so nothing is asked of it.
+            with contextlib.suppress(OSError):
+                Client(self._listener.address).close()
             self._listener.close()
 
     def _accept(self) -> None:
@@ -183,6 +184,7 @@ class _LocalWorker:
         """Have the process do a shard."""
         with _without_ctrl_c():
             task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        task.add_done_callback(_forget_failure)
         while (lot := await self._next_lot(task)) is not None:
             await hear(lot)
             if lot.end is not None:
@@ -214,8 +216,12 @@ class _LocalWorker:
             self._connection.close()
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
-        """Pass on what the process tells, until it is gone. In a thread of its own."""
-        with contextlib.suppress(EOFError, OSError):
+        """Pass on what the process tells, until it is gone. In a thread of its own.
+
+        What cannot be read counts as its end, too: nobody must wait for the rest.
+        """
+        # TypeError is what reading says when `kill` closes the connection meanwhile.
+        with contextlib.suppress(EOFError, OSError, TypeError, ValueError):
             while True:
                 self._put(lot_from_json(connection.recv_bytes()), loop)
         self._put(None, loop)
@@ -226,6 +232,12 @@ class _LocalWorker:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
         except RuntimeError:  # the loop is closed: nobody wants to know
             putting.close()
+
+
+def _forget_failure(task: "asyncio.Future[None]") -> None:
+    """Look at how a task ended that nobody waits for any more, so that asyncio says nothing about it."""
+    if not task.cancelled():
+        task.exception()
 
 
 @contextlib.contextmanager
@@ -273,8 +285,7 @@ class _Process:
             try:
                 self._runner = await self._stack.enter_async_context(opening)
             except ConfigError as error:
-                mistakes = tuple(str(problem) for problem in error.problems)
-                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes))))
+                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
             for message in self._told:
                 self._obey(message)
@@ -304,11 +315,15 @@ class _Process:
 
 def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
     """Begin a worker process: connect to the coordinator."""
+    from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be kept away
-    connection = Client(address, authkey=key)
-    connection.send_bytes(str(number).encode())
+    try:
+        connection = Client(address, authkey=key)
+        connection.send_bytes(str(number).encode())
+    except (OSError, EOFError, AuthenticationError):  # the run has ended meanwhile, which is nobody's mistake
+        os._exit(1)
     _Process.current = _Process(connection, setup)
 
 
