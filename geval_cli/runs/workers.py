@@ -4,7 +4,6 @@ Only this process writes to the store; it emits the events of all workers as if 
 """
 
 import asyncio
-import math
 import os
 from collections import Counter, deque
 from contextlib import AsyncExitStack
@@ -22,7 +21,6 @@ from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
-from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.executors import LocalWorkers, ShardExecutor, WorkerLostError, check_loky
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import request_limit
@@ -80,21 +78,7 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
         raise UsageError(message, hint="make room, or name another place with --cache-dir")
 
 
-def planned_workers(prepared: PreparedRun) -> WorkersPlan:
-    """Return how several processes would share a run.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    check_workers(prepared, None)
-    asked = _capped(prepared, _asked_workers(prepared.request))
-    size = shard_size(prepared.tests, asked)
-    shards = math.ceil(prepared.tests / size)
-    count = max(1, min(asked, shards))
-    return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))
-
-
-def _asked_workers(request: RunRequest) -> int:
+def asked_workers(request: RunRequest) -> int:
     """Return how many workers a request asks for: those of a cluster, one for each processor, or a number.
 
     Raises:
@@ -105,7 +89,7 @@ def _asked_workers(request: RunRequest) -> int:
     return os.cpu_count() or 1 if request.workers == AUTO else int(request.workers or 1)
 
 
-def _capped(prepared: PreparedRun, count: int) -> int:
+def capped_workers(prepared: PreparedRun, count: int) -> int:
     """Return the number of workers: as asked for, but never more than a cap on requests at once allows."""
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
@@ -292,7 +276,7 @@ async def run_in_workers(
         steps = await _ask_for_steps(crew, cache, policy, began_s)
         if steps is None or cache.folder is None:
             return ()
-        count = _capped(prepared, await asyncio.to_thread(_asked_workers, prepared.request))
+        count = capped_workers(prepared, await asyncio.to_thread(asked_workers, prepared.request))
         crew.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
         count = max(1, min(count, len(crew.shards)))
         setup = WorkerSetup(
