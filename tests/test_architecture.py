@@ -65,6 +65,7 @@ THIRD_PARTY_HOMES = {
     "uvicorn": {"web"},
     "jinja2": {"templating", "report", "web"},
     "jsonschema": {"assertions", "suite"},
+    "markdown_it": {"report"},
     "sqlite3": {"store"},
     "sqlglot": {"assertions"},
     "rapidfuzz": {"assertions"},

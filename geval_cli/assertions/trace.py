@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from geval_cli.assertions.base import Subject, TestCase
-from geval_cli.assertions.structured.tool_calls import called_tools
+from geval_cli.assertions.structured.called_tools import called_tools
 from geval_cli.errors import UnjudgeableError
 from geval_cli.judge.trace import TOOL
 from geval_cli.records import JsonValue, TraceStep, Turn

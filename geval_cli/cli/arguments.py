@@ -321,9 +321,10 @@ def _check_batches(options: RunOptions) -> None:
     resumes = options.resume_latest or options.resume_from is not None or options.retry_errors
     if not options.waits and not is_batched and not resumes:
         raise UsageError("--no-wait is for runs with batches", hint="add --batch or --batch-judge")
-    if options.workers is not None and is_batched:
+    if is_batched and (options.workers is not None or options.ray is not None):
         hint = "one process is enough: nobody computes while batches are under way"
-        raise UsageError("--workers does not go together with batches", hint=hint)
+        name = "--workers" if options.ray is None else "--ray"
+        raise UsageError(f"{name} does not go together with batches", hint=hint)
     if options.watch and is_batched:
         raise UsageError("--watch does not go together with batches", hint="they take hours; leave one out")
 

@@ -17,7 +17,7 @@ from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.report.console import make_console
 from geval_cli.report.plan import RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.dry_run import plan_run
+from geval_cli.runs.dry_run import plan_run, planned_workers
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import find_run
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
@@ -78,8 +78,6 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             print_warnings(cache.warnings)
             cache.ttl_s = choice.ttl_s
         plan = asyncio.run(plan_run(prepared, cache, resumed))
-    if prepared.request.workers is None:
+    if not prepared.request.is_shared:
         return plan
-    from geval_cli.runs.workers import planned_workers
-
     return replace(plan, workers=planned_workers(prepared))

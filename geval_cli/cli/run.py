@@ -124,7 +124,7 @@ def run_configs(
 
 def _check_workers(prepared: Iterable[PreparedRun], cache: ResponseCache) -> None:
     for run in prepared:
-        if run.request.workers is not None:
+        if run.request.is_shared:
             from geval_cli.runs.workers import check_workers
 
             check_workers(run, cache)

@@ -41,7 +41,16 @@ CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
 _STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css", "report.css")
-_SCRIPTS = ("page.js", "charts.js", "columns.js", "matrix.js", "report.js", "label.js", "label-report.js")
+_SCRIPTS = (
+    "page.js",
+    "charts.js",
+    "columns.js",
+    "output.js",
+    "matrix.js",
+    "report.js",
+    "label.js",
+    "label-report.js",
+)
 """In the order in which they need each other: they become one module."""
 _IMPORT = re.compile(r"^import (\{.*?\}) from (\"./\w+\.js\");$", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function (\w+))", re.MULTILINE)

@@ -1,6 +1,7 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache, partial
@@ -43,12 +44,15 @@ from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
-from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
+from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, WorkersPlan
 from geval_cli.runs.batches import batched_roles
+from geval_cli.runs.jobs import request_limit
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.shards import shard_size
+from geval_cli.runs.workers import asked_workers, capped_workers, check_workers
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache, StoredChoice
 
@@ -379,3 +383,17 @@ def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
         return subject
     context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
     return replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
+
+
+def planned_workers(prepared: PreparedRun) -> WorkersPlan:
+    """Return how several processes would share a run.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    check_workers(prepared, None)
+    asked = capped_workers(prepared, asked_workers(prepared.request))
+    size = shard_size(prepared.tests, asked)
+    shards = math.ceil(prepared.tests / size)
+    count = max(1, min(asked, shards))
+    return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))

@@ -71,9 +71,9 @@ async def run_evaluation(
     batch = await batch_policy(
         prepared, state.cache, run.id, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
     )
-    if batch is not None and prepared.request.workers is not None:
-        message = f"run {run.id} waits for batches, and --workers does not go together with them"
-        raise UsageError(message, hint="resume it without --workers")
+    if batch is not None and prepared.request.is_shared:
+        message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"
+        raise UsageError(message, hint="resume it in one process")
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
     running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch))
@@ -123,7 +123,7 @@ class _Jobs(Struct):
 
 
 def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":
-    if jobs.prepared.request.workers is None:
+    if not jobs.prepared.request.is_shared:
         return asyncio.ensure_future(_run_jobs(jobs, policy))
     return asyncio.ensure_future(
         run_in_workers(jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy)

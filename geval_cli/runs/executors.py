@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.runs.event_loop import loop_factory
-from geval_cli.runs.shard_worker import ShardRunner, WorkerSetup, open_runner
+from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, open_runner
 from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.version import install_hint
 
@@ -32,7 +32,8 @@ Hear = Callable[[Lot], Awaitable[None]]
 
 _MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
 _LAST_WORDS_S = 5.0
-_HURRY = b"hurry"
+HURRY = b"hurry"
+"""The word to workers that grants no grace."""
 
 
 class WorkerLostError(Exception):
@@ -116,7 +117,7 @@ class LocalWorkers:
     def hurry(self) -> None:
         """Have all workers grant no grace to what is under way."""
         for worker in self._workers.values():
-            worker.tell(_HURRY)
+            worker.tell(HURRY)
 
     async def aclose(self) -> None:
         """End all workers. Safe to call twice."""
@@ -261,7 +262,7 @@ class _Process:
     async def _do(self, order: ShardOrder) -> None:
         """Do a shard; what it was told while the suite was being opened holds, too."""
         if self._runner is None:
-            opening = open_runner(self._setup, order.permit, self._send)
+            opening = open_runner(self._setup, order.permit, Lots(self._send))
             try:
                 self._runner = await self._stack.enter_async_context(opening)
             except ConfigError as error:
@@ -288,7 +289,7 @@ class _Process:
     def _obey(self, message: bytes) -> None:
         if self._runner is None:
             self._told.append(message)
-        elif message == _HURRY:
+        elif message == HURRY:
             self._runner.hurry()
         else:
             self._runner.stop(StopReason(message.decode()))

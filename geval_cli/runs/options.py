@@ -87,6 +87,9 @@ class Option:
 AUTO = "auto"
 """As a number of workers: one for each processor of the machine."""
 
+LOCAL = "local"
+"""As the address of a cluster: one on this machine, for this run alone."""
+
 GraderOption = Annotated[
     str | None,
     Option(
@@ -236,6 +239,14 @@ class RunOptions:
             is_text=True,
             minimum=1,
             maximum=64,
+        ),
+    ] = None
+    ray: Annotated[
+        str | None,
+        Option(
+            "--ray",
+            "Do the cases on the machines of a Ray cluster; local starts one here.",
+            syntax="ADDRESS|local",
         ),
     ] = None
     fail_fast: Annotated[

@@ -88,6 +88,23 @@ class RunRequest(RunOptions):
         """The same request for another process: nothing in it belongs to this one."""
         return replace(self, environ=dict(self.environ), budget=None, has_collector=_always)
 
+    def for_machines(self, *, is_here: bool) -> "RunRequest":
+        """Return the same request for another machine, whose own environment has the keys.
+
+        There it begins in the folder of the config, unless it `is_here`.
+        """
+        sent = replace(self.for_workers, environ={})
+        if is_here:
+            return sent
+        folder = self.config.resolve().parent
+        joined = tuple(path.resolve().relative_to(folder) for path in self.joined)
+        return replace(sent, config=Path(self.config.name), joined=joined, env_file=None)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other processes do the cases."""
+        return self.workers is not None or self.ray is not None
+
     @property
     def selection(self) -> Selection:
         """Which tests, prompts and providers are taken."""

@@ -25,7 +25,7 @@ from geval_cli.runs.preparation import reopened
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.shards import LOT_RESULTS, DoneCases, Lot, Permit, ShardEnd, ShardOrder, lot_to_json
-from geval_cli.store.cache import ResponseCache
+from geval_cli.store.cache import ResponseCache, StoredChoice
 from geval_cli.suite.suite import TestSource
 
 LOT_EVERY_S = 0.05
@@ -50,6 +50,7 @@ class WorkerSetup(Struct, frozen=True):
         run_id: the run.
         began_s: when it began, in seconds since 1970 by the cache's clock.
         is_resumed: whether an earlier process began it.
+        reads_since_s: answers kept before this time are asked for again; 0 reads all that have not expired.
         cache: where answers are kept.
         workers: how many there are, who share all caps.
         steps: evaluation steps that were asked for before, of judges whose answers no cache keeps.
@@ -63,6 +64,7 @@ class WorkerSetup(Struct, frozen=True):
     run_id: str
     began_s: float
     is_resumed: bool
+    reads_since_s: float
     cache: CachePlace
     workers: int
     steps: LockedSteps = field(default_factory=dict)
@@ -75,7 +77,7 @@ class ShardRunner:
         self,
         prepared: PreparedRun,
         jobs: JobRunner,
-        lots: "_Lots",
+        lots: "Lots",
         budget: Budget,
         pace: Pace,
         look_again: Callable[[], None],
@@ -148,14 +150,15 @@ class ShardRunner:
 
 @asynccontextmanager
 async def open_runner(
-    setup: WorkerSetup, first: Permit, send: Callable[[bytes], None]
+    setup: WorkerSetup, first: Permit, lots: "Lots", cache: ResponseCache | None = None
 ) -> AsyncIterator[ShardRunner]:
     """Open the suite, the cache and the models of a run for its shards, until the end of the block.
 
     Args:
         setup: the run.
         first: what may be spent on the first shard: where money is bounded, it is so for all of them.
-        send: takes each lot as a message.
+        lots: gather what happens.
+        cache: where answers are kept, which stays open; None for the place that `setup` names.
 
     Raises:
         ConfigError: the config changed while the run went on.
@@ -164,11 +167,11 @@ async def open_runner(
     prepared = reopened(setup.request, tests=setup.tests, cases=setup.cases, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, steps=setup.steps)
     _check_same(prepared, setup)
-    lots, budget, pace = _Lots(send), Budget(), Pace(setup.workers)
+    budget, pace = Budget(), Pace(setup.workers)
     allow(budget, first)
     policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
     async with AsyncExitStack() as stack:
-        cache = _open_cache(setup.cache, stack)
+        cache = cache or _open_cache(setup.cache, stack)
         if setup.is_resumed:
             cache.begin_at(setup.began_s)
         else:
@@ -228,7 +231,7 @@ class _TestReader:
         return found
 
 
-class _Lots:
+class Lots:
     """Gathers what happens into lots. The results of one row are never in two of them."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -249,6 +252,10 @@ class _Lots:
         # Whether the budget of the run is used up is for the coordinator to say, and not for one permit.
         elif isinstance(event, Noticed) and not event.message.startswith(STOPPED):
             lot.notices.append(event.message)
+
+    def share(self, answers: Mapping[str, StoredChoice]) -> None:
+        """Add answers for the cache of the run."""
+        self._lot.answers.update(answers)
 
     async def wait_for_room(self) -> None:
         """Send a full lot."""

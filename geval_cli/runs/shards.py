@@ -16,6 +16,7 @@ from geval_cli.events import CaseStarted, ModelCalled, RequestEnded
 from geval_cli.gateway.budget import Budget
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import CaseResult
+from geval_cli.store.cache import StoredChoice
 
 SHARD_TESTS = 500
 """Tests of a shard at most."""
@@ -210,20 +211,30 @@ class ShardEnd(Struct, frozen=True):
 
 
 class Lot(Struct):
-    """Everything that happened in a worker since its last lot. The last one of a shard has an `end`."""
+    """Everything that happened in a worker since its last lot. The last one of a shard has an `end`.
+
+    `answers` are new ones, by key, of a worker whose cache is not that of the run.
+    """
 
     results: list[CaseResult] = field(default_factory=list)
     calls: list[ModelCalled] = field(default_factory=list)
     requests: list[RequestEnded] = field(default_factory=list)
     begun: list[CaseStarted] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    answers: dict[str, StoredChoice] = field(default_factory=dict)
     end: ShardEnd | None = None
 
     @property
     def is_empty(self) -> bool:
         """Return whether there is nothing to tell."""
         return not (
-            self.results or self.calls or self.requests or self.begun or self.notices or self.end is not None
+            self.results
+            or self.calls
+            or self.requests
+            or self.begun
+            or self.notices
+            or self.answers
+            or self.end is not None
         )
 
 

@@ -4,7 +4,6 @@ Only this process writes to the store; it emits the events of all workers as if 
 """
 
 import asyncio
-import math
 import os
 from collections import Counter, deque
 from contextlib import AsyncExitStack
@@ -22,7 +21,6 @@ from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
-from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.executors import LocalWorkers, ShardExecutor, WorkerLostError, check_loky
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import request_limit
@@ -30,8 +28,9 @@ from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO
 from geval_cli.runs.preparation import reads_cache, resolved
+from geval_cli.runs.ray_cluster import RayWorkers, check_cluster, join_cluster
 from geval_cli.runs.record import STOPPED
-from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.shard_worker import CachePlace, WorkerSetup
 from geval_cli.runs.shards import (
@@ -46,7 +45,7 @@ from geval_cli.runs.shards import (
     cut,
     shard_size,
 )
-from geval_cli.store.cache import ResponseCache
+from geval_cli.store.cache import CacheOfRun, ResponseCache
 
 _SLOWEST = 1 / 64
 _QUICKENS = 1.25
@@ -58,36 +57,40 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     Raises:
         UsageError: it cannot, and why.
     """
-    check_loky()
-    hint = "leave --workers out: one process does this run"
+    request = prepared.request
+    if request.workers is not None and request.ray is not None:
+        raise UsageError(
+            "--workers does not go with --ray", hint="a cluster has as many workers as processors"
+        )
+    if request.ray is None:
+        check_loky()
+    else:
+        check_cluster(request.ray)
+    option = "--workers" if request.ray is None else "--ray"
+    hint = f"leave {option} out: one process does this run"
     if prepared.plan.is_serial:
-        message = "--workers cannot do tests of which one depends on the one before it"
+        message = f"{option} cannot do tests of which one depends on the one before it"
         raise UsageError(message, hint=hint)
-    if prepared.request.is_untrusted:
-        raise UsageError("--workers does not go with --untrusted", hint=hint)
+    if request.is_untrusted:
+        raise UsageError(f"{option} does not go with --untrusted", hint=hint)
     if cache is not None and cache.folder is None:
-        message = "--workers needs a cache on disk, where its processes find each other's answers"
+        message = f"{option} needs a cache on disk, where its processes find each other's answers"
         raise UsageError(message, hint="make room, or name another place with --cache-dir")
 
 
-def planned_workers(prepared: PreparedRun) -> WorkersPlan:
-    """Return how several processes would share a run.
+def asked_workers(request: RunRequest) -> int:
+    """Return how many workers a request asks for: those of a cluster, one for each processor, or a number.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: there is no such cluster.
     """
-    check_workers(prepared, None)
-    asked = workers_of(prepared)
-    size = shard_size(prepared.tests, asked)
-    shards = math.ceil(prepared.tests / size)
-    count = max(1, min(asked, shards))
-    return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))
+    if request.ray is not None:
+        return join_cluster(request.ray, request.config)
+    return os.cpu_count() or 1 if request.workers == AUTO else int(request.workers or 1)
 
 
-def workers_of(prepared: PreparedRun) -> int:
-    """Return how many workers a run has: as asked for, but never more than a cap on requests at once allows."""
-    asked = prepared.request.workers
-    count = os.cpu_count() or 1 if asked == AUTO else int(asked or 1)
+def capped_workers(prepared: PreparedRun, count: int) -> int:
+    """Return the number of workers: as asked for, but never more than a cap on requests at once allows."""
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
     return max(1, min([count, request_limit(prepared), *(cap for cap in caps if cap is not None)]))
@@ -100,6 +103,7 @@ class _Crew(Struct):
     events: EventStream
     stop: StopSignal
     budget: Budget
+    cache: CacheOfRun
     done: DoneCases
     shards: deque[Shard] = field(default_factory=deque)
     records: list[WorkerRecord] = field(default_factory=list)
@@ -155,6 +159,7 @@ class _Crew(Struct):
             self.permits.lose(permit)
             self._lost(shard, worker)
             return
+        self.records[worker] = replace(self.records[worker], host=executor.host(worker))
         self.permits.give_back(permit, requests=end.requests, cost_usd=end.cost_usd)
         self._end(shard, worker, end, was_slowed=slowings != self.slowings)
 
@@ -213,6 +218,8 @@ class _Crew(Struct):
 
     async def _enter(self, worker: int, lot: Lot) -> None:
         """Emit what a worker tells as events of the run; a result that is known already is passed over."""
+        if lot.answers:  # kept before anything uses them
+            await self.cache.put_many(lot.answers)
         numbers, record = len(self.records), self.records[worker]
         for call in lot.calls:
             self.events.emit(replace(call, call=call.call * numbers + worker))
@@ -264,11 +271,12 @@ async def run_in_workers(
         if resumed is not None:
             cache.begin_at(resumed.started_s)
         began_s = cache.now() if resumed is None else resumed.started_s
-        crew = _Crew(prepared, events, stop, policy.budget, _done_before(prepared, resumed))
+        shared = cache.used_by(policy.run_id)
+        crew = _Crew(prepared, events, stop, policy.budget, shared, _done_before(prepared, resumed))
         steps = await _ask_for_steps(crew, cache, policy, began_s)
         if steps is None or cache.folder is None:
             return ()
-        count = workers_of(prepared)
+        count = capped_workers(prepared, await asyncio.to_thread(asked_workers, prepared.request))
         crew.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
         count = max(1, min(count, len(crew.shards)))
         setup = WorkerSetup(
@@ -280,11 +288,14 @@ async def run_in_workers(
             run_id=policy.run_id or "",
             began_s=began_s,
             is_resumed=resumed is not None,
+            reads_since_s=0.0 if reads_cache(prepared) else began_s,
             cache=CachePlace(cache.folder, cache.ttl_s, cache.is_read_only),
             workers=count,
             steps=steps,
         )
-        await _run_crew(crew, LocalWorkers(setup), count)
+        address = prepared.request.ray
+        executor = LocalWorkers(setup) if address is None else RayWorkers(setup, address)
+        await _run_crew(crew, executor, count)
         return tuple(crew.records)
     finally:
         events.end()

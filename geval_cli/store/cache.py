@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct, convert
 
@@ -57,7 +57,7 @@ _STATS = """
 """
 
 
-_Row = tuple[Any, ...]
+CacheRow = tuple[Any, ...]
 """A key in hexadecimal digits, then the columns asked for."""
 
 _MOST_ANSWER_BYTES = 128 * 1024 * 1024
@@ -161,7 +161,7 @@ class ResponseCache:
     @classmethod
     def open(
         cls, folder: Path, *, ttl_s: float | None = DEFAULT_TTL_S, now: Callable[[], float] = time.time
-    ) -> "ResponseCache":
+    ) -> Self:
         """Return the cache in `folder`, made if it is not there. `now` is seconds since 1970.
 
         Raises:
@@ -249,7 +249,7 @@ class ResponseCache:
         found = ((key, _decoded(answer)) for key, answer in rows)
         return {key: stored for key, stored in found if stored is not None}
 
-    async def _find(self, statement: str, keys: Sequence[str], since: float | None) -> list[_Row]:
+    async def _find(self, statement: str, keys: Sequence[str], since: float | None) -> list[CacheRow]:
         if since is not None and since >= self._own_since:
             # Only what was kept through here can be as young, and asking the database is most of what a look-up costs.
             keys = [key for key in keys if self._own.may_hold(key)]
@@ -272,7 +272,7 @@ class ResponseCache:
         rows = [(bytes.fromhex(key), created_at, _encode(stored), run_id) for key, stored in choices.items()]
         for key in choices:
             self._own.add(key)
-        await self._writing().run(lambda connection: _insert(connection, rows))
+        await self._writing().run(lambda connection: insert_rows(connection, rows))
 
     async def remove_many(self, keys: Sequence[str]) -> None:
         """Forget `keys`, as far as they are there.
@@ -420,8 +420,10 @@ class CacheOfRun:
         await self._cache.remove_many(keys)
 
 
-def _select(connection: sqlite3.Connection, statement: str, keys: Sequence[str], oldest: float) -> list[_Row]:
-    rows: list[_Row] = []
+def _select(
+    connection: sqlite3.Connection, statement: str, keys: Sequence[str], oldest: float
+) -> list[CacheRow]:
+    rows: list[CacheRow] = []
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         some = [bytes.fromhex(key) for key in keys[start : start + _KEYS_PER_QUERY]]
         marks = ",".join("?" * len(some))
@@ -430,9 +432,10 @@ def _select(connection: sqlite3.Connection, statement: str, keys: Sequence[str],
     return rows
 
 
-def _insert(
+def insert_rows(
     connection: sqlite3.Connection, rows: Sequence[tuple[bytes, float, str | bytes, str | None]]
 ) -> None:
+    """Write answers as rows: key, seconds since 1970, the encoded answer, the only run that uses it."""
     connection.executemany(_INSERT, rows)
 
 

@@ -1,6 +1,5 @@
 """`geval run --workers`: the same results from several processes, whichever of them dies, within one budget."""
 
-import contextlib
 import json
 import os
 import random
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from soak.processes import worker_processes
 from support.counting_server import CountingServer
 from support.geval_command import run_geval
 from support.kill_trial import KillableRun, comparable, disturbed
@@ -29,17 +29,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def results_of(document: Any) -> list[Any]:
     return [comparable(item) for item in document["results"]]
-
-
-def workers_of(pid: int) -> list[int]:
-    """The processes that do the shards of a run, by their numbers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"popen_loky" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return sorted(found)
 
 
 def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any) -> None:
@@ -73,7 +62,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
         process = run.start()
         for count in (20, 70):
             assert server.wait_for_requests(count, timeout_s=60)
-            os.kill(random.Random(count).choice(workers_of(process.pid)), signal.SIGKILL)
+            os.kill(random.Random(count).choice(worker_processes(process.pid)), signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
         asked = len(server.requests)
     assert process.returncode in {0, 1}, errors.decode()
@@ -101,7 +90,7 @@ class DeadlyServer(CountingServer):
 
     async def _answer(self, asked: web.Request) -> web.Response:
         if "topic 3." in await asked.text():
-            for worker in workers_of(self.pid):
+            for worker in worker_processes(self.pid):
                 os.kill(worker, signal.SIGKILL)
         return await super()._answer(asked)
 
@@ -131,6 +120,13 @@ def test_a_case_that_ends_its_process_again_and_again_is_an_error(tmp_path: Path
         (("--workers", "2"), "--workers cannot do tests of which one depends on the one before it"),
         (("--workers", "2", "--plan"), "--workers cannot do tests of which one depends on the one before it"),
         (("--workers", "2", "--untrusted"), "--workers"),
+        (("--workers", "2", "--ray", "local"), "--workers does not go with --ray"),
+        (
+            ("--ray", "ray://head:10001"),
+            "--ray cannot use `ray://head:10001`: it connects from inside a cluster",
+        ),
+        (("--ray", "127.0.0.1:1"), "--ray cannot reach a cluster at `127.0.0.1:1`: nothing listens there"),
+        (("--ray", "nowhere"), "--ray cannot reach a cluster at `nowhere`: nothing listens there"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import batch_kills, coverage, findings, mutants, rankings
+from soak import batch_kills, coverage, findings, mutants, processes, rankings
 
 from benchmarks import faults, kill
 
@@ -89,6 +89,11 @@ def ranked(seed: int) -> bool:
     return rankings.run(seed)
 
 
+def shared(seed: int) -> bool:
+    """Runs in several processes and on several machines: killed, and with a million stored outputs."""
+    return processes.run(seed=seed)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
@@ -98,6 +103,7 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "findings": found_differences,
     "intervals": intervals,
     "rankings": ranked,
+    "processes": shared,
 }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def store_run(config: Path, **options: Any) -> str:
     """Run `config`; the id of the run, which is stored in `.geval` beside it."""
     prepared = prepare(RunRequest(config, {}, **options))
     with open_state(config.parent / ".geval", {}) as state:
-        report = asyncio.run(run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal()))
+        running = run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal())
+        # In a thread of its own: where a browser is open, an event loop goes on in this one.
+        with ThreadPoolExecutor(1) as pool:
+            report = pool.submit(asyncio.run, running).result()
     return report.run.id
 
 

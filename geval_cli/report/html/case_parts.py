@@ -12,6 +12,7 @@ from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, U
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.markdown import rendered_markdown
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.source.images import markers_in, named_and_hashed
@@ -212,6 +213,7 @@ def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> di
         "assertions": shown_assertions(result),
         "messages": chat_messages(result.prompt.rendered),
         "output": output_text(result),
+        "rendered": rendered_markdown(result.output) if isinstance(result.output, str) else None,
         "images": images_of(result),
         "usage": usage_rows(result),
         "bar_height": BAR_HEIGHT,

@@ -13,7 +13,7 @@ from geval_cli.report.html.matrix import row_title
 from geval_cli.source.access import access_in
 from geval_cli.source.images import names_image, read_image
 from geval_cli.web.html import render_page
-from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
+from geval_cli.web.pages.routing import PageRoute, case_link, link_with, place_link, run_link, stored_runs
 
 router = APIRouter(route_class=PageRoute)
 
@@ -28,10 +28,17 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     if result is None:
         hint = "it may not be finished yet; the run's page shows what is there"
         raise UsageError(f"the run {run.id} has no result in this place", hint=hint)
+    place = (result.test_index, result.repeat_index)
+    before, after = (
+        None if found is None else place_link(run.id, *found, result.column)
+        for found in stored_runs(request).pages().neighbours(run.id, place, result.column)
+    )
     return render_page(
         "case.html",
         section="runs",
         run=run,
+        before=before,
+        after=after,
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),

@@ -103,6 +103,64 @@ def test_choosing_metric_and_order_needs_no_button(window: Visit, site: Site) ->
     assert statuses(window)[:2] == ["Failed 0.15", "Failed 0.15"]
 
 
+def test_filters_keep_their_place(window: Visit, site: Site) -> None:
+    window.page.set_viewport_size({"width": 1000, "height": 420})
+    window.go(f"/runs/{site.after}")
+    page = window.page
+    page.evaluate("window.isTheSamePage = true")
+    page.locator("[data-filters]").evaluate(
+        "element => scrollTo(0, element.getBoundingClientRect().top - 80)"
+    )
+    before = page.evaluate("scrollY")
+    assert before > 0
+    page.get_by_label("Sort").select_option("status")
+    page.locator("[data-shown='sort=status']").wait_for()
+    page.get_by_label("Failed").check()
+    page.locator("[data-shown='status=failed&sort=status']").wait_for()
+    assert page.evaluate("[scrollY, window.isTheSamePage, document.activeElement.value]") == [
+        before,
+        True,
+        "failed",
+    ]
+    page.go_back()
+    page.locator("[data-shown='sort=status']").wait_for()
+    assert page.locator("[name=status][value='']").is_checked()
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_columns_are_hidden_pinned_and_resized(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}")
+    page, heads = window.page, window.page.locator("thead .cell-head")
+    page.locator("[data-columns] > summary").click()
+    page.locator("[data-columns-list] .check").first.click()
+    assert [head.is_visible() for head in heads.all()] == [False, True]
+    page.get_by_role("button", name="Pin chat").click()
+    assert heads.nth(1).evaluate("element => getComputedStyle(element).position") == "sticky"
+    handle = heads.nth(1).get_by_role("separator")
+    handle.focus()
+    page.keyboard.press("ArrowLeft")
+    width = int(handle.get_attribute("aria-valuenow"))
+    assert heads.nth(1).evaluate("element => element.style.maxWidth") == f"{width}px"
+    page.reload()
+    assert [head.is_visible() for head in heads.all()] == [False, True]
+    page.get_by_label("Sort").select_option("status")
+    page.locator("[data-shown='sort=status']").wait_for()
+    assert [head.is_visible() for head in heads.all()] == [False, True]
+
+
+def test_case_page_leads_to_the_tests_beside_it(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}/results/0/0/1")
+    page = window.page
+    assert page.get_by_role("link", name="Previous test").count() == 0
+    page.keyboard.press("j")
+    page.wait_for_url("**/results/1/0/1")
+    page.get_by_role("link", name="Next test").click()
+    page.wait_for_url("**/results/2/0/1")
+    assert page.get_by_role("link", name="Next test").count() == 0
+    page.keyboard.press("k")
+    page.wait_for_url("**/results/1/0/1")
+
+
 def test_keyboard_alone(window: Visit, site: Site) -> None:
     window.go(f"/runs/{site.before}")
     page = window.page
@@ -252,6 +310,7 @@ def test_assistive_technology_can_use_every_page(
         "/": "",
         "/?tag=a=b": "",
         f"/runs/{site.before}": "",
+        f"/runs/{site.before}/results/2/0/0": "",
         f"/runs/{site.hostile}": "document.querySelector('[data-act=rename]').click()",
         f"/runs/{site.after}": "document.querySelector('[data-act=remove]').click()",
         compare + site.after: "for (const item of document.querySelectorAll('details')) item.open = true",

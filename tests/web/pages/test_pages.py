@@ -1,5 +1,6 @@
 """The pages as a server sends them, without a browser."""
 
+import csv
 import hashlib
 import html
 import json
@@ -132,7 +133,7 @@ class TestFacts:
     def test_stand_in_the_list(self, listed: tuple[Site, str, str]) -> None:
         text = text_of(listed[0].page("/"))
         assert "The <i>good</i> one" in text
-        assert "0f3c9a1d dirty" in text
+        assert "0f3c9a1d2 dirty" in text
         assert "A suite <b>of</b> one" in text
         assert "echo judged by judge" in text
         assert "2 of 2 gates held" in text
@@ -152,7 +153,7 @@ class TestFacts:
         page = site.page(f"/runs/{second}")
         assert 'href="/suites/edit?path=facts.json"' in page
         assert 'href="/?tag=stage%3D2"' in page
-        assert "0f3c9a1d dirty" in text_of(page)
+        assert "0f3c9a1d2 dirty" in text_of(page)
 
 
 class TestRun:
@@ -200,6 +201,24 @@ class TestRun:
     def test_filters_and_orders(self, judged: Site, query: str, tests: str) -> None:
         page = judged.page(f"/runs/latest{query}")
         assert " ".join(re.findall(r'test-number mono">(\d+)<', page)) == tests
+
+    @pytest.mark.parametrize(
+        ("query", "tests"), [("", [0, 0, 1, 1, 2, 2]), ("?status=failed", [1, 1]), ("?q=nothing", [])]
+    )
+    def test_what_is_filtered_is_exported(self, judged: Site, query: str, tests: list[int]) -> None:
+        lines = judged.page(f"/runs/latest/results.jsonl{query}").splitlines()
+        assert [json.loads(line)["test_index"] for line in lines] == tests
+        rows = list(
+            csv.DictReader(
+                judged.page(f"/runs/latest/results.csv{query}").removeprefix("\ufeff").splitlines()
+            )
+        )
+        assert [int(row["test"]) - 1 for row in rows] == tests
+
+    def test_unknown_export_is_a_page(self, judged: Site) -> None:
+        status, page = judged.get("/runs/latest/results.exe")
+        assert status == 404
+        assert "there are csv and jsonl" in text_of(page)
 
     def test_score_of_a_metric_is_shown(self, judged: Site) -> None:
         assert "Passed 0.90" in text_of(judged.page("/runs/latest?metric=coherence"))

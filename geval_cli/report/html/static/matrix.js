@@ -8,6 +8,7 @@
 //   load(href)           a promise of { found, title }: the element of the case at `href`, and a title for the window
 
 import { setUpColumns } from "./columns.js";
+import { setUpOutputs } from "./output.js";
 import { announce } from "./page.js";
 
 const TYPING_MS = 250;
@@ -336,6 +337,7 @@ export function setUpMatrix(from) {
   setUpForm();
   setUpDrawer();
   setUpKeys();
+  setUpOutputs();
   addEventListener("popstate", route);
   // Of a run under way the matrix comes late and grows.
   document.addEventListener("geval:results", readGrid);
