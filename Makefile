@@ -26,7 +26,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "installing geval and its development tools into $(VENV) ..."
 	@$(INSTALL) "pip>=25.1"
-	@$(INSTALL) --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,pdf,socks,compression,trust,mcp,otel,workers]" --group dev
+	@$(INSTALL) --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers]" --group dev
 	@touch $(RUNTIME) $@
 
 # A real run with a real model: exit code 0 or 1 (judged, good or bad) is a working geval; anything else is not.

@@ -344,7 +344,7 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
 
     assert named == {
         *("compression", "js", "local", "mcp", "otel", "pdf", "server", "socks", "sql", "text-metrics"),
-        *("parquet", "ray", "trust", "workers", "xlsx"),
+        *("parquet", "ray", "remote", "trust", "workers", "xlsx"),
     }
     assert named <= set(extras)
     assert install_hint("js") == 'in your clone of geval: pip install ".[js]"'

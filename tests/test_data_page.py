@@ -40,7 +40,7 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
 def test_editors_accept_the_example_and_the_page() -> None:
     validator = Draft202012Validator(config_json_schema())
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for text in ((EXAMPLE / "gevalconfig.yaml").read_text(encoding="utf-8"), *blocks):
         validator.validate(read_yaml(text, "x").value)
 

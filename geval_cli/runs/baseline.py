@@ -28,6 +28,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, compare, comparison_to_json
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
+from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
 from geval_cli.statistics.paired import PairedTest
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
@@ -112,6 +113,8 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
         return None
     if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
         raise ConfigError([suite.access.outside_problem(Path(name), None)])
+    if request.baseline is None and suite.access.is_strangers and Path(name).suffix.lower() == PARQUET_SUFFIX:
+        raise ConfigError([refuse_parquet(Path(name), None)])
     report = named_report(name, runs)
     if report.run.id == run_id:
         hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"

@@ -8,6 +8,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import JsonValue
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.sources import sources_for
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import SuiteOverrides
 from geval_cli.suite.trust import code_of_suite, code_of_test
@@ -29,7 +30,7 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
         env=request.environ,
         env_file=request.env_file,
         overrides=SuiteOverrides(vars=request.variables),
-        reading_rules=ReadingRules(access=request.access),
+        reading_rules=ReadingRules(fetch=sources_for(request), access=request.access),
     )
     found = dict.fromkeys(_code_in([opened.suite.snapshot, {"id": request.grader}]))
     found.update(dict.fromkeys(part.what for part in code_of_suite(opened.suite)))

@@ -14,6 +14,7 @@ from geval_cli.runs.judged import JudgedMetrics, JudgedSource
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.results_file import is_results_file
+from geval_cli.runs.sources import sources_for
 from geval_cli.source.digest import FILE_PART
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
@@ -114,7 +115,11 @@ def _parts_of(request: RunRequest) -> dict[str, str]:
         env_file=request.env_file,
         overrides=SuiteOverrides(vars=request.variables),
         reading_rules=ReadingRules(
-            needs_keys=False, text=request.draft, dialect=request.dialect, access=request.access
+            needs_keys=False,
+            text=request.draft,
+            dialect=request.dialect,
+            fetch=sources_for(request),
+            access=request.access,
         ),
     )
     return dict(opened.suite.parts)

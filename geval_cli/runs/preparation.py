@@ -27,6 +27,7 @@ from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
+from geval_cli.runs.sources import sources_for
 from geval_cli.runs.true_figures import read_suite_labels
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
@@ -209,6 +210,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
             dialect=request.dialect,
             joined=request.joined,
             scripts=LoadScripts(request.environ, access),
+            fetch=sources_for(request),
             access=access,
         ),
     )

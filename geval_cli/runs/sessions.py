@@ -15,6 +15,7 @@ from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, Column, JsonValue, RunRecord, RunStatus, RunSummary
 from geval_cli.runs.record import ended_run
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.sources import sources_for
 from geval_cli.source.problems import sort_problems
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.runs import RunOrigin, RunStore
@@ -52,7 +53,10 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
     Raises:
         ConfigError: with every problem that reading the config finds.
     """
-    rules = ReadingRules(needs_keys=False, scripts=_RefusedCode(), access=RunRequest(config, environ).access)
+    request = RunRequest(config, environ)
+    rules = ReadingRules(
+        needs_keys=False, scripts=_RefusedCode(), fetch=sources_for(request), access=request.access
+    )
     found: list[ListedTest] = []
     try:
         opened = open_suite(config, env=environ, reading_rules=rules)

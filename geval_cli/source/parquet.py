@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import Access, open_regular
+from geval_cli.source.access import TRUST_HINT, Access, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.version import install_hint
 
@@ -60,6 +60,13 @@ class ParquetRow(Struct, frozen=True):
     number: int
     values: dict[str, JsonValue]
     faults: dict[str, str]
+
+
+def refuse_parquet(path: Path, asked_at: Location | None) -> Problem:
+    """Return the problem of a stranger's config that names a Parquet file."""
+    message = f"`{path.name}` is a Parquet file, which --untrusted does not allow"
+    notes = ("a small one can be made to fill the memory; .csv and .jsonl cannot",)
+    return Problem(message, asked_at, TRUST_HINT, notes)
 
 
 def is_parquet_installed() -> bool:
@@ -164,6 +171,8 @@ def _values_of(column: Any) -> list[Any]:
         values = column.to_pylist(maps_as_pydicts="strict")
     except (ValueError, KeyError, OverflowError):
         return [_read_cell(cell) for cell in column]
+    if any(is_kind(column.type) for is_kind in (types.is_string, types.is_integer, types.is_boolean)):
+        return list(values)
     return [_plain_or_fault(value) for value in values]
 
 

@@ -103,6 +103,15 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
         yield value if isinstance(value, str) else json.dumps(value, default=repr)
 
 
+def may_fit(text: str, wanted: ResultFilter) -> bool:
+    """Return whether a stored result may have all words, without reading it, which takes ten times as long."""
+    if "\\u" in text:  # some of its characters are not written as they are
+        return True
+    plain = [word for word in wanted.words if word.isalnum()]
+    folded = text.casefold() if plain else ""
+    return all(word in folded for word in plain)
+
+
 def fits(result: CaseResult, wanted: ResultFilter) -> bool:
     """Return whether a result has all words and all metadata that are wanted."""
     if any(value not in metadata_texts(result.metadata.get(name)) for name, value in wanted.metadata):

@@ -22,7 +22,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.store.record_text import ResultReader
-from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, fits
+from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, fits, may_fit
 
 
 class SortOrder(StrEnum):
@@ -271,7 +271,9 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
             connection.create_function("named", 1, reader.text)
-            connection.create_function("fits", 1, lambda text: fits(reader.read(text), wanted))
+            connection.create_function(
+                "fits", 1, lambda text: may_fit(text, wanted) and fits(reader.read(text), wanted)
+            )
             statement, values = _row_query(wanted, sort)
             return connection.execute(statement, {**values, "run": run_id}).fetchall()
 

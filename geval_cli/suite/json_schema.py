@@ -43,6 +43,11 @@ _SIMPLE: dict[Any, JsonSchema] = {
     float: {"type": "number"},
     Any: {},
 }
+_TEST_FILE: JsonSchema = {
+    "type": "string",
+    "pattern": "^(file|https?|s3|huggingface)://.",
+    "description": "A file of tests, or an address of one.",
+}
 _FILE: JsonSchema = {"type": "string", "pattern": "^file://.", "description": "The content of a file."}
 
 
@@ -85,7 +90,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
         "default_test": _reference("test"),
-        "tests": {"anyOf": [_FILE, _list_of(_test_entry(), at_least=1)]},
+        "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
     }
@@ -93,11 +98,11 @@ def _suite_forms() -> dict[str, JsonSchema]:
 
 def _test_entry() -> JsonSchema:
     columns = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
-    files = _spec_schema(TestFilesSpec, {"path": _FILE, "columns": columns})
+    files = _spec_schema(TestFilesSpec, {"path": _TEST_FILE, "columns": columns})
     return {
         "if": {"type": "object", "required": ["path"]},
         "then": files,
-        "else": {"anyOf": [_reference("test"), _FILE]},
+        "else": {"anyOf": [_reference("test"), _TEST_FILE]},
     }
 
 

@@ -38,7 +38,15 @@ from geval_cli.suite.suite import BaselineName, NamedLabels, OpenedSuite, Suite,
 from geval_cli.suite.test_files import read_rows
 from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
-from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
+from geval_cli.suite.validation import (
+    Fields,
+    LoadContext,
+    ScriptCaller,
+    SourceFetcher,
+    build_spec,
+    read_fields,
+    read_spec,
+)
 
 _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts"})
 _PROMPTFOO_NAME = "promptfooconfig"
@@ -66,8 +74,8 @@ class ReadingRules(Struct, frozen=True):
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
     what the file holds, in geval's own dialect unless another is named, and so is what a program has `built`. Without
-    `scripts`, no program is run: what it would make is a problem. `access` is what may be read and run for it, now and
-    as long as its tests are read.
+    `scripts`, no program is run: what it would make is a problem; without `fetch`, so is test data from elsewhere.
+    `access` is what may be read and run for it, now and as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -75,6 +83,7 @@ class ReadingRules(Struct, frozen=True):
     needs_keys: bool = True
     text: str | None = None
     scripts: ScriptCaller | None = None
+    fetch: SourceFetcher | None = None
     access: Access = TRUSTED
     built: BuiltSuite | None = None
 
@@ -165,6 +174,7 @@ def open_suite(
         SourceFiles(path.parent, access),
         filler,
         scripts=reading_rules.scripts if access.runs_code else None,
+        fetch=reading_rules.fetch,
     )
     opened = read_suite(path, document, reading, overrides)
     return _as_trusted(opened, [document], reading_rules)

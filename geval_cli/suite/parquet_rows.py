@@ -8,9 +8,8 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import TRUST_HINT
 from geval_cli.source.files import FILE_PREFIX
-from geval_cli.source.parquet import ParquetColumn, ParquetRow, read_parquet, read_shape
+from geval_cli.source.parquet import ParquetColumn, ParquetRow, read_parquet, read_shape, refuse_parquet
 from geval_cli.source.source_map import KeyPath, Positions, SourcePath
 from geval_cli.specs.base import spellings
 from geval_cli.suite.schema import TestSpec
@@ -126,9 +125,7 @@ def parquet_rows(
         ConfigError: the file cannot be read, or the config is a stranger's.
     """
     if reading.files.access.is_strangers:
-        message = f"`{path.name}` is a Parquet file, which --untrusted does not allow"
-        notes = ("a small one can be made to fill the memory; .csv and .jsonl cannot",)
-        raise ConfigError([Problem(message, asked_at, TRUST_HINT, notes)])
+        raise ConfigError([refuse_parquet(path, asked_at)])
     shape = read_shape(path, reading.files.access, asked_at)
     left_out = tuple(column.name for column in shape.columns if names.get(column.name, "") is None)
     read = tuple(column for column in shape.columns if column.name not in left_out)

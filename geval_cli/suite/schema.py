@@ -95,7 +95,9 @@ class TestFilesSpec(Spec):
 
     __test__ = False
 
-    path: str = Field(description="file:// with a file of tests, a folder of them, or a wildcard.")
+    path: str = Field(
+        description="file:// with a file of tests, a folder of them, or a wildcard; or an address."
+    )
     columns: dict[str, str | None] = Field(
         default_factory=dict,
         description="What columns are called here: {their name: a key of a test, or a variable}; null leaves one out.",
@@ -127,7 +129,7 @@ class SuiteSpec(Spec):
     tests: Any = Field(
         None,
         description="The tests, and files of them: file:// with .csv, .xlsx, .parquet, .jsonl, .json, .yaml, .py;"
-        " wildcards too.",
+        " wildcards too. Or an address: https://, s3://, huggingface://datasets/.",
     )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,

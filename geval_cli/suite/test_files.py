@@ -3,13 +3,15 @@
 import json
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TypeGuard
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import open_regular
+from geval_cli.source.access import TRUST_HINT, open_regular
 from geval_cli.source.files import (
     FILE_PREFIX,
     is_bare_path,
@@ -42,6 +44,9 @@ _DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
 _CSV = frozenset({".csv", ".tsv"})
 _SHEETS = frozenset({".xlsx", ".xlsm"})
 _KNOWN = "known: .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson, .json, .yaml, .yml, .py"
+_ADDRESSES = ("https://", "http://", "s3://", "huggingface://")
+_FETCHED = _LINES | _DOCUMENTS | _CSV | _SHEETS | {PARQUET_SUFFIX}
+"""Programs from elsewhere are never run."""
 _DEFAULT_FUNCTION = "generate_tests"
 _MAKE_FILE = "let the program write its tests into a .jsonl file, and name that"
 
@@ -54,7 +59,7 @@ def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowS
         place: of it.
         reading: takes the problems.
     """
-    if is_file_reference(value):
+    if is_file_reference(value) or is_address(value):
         return _joined(_sources(value, place.value(), reading))
     if isinstance(value, list):
         return _list_rows(value, place, reading)
@@ -73,7 +78,7 @@ def _list_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) 
     held: list[tuple[JsonValue, SourcePath]] = []
     for index, item in enumerate(items):
         at = place.child(index)
-        if is_file_reference(item):
+        if is_file_reference(item) or is_address(item):
             sources += _of_held(held)
             held = []
             sources += _sources(item, at.value(), reading)
@@ -129,7 +134,7 @@ def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -
     if spec is None:
         return []
     asked_at = place.value("path")
-    if not is_file_reference(spec.path):
+    if not is_file_reference(spec.path) and not is_address(spec.path):
         reading.report("`path` must name files of tests", asked_at, f"write file://{spec.path}")
         return []
     return _sources(spec.path, asked_at, reading, ColumnNames(spec.columns, place.child("columns")))
@@ -139,6 +144,8 @@ def _sources(
     reference: str, asked_at: Location | None, reading: LoadContext, names: ColumnNames = AS_WRITTEN
 ) -> list[RowSource]:
     """Return what holds the tests of each file that a `file://` text names, sorted by their names."""
+    if is_address(reference):
+        return _fetched_sources(reference, asked_at, names, reading)
     found: list[RowSource] = []
     try:
         files = named_files(reference, asked_at, reading)
@@ -157,6 +164,69 @@ def _sources(
                 source if is_plain else NamedRows(source, f"{FILE_PREFIX}{relative_name(file.path, reading)}")
             )
     return found
+
+
+def is_address(value: object) -> TypeGuard[str]:
+    """Return whether a config value names test data by an address, and not by a file."""
+    return isinstance(value, str) and value.lower().startswith(_ADDRESSES)
+
+
+def _fetched_sources(
+    reference: str, asked_at: Location | None, names: ColumnNames, reading: LoadContext
+) -> list[RowSource]:
+    """Return what holds the tests of data from elsewhere, none with a problem when it cannot be had."""
+    problem = _address_problem(reference, asked_at, reading)
+    if problem is not None or reading.fetch is None:
+        reading.problems.extend([] if problem is None else [problem])
+        return []
+    try:
+        fetched = reading.fetch(reference, reading.env.values, asked_at)
+        file = NamedFile(fetched.path, urlsplit(reference).fragment)
+        source = _file_rows(file, asked_at, names, reading)
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return []
+    return [] if source is None else [FetchedRows(source, fetched.sha256)]
+
+
+def _address_problem(reference: str, asked_at: Location | None, reading: LoadContext) -> Problem | None:
+    if reading.files.access.is_strangers:
+        message = "tests from an address are fetched, which --untrusted does not allow"
+        return Problem(message, asked_at, TRUST_HINT)
+    if reading.fetch is None:
+        message = "tests from an address are not fetched here"
+        return Problem(message, asked_at, "download them into a file beside the config, and name that")
+    if reference.startswith("huggingface://"):
+        return None
+    parts = urlsplit(reference)
+    if parts.scheme == "http" and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
+        return Problem("tests may be changed on the way by http://", asked_at, "write https://")
+    suffix = PurePosixPath(parts.path).suffix.lower()
+    if suffix not in _FETCHED:
+        what = (
+            f"`{suffix}` is no ending of a file of tests" if suffix else "the address names no file of tests"
+        )
+        return Problem(what, asked_at, f"known: {', '.join(sorted(_FETCHED))}")
+    if is_wildcard(parts.path):
+        return Problem("an address names one file, not a wildcard", asked_at, "name each file in the list")
+    return None
+
+
+class FetchedRows(Struct, frozen=True):
+    """Rows of data from elsewhere, whose content (`sha256`) is a part of what identifies a run."""
+
+    source: RowSource
+    sha256: str
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        return self.source.rows(reading)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        return chain([f"content {self.sha256}"], self.source.marked(reading))
+
+    @property
+    def is_small(self) -> bool:
+        return self.source.is_small
 
 
 def named_files(reference: str, asked_at: Location | None, reading: LoadContext) -> list[NamedFile]:

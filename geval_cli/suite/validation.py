@@ -61,6 +61,32 @@ class ScriptCaller(Protocol):
         ...
 
 
+class FetchedSource(Struct, frozen=True):
+    """A copy of test data from elsewhere: where it is, and the SHA-256 of its content in hexadecimal."""
+
+    path: Path
+    sha256: str
+
+
+class SourceFetcher(Protocol):
+    """Fetches test data that a config names by an address. Equal addresses are fetched once."""
+
+    def __call__(
+        self, reference: str, environ: Mapping[str, str], asked_at: Location | None
+    ) -> FetchedSource:
+        """Fetch the data and return where the copy is.
+
+        Args:
+            reference: an address: https://, s3:// or huggingface://datasets/.
+            environ: of the config, with the token for private data sets.
+            asked_at: where the config names it.
+
+        Raises:
+            ConfigError: one problem, placed at `asked_at`: it cannot be fetched.
+        """
+        ...
+
+
 SpecT = TypeVar("SpecT", bound=Spec)
 
 _OF_PROVIDERS = frozenset(
@@ -76,9 +102,10 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 class LoadContext(Struct, frozen=True):
     """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
-    Without `scripts`, what a program would make is refused. Without `calibrations`, the dialect knows none. `functions`
-    are those that a suite made by a program names as its providers; with `is_built` the tests are such a program's
-    data, in which `file://` is text like any other. `images` holds those of the tests.
+    Without `scripts`, what a program would make is refused, and without `fetch` data from elsewhere. Without
+    `calibrations`, the dialect knows none. `functions` are those that a suite made by a program names as its providers;
+    with `is_built` the tests are such a program's data, in which `file://` is text like any other.
+    `images` holds those of the tests.
     """
 
     files: SourceFiles
@@ -86,6 +113,7 @@ class LoadContext(Struct, frozen=True):
     problems: list[Problem] = field(default_factory=list)
     rules: DialectRules = DEFAULT_RULES
     scripts: ScriptCaller | None = None
+    fetch: SourceFetcher | None = None
     calibrations: Calibrations | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     is_built: bool = False

@@ -828,6 +828,7 @@ def test_the_detail_is_json_and_tells_all_about_the_estimate():
             "output_tokens": 13,
             "cached_requests": 0,
             "cost_usd": pytest.approx(0.002),
+            "batched_requests": 0,
         },
         "latency_ms": 10.0,
         "criteria": "Is the output correct?",

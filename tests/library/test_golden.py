@@ -68,6 +68,7 @@ def test_metadata_says_how_the_score_came_about(judged: tuple[Result, LoopbackSe
             "output_tokens": 6,
             "cached_requests": 0,
             "cost_usd": None,
+            "batched_requests": 0,
         },
     }
 

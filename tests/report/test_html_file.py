@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from msgspec.structs import replace
+from support.axe import violations
 from support.browser import Visit, open_window, visit, watch
 from support.realistic_runs import Shape, realistic_report, realistic_results
 from support.sample_columns import ranked_report
@@ -215,6 +216,16 @@ def test_narrow_and_dark(browser: Any, tmp_path: Path) -> None:
         dark = page.evaluate(background)
         page.get_by_role("button", name="Use the light theme").click()
         assert page.evaluate(background) != dark
+
+
+def test_assistive_technology_can_use_it(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, tmp_path, realistic_report(Shape(tests=3))) as found:
+        page = found.page
+        page.locator("[data-shown], [data-matrix][role=grid]").first.wait_for()
+        assert violations(page) == []
+        page.locator("[data-cell]").first.click()
+        page.get_by_role("dialog").locator("#case").wait_for()
+        assert violations(page) == []
 
 
 def test_without_scripts_the_summary_and_the_first_results_are_there(browser: Any, tmp_path: Path) -> None:

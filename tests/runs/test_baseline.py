@@ -234,6 +234,10 @@ def test_a_strangers_config_reads_no_baseline_elsewhere(tmp_path: Path, main_run
     with pytest.raises(ConfigError) as caught:
         store_run(config, untrusted=True)
     assert "outside the folder of the config" in caught.value.problems[0].message
+    config = config_of(inner, "new.yaml", ["good"] * 60, baseline="main.parquet")
+    with pytest.raises(ConfigError) as caught:
+        store_run(config, untrusted=True)
+    assert "`main.parquet` is a Parquet file, which --untrusted" in caught.value.problems[0].message
 
 
 def test_a_broken_name_in_the_config_is_a_problem(tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ def test_assistive_technology_can_use_every_page(
         "/": "",
         "/?tag=a=b": "",
         f"/runs/{site.before}": "",
+        f"/runs/{site.before}/results/2/0/0": "",
         f"/runs/{site.hostile}": "document.querySelector('[data-act=rename]').click()",
         f"/runs/{site.after}": "document.querySelector('[data-act=remove]').click()",
         compare + site.after: "for (const item of document.querySelectorAll('details')) item.open = true",

@@ -1,0 +1,277 @@
+"""Test data from elsewhere: files by fsspec (https, s3), and rows of Hugging Face's data sets by their API."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import aiohttp
+from msgspec import Struct
+
+from geval_cli.errors import GevalError, ProviderError
+from geval_cli.json_codec import decode_json
+from geval_cli.providers.network.addresses import is_loopback
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
+from geval_cli.providers.network.transport import Transport
+from geval_cli.providers.redaction import Secrets, public_url
+from geval_cli.providers.wire.refusals import CallContext
+from geval_cli.version import install_hint
+
+HUGGINGFACE = "huggingface://"
+DATASETS_PREFIX = f"{HUGGINGFACE}datasets/"
+ENDPOINT_VARIABLE = "GEVAL_HF_ROWS_URL"
+MOST_ROWS = 10_000
+MAX_BYTES = 16 << 30
+
+_ENDPOINT = "https://datasets-server.huggingface.co"
+_TOKENS = ("HF_TOKEN", "HF_API_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_PAGE_ROWS = 100
+_ATTEMPTS = 4
+_WAIT_S = 0.25
+_NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+_PARAMETERS = frozenset({"split", "config", "subset", "limit"})
+_INSTALL_HINT = f"install it {install_hint('remote')}; or download the file, and name it with file://"
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+
+
+class DownloadError(GevalError):
+    """Test data from elsewhere could not be had. The message holds no credentials."""
+
+
+def public_address(address: str) -> str:
+    """Return an address without user name, password and secret parameters."""
+    return public_url(address)
+
+
+def file_version(address: str) -> str:
+    """Return what changes when the file at `address` does (its ETag, or when it was changed); "" when nothing does.
+
+    Raises:
+        DownloadError: there is no such file, it may not be read, or it is too large.
+    """
+    found = _ask(address, lambda files: files.info(address))
+    if (found.get("size") or 0) > MAX_BYTES:
+        raise DownloadError(f"{public_address(address)} is larger than {MAX_BYTES >> 30} GB", hint="split it")
+    for name in ("ETag", "Content-MD5", "Last-Modified", "LastModified"):
+        if found.get(name):
+            return f"{name} {found[name]} {found.get('size')}"
+    return ""
+
+
+def download_file(address: str, target: Path) -> None:
+    """Write the file at `address` into `target`, piece by piece.
+
+    Raises:
+        DownloadError: as `file_version`.
+    """
+    _ask(address, lambda files: files.get_file(address, str(target)))
+
+
+def _ask(address: str, act: Any) -> Any:
+    shown = public_address(address)
+    try:
+        import fsspec  # noqa: PLC0415 - an extra
+
+        protocol = address.partition("://")[0]
+        is_web = protocol in {"http", "https"}
+        options = {"client_kwargs": {"timeout": _TIMEOUT, "trust_env": True}} if is_web else {}
+        files = fsspec.filesystem(protocol, skip_instance_cache=True, **options)
+    except ImportError as error:
+        raise DownloadError(f"reading {shown} needs fsspec and s3fs", hint=_INSTALL_HINT) from error
+    try:
+        return act(files)
+    except (OSError, aiohttp.ClientError, ValueError) as error:
+        raise _download_error(shown, error) from error
+    except Exception as error:
+        # botocore's errors (no credentials, no such region) have no base that can be named without importing it.
+        if type(error).__module__.partition(".")[0] not in {"botocore", "aiobotocore", "fsspec", "s3fs"}:
+            raise
+        raise _download_error(shown, error) from error
+
+
+def _download_error(shown: str, error: Exception) -> DownloadError:
+    """Return the error in words that show nothing of the request: messages of libraries have the whole address."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+    if isinstance(cause, aiohttp.ClientResponseError):
+        hint = "check the address"
+        if cause.status in {401, 403}:
+            hint = (
+                "it may be private: write user and password, or a token, into the address by {{ env.NAME }}"
+            )
+        return DownloadError(f"{shown} cannot be read: HTTP {cause.status}", hint=hint)
+    if isinstance(cause, aiohttp.ClientConnectionError | TimeoutError):
+        return DownloadError(
+            f"{shown} cannot be reached", hint="check the address, the network and HTTPS_PROXY"
+        )
+    if isinstance(error, FileNotFoundError):
+        return DownloadError(f"there is no file {shown}", hint="check the address")
+    if isinstance(error, PermissionError):
+        return DownloadError(
+            f"{shown} may not be read", hint="check the credentials, for example AWS_PROFILE"
+        )
+    if type(error).__name__ in {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}:
+        hint = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        return DownloadError(f"no credentials were found for {shown}", hint=hint)
+    return DownloadError(
+        f"{shown} cannot be read ({type(error).__name__})", hint="check address and credentials"
+    )
+
+
+class DatasetName(Struct, frozen=True):
+    """A part of a data set of Hugging Face's; `limit` is how many of its rows are wanted, None for all."""
+
+    dataset: str
+    split: str = "test"
+    config: str = "default"
+    limit: int | None = None
+
+    @property
+    def parquet_hint(self) -> str:
+        address = f"https://huggingface.co/datasets/{self.dataset}/resolve/refs%2Fconvert%2Fparquet"
+        return f"name its Parquet files: {address}/{self.config}/{self.split}/0000.parquet"
+
+
+def read_dataset_name(reference: str) -> DatasetName:
+    """Return what `huggingface://datasets/OWNER/NAME?split=test&config=C&limit=50` means.
+
+    Raises:
+        DownloadError: it names no data set, or has a parameter that is not known.
+    """
+    parts = urlsplit(reference)
+    dataset = reference.removeprefix(DATASETS_PREFIX).partition("?")[0].strip("/")
+    if not reference.startswith(DATASETS_PREFIX) or not _NAME.fullmatch(dataset):
+        raise DownloadError(
+            f"`{reference}` names no data set", hint=f"write {DATASETS_PREFIX}OWNER/NAME?split=test"
+        )
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(given.keys() - _PARAMETERS)
+    if unknown:
+        raise DownloadError(
+            f"`{unknown[0]}` is no parameter of a data set", hint="known: split, config, limit"
+        )
+    limit = given.get("limit")
+    if limit is not None and not (limit.isascii() and limit.isdigit() and int(limit)):
+        raise DownloadError("`limit` must be a whole number from 1", hint="for example limit=100")
+    return DatasetName(
+        dataset,
+        given.get("split") or "test",
+        given.get("config") or given.get("subset") or "default",
+        None if limit is None else int(limit),
+    )
+
+
+async def write_dataset(
+    name: DatasetName, target: Path, known_version: str, environ: Mapping[str, str]
+) -> str | None:
+    """Write the rows of a data set into `target` as JSON Lines, and return its version ("" when it tells none).
+
+    None, with nothing written, when its version is `known_version`.
+
+    Args:
+        name: the part of the data set.
+        target: the file.
+        known_version: of the rows that the caller has; "" for none.
+        environ: has HF_TOKEN for private data sets, and the address of another server in `GEVAL_HF_ROWS_URL`.
+
+    Raises:
+        DownloadError: there is no such data set, it has too many rows, or not all of it is given.
+    """
+    transport = Transport()
+    try:
+        version, written = None, 0
+        with target.open("w", encoding="utf-8") as file:
+            async for page in _pages(name, transport, environ):
+                if version is None:
+                    version = page.version
+                    if version and version == known_version:
+                        return None
+                elif page.version != version:
+                    raise DownloadError(
+                        f"{name.dataset} was changed while it was read", hint="start it again"
+                    )
+                for row in page.rows:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                written += len(page.rows)
+    finally:
+        await transport.aclose()
+    return version or ""
+
+
+class _Page(Struct, frozen=True):
+    version: str
+    total: int
+    rows: list[dict[str, Any]]
+
+
+async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, str]) -> AsyncIterator[_Page]:
+    offset, end = 0, 1
+    while offset < end:
+        length = min(_PAGE_ROWS, end - offset) if offset else min(_PAGE_ROWS, name.limit or _PAGE_ROWS)
+        page = _read_page(await _ask_rows(name, offset, length, transport, environ), name)
+        if not offset:
+            end = page.total if name.limit is None else min(page.total, name.limit)
+            if end > MOST_ROWS:
+                message = (
+                    f"{name.dataset} has {page.total:,} rows, and {MOST_ROWS:,} at most are read by the API"
+                )
+                raise DownloadError(message, hint=f"write &limit={MOST_ROWS}, or {name.parquet_hint}")
+        if not page.rows and offset < end:
+            raise DownloadError(f"{name.dataset} gave {offset:,} rows of {end:,}", hint=name.parquet_hint)
+        yield page
+        offset += len(page.rows)
+
+
+async def _ask_rows(
+    name: DatasetName, offset: int, length: int, transport: Transport, environ: Mapping[str, str]
+) -> HttpResponse:
+    asked = {"dataset": name.dataset, "config": name.config, "split": name.split}
+    query = urlencode({**asked, "offset": offset, "length": length})
+    endpoint = (environ.get(ENDPOINT_VARIABLE) or _ENDPOINT).rstrip("/")
+    token = next((environ[variable] for variable in _TOKENS if environ.get(variable)), "")
+    if not endpoint.startswith("https://") and not is_loopback(endpoint):
+        raise DownloadError(f"{ENDPOINT_VARIABLE} must be an https:// address", hint="a token is sent there")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    call = HttpCall(url=f"{endpoint}/rows?{query}", headers=headers, method="GET", timeout_s=60.0)
+    context = CallContext("huggingface://datasets", Secrets([token]))
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return await transport.send(call, context)
+        except ProviderError as error:
+            if not error.is_retryable or attempt == _ATTEMPTS:
+                raise _refused(name, error) from error
+            await asyncio.sleep(_WAIT_S * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _refused(name: DatasetName, error: ProviderError) -> DownloadError:
+    what = f"{name.dataset} (config `{name.config}`, split `{name.split}`)"
+    if error.status in {401, 403}:
+        return DownloadError(f"{what} may not be read", hint="set HF_TOKEN to a token that may read it")
+    if error.status == HTTPStatus.NOT_FOUND:
+        hint = "name another: ?split=train&config=NAME; a private one needs HF_TOKEN"
+        return DownloadError(f"there is no {what} at Hugging Face", hint=hint)
+    return DownloadError(f"{what} cannot be read: {error.message}", hint=error.hint)
+
+
+def _read_page(reply: HttpResponse, name: DatasetName) -> _Page:
+    try:
+        found = decode_json(reply.body)
+        entries, total = found["rows"], found["num_rows_total"]
+        rows = [entry["row"] for entry in entries]
+        is_whole = isinstance(total, int) and all(isinstance(row, dict) for row in rows)
+        cut = next(((entry, cells) for entry in entries if (cells := entry.get("truncated_cells"))), None)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DownloadError(f"{name.dataset} was answered with something that is no rows") from error
+    if not is_whole:
+        raise DownloadError(f"{name.dataset} was answered with something that is no rows")
+    if cut is not None:
+        message = f"the API cuts `{cut[1][0]}` short in row {cut[0].get('row_idx')} of {name.dataset}"
+        raise DownloadError(message, hint=name.parquet_hint)
+    if found.get("partial") and name.limit is None:
+        message = f"the API has only a part of {name.dataset}"
+        raise DownloadError(message, hint=f"take its first rows with &limit=N, or {name.parquet_hint}")
+    return _Page(reply.headers.get("x-revision", ""), total, rows)
