@@ -143,13 +143,22 @@ class BatchKeeper:
         run_id = batch.run_id or ""
         if run_id not in self._by_run:
             self._by_run[run_id] = self._providers_of(run_id)
-        provider = self._by_run[run_id].get(batch.server)
+        provider = self._by_run[run_id].get(batch.server) or self._of_command_line(batch)
         if provider is None:
             raise UsageError(
-                f"the config of run {run_id} does not name {batch.provider_id} any more, which has batch {batch.id}",
-                hint="take the change back, or look after the batch at the provider",
+                f"the config of run {run_id} does not name {batch.provider_id}, which has batch {batch.id}",
+                hint="take changes of the config back, or resume the run with the options that it began with",
             )
         return provider
+
+    def _of_command_line(self, batch: Batch) -> Provider | None:
+        """Return the provider that a batch's own name leads to, as of a run with --grader; None if it is another."""
+        try:
+            provider = self._named(batch.provider_id)
+        except UsageError:
+            return None
+        is_same = batch_api(provider) is not None and server_text(_server_of(provider)) == batch.server
+        return provider if is_same else None
 
     def _providers_of(self, run_id: str) -> dict[str, Provider]:
         origin = None if self._runs is None else self._runs.origin(run_id)
@@ -184,7 +193,12 @@ class BatchKeeper:
         assert api is not None  # only such providers are known
         return api
 
-    def _named_api(self, name: str) -> BatchApi:
+    def _named(self, name: str) -> Provider:
+        """Return the provider that an id leads to, with the keys of the environment.
+
+        Raises:
+            UsageError: it lacks something.
+        """
         spec = ProviderSpec(id=name)
         pool = ProviderPool(self._environ, Path(), TRUSTED)
         self._pools.append(pool)
@@ -193,10 +207,14 @@ class BatchKeeper:
         problems = problems or check_ready(spec, **options)  # type: ignore[arg-type]
         if problems:
             raise UsageError.of(f"{spec.public_id} cannot be asked", problems)
-        api = batch_api(pool.get(spec))
+        return pool.get(spec)
+
+    def _named_api(self, name: str) -> BatchApi:
+        api = batch_api(self._named(name))
         if api is None:
             raise UsageError(
-                f"{spec.public_id} has no batch API", hint="for example --provider openai:gpt-4.1"
+                f"{ProviderSpec(id=name).public_id} has no batch API",
+                hint="for example --provider openai:gpt-4.1",
             )
         return api
 

@@ -69,6 +69,20 @@ def test_waiting_looks_as_often_as_the_config_says(tmp_path):
     assert "completed, 29 of 29 answered" in waited.stdout
 
 
+def test_batches_of_a_judge_that_only_the_command_line_named_are_waited_for_and_cancelled(tmp_path):
+    with SlowServer() as server:
+        server.is_held = True
+        suite = BatchSuite(tmp_path, server)
+        suite.run(waits=False, grader="openai:other", batch=False, batch_judge=True)
+        (batch,) = json.loads(geval(suite, "batches", "--json").stdout)["batches"]
+        assert (batch["provider_id"], batch["state"]) == ("openai:other", "submitted")
+        cancelled = geval(suite, "batches", "cancel", batch["id"])
+        assert cancelled.code == 0, cancelled.stderr
+        waited = geval(suite, "batches", "wait")
+    assert waited.code == 0, waited.stderr
+    assert "cancelled" in waited.stdout
+
+
 def test_results_of_another_machine_are_adopted(tmp_path, server):
     BatchSuite(tmp_path / "there", server, wire="anthropic").run()
     here = BatchSuite(tmp_path / "here", server, wire="anthropic")

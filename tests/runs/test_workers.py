@@ -182,6 +182,21 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...]
     assert said in finished.stderr
 
 
+def test_configs_of_two_folders_are_not_sent_to_a_cluster(tmp_path: Path) -> None:
+    suite = {
+        "dialect": "promptfoo",
+        "prompts": ["{{ x }}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"x": "a"}}],
+    }
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(suite), encoding="utf-8")
+    finished = run_geval("run", "sub/a.json", "b.json", "--merge", "--ray", "127.0.0.1:1", cwd=tmp_path)
+    assert finished.code == 2
+    assert "--ray sends the folder <DIR>/sub, and b.json is not in it" in " ".join(finished.stderr.split())
+
+
 def test_a_plan_says_how_the_work_is_shared(tmp_path: Path) -> None:
     suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [{"vars": {"x": n}} for n in range(30)]}
     (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
