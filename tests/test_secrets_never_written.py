@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pyarrow import parquet
 from support.calls import answer, provider, run
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
@@ -17,8 +18,8 @@ from support.odd_servers import RawServer
 from geval_cli.errors import ProviderError
 from geval_cli.report.output import FORMATS
 
-MARK = "zq7"
-"""In every planted secret, and nowhere else."""
+MARK = "zq7x9wk2v"
+"""In every planted secret, and nowhere else: long enough not to come up in the packed data of a report by chance."""
 
 PASSWORD = f"{MARK}-password-in-the-address"
 
@@ -165,6 +166,7 @@ def everything_written(tmp_path_factory: pytest.TempPathFactory) -> str:
         for path in folder.rglob("*")
         if path.is_file() and path.name not in before
     }
+    written["rows of results.parquet"] = str(parquet.read_table(folder / "results.parquet").to_pylist())
     assert {"plan.json", "requests.jsonl", "results.json", "suite.json"} <= written.keys()
     assert any(name.endswith("cache.db") for name in written)
     said = [text for item in finished for text in (item.stdout, item.stderr)]

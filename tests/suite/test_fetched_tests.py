@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -321,3 +322,13 @@ def test_a_file_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         client.close()
     finally:
         emulator.stop()
+
+
+def test_without_the_packages_the_way_to_install_them_is_told(
+    tmp_path: Path, server: DataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    (problem,) = problems_of(tmp_path, f"{server.url}/t.csv")
+    assert problem.message == f"reading {server.url}/t.csv needs fsspec and s3fs"
+    assert '".[remote]"' in problem.hint
+    assert server.seen == []

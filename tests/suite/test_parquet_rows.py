@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.report.output import check_output_path
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import OpenedSuite
@@ -232,3 +233,17 @@ def test_groups_of_any_size_are_read_piece_by_piece(tmp_path: Path) -> None:
     count, grown = map(int, done.stdout.split())
     assert count == 2_000
     assert grown < 32 * 1024
+
+
+def test_without_the_package_the_way_to_install_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = write(tmp_path, {"q": ["x"]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (problem,) = problems_of(tmp_path, reference)
+    assert problem.message == "reading `t.parquet` needs the package pyarrow"
+    output = check_output_path(tmp_path / "out.parquet")
+    assert output is not None
+    assert "needs the package pyarrow" in output.message
+    assert '".[parquet]"' in problem.hint
+    assert '".[parquet]"' in output.hint
