@@ -1,10 +1,11 @@
 """Serialize specs as config: every short form written out, each key in its first spelling."""
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
 from geval_cli.records import JsonValue
-from geval_cli.specs.base import ProviderSpec, Spec, spellings
+from geval_cli.specs.base import JurySpec, ProviderSpec, Spec, spellings
 
 
 def serialize(spec: Spec) -> dict[str, JsonValue]:
@@ -19,13 +20,43 @@ def serialize(spec: Spec) -> dict[str, JsonValue]:
 
 
 def _plain(value: object) -> JsonValue:
+    if isinstance(value, JurySpec):  # a config has the list of its judges
+        return [serialize(member) for member in value.members]
     if isinstance(value, Spec):
         return serialize(value)
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return list(_listed(value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value
+
+
+def _listed(items: Sequence[object]) -> Iterator[JsonValue]:
+    """Yield the items of a list; g-evals that were made of one assertion with `dimensions` become that one again."""
+    made: list[GEvalFields] = []
+    for item in items:
+        if isinstance(item, GEvalFields) and item.dimensions is not None:
+            made.append(item)
+            if len(made) == len(item.dimensions):
+                yield _dimensions_form(made)
+                made = []
+        else:
+            yield _plain(item)
+
+
+def _dimensions_form(parts: Sequence[GEvalFields]) -> dict[str, JsonValue]:
+    """Return the assertion of which `parts` has one for each dimension, with a threshold of each that needs its own."""
+    written = {item.dimension: item.threshold for item in parts[0].dimensions or ()}
+    shared = next((part.threshold for part in parts if written[part.dimension or ""] is None), None)
+    entries: list[JsonValue] = [
+        {"dimension": part.dimension}
+        if written[part.dimension or ""] is None and part.threshold == shared
+        else {"dimension": part.dimension, "threshold": part.threshold}
+        for part in parts
+    ]
+    form = {**serialize(parts[0]), "dimensions": entries, "threshold": shared}
+    unsaid = {"dimension", "threshold"} if shared is None else {"dimension"}
+    return {key: entry for key, entry in form.items() if key not in unsaid}
 
 
 def _band_form(band: RubricBandSpec) -> dict[str, JsonValue]:

@@ -109,7 +109,11 @@ class ToolCount(_Bounds, StepMatcher):
 
     def problems(self) -> Sequence[Problem]:
         """Return problems of the name and the bounds."""
-        return [*_unnamed(self, self.wanted, "a tool that is counted"), *super().problems()]
+        never = self.max == 0 and self.min is None
+        message = "`max: 0` without `min` can never pass: the tool has to be called at least once"
+        hint = "write `min: 0` beside it, or `not-trajectory:tool-used`"
+        open_end = [Problem(message, self.place.value("max"), hint)] if never else []
+        return [*_unnamed(self, self.wanted, "a tool that is counted"), *open_end, *super().problems()]
 
 
 class ToolUsedAssertion(TraceAssertion):
@@ -136,7 +140,7 @@ class ToolUsedAssertion(TraceAssertion):
             wanted = render(self.value.wanted)
             count = sum(fits(step.name, wanted) for step in called)
             bounds = self.value if self.value.min is not None else self.value.model_copy(update={"min": 1})
-            reason = f"{wanted} was called {_times(count)}; expected: {bounds.shown}. {_called(called)}"
+            reason = f"{wanted} was {_times_called(count)}; expected: {bounds.shown}. {_called(called)}"
             return Outcome.of(bounds.holds(count), reason, count=count)
         wanted_names = [render(name) for name in _listed(self.value)]
         used = [name for name in wanted_names if any(fits(step.name, name) for step in called)]
@@ -442,8 +446,8 @@ def _called(called: Sequence[TraceStep]) -> str:
     return f"Called: {shortened(', '.join(step.name for step in called)) or 'nothing'}"
 
 
-def _times(count: int) -> str:
-    return {0: "never", 1: "once"}.get(count, f"{count} times")
+def _times_called(count: int) -> str:
+    return {0: "never called", 1: "called once"}.get(count, f"called {count} times")
 
 
 def _number(count: int, what: str) -> str:

@@ -15,13 +15,14 @@ from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
-from geval_cli.judge.conversation import USER
+from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
-from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn, to_json
 from geval_cli.report.matching import same_labels
 from geval_cli.source.images import without_image_data
 from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import PromptSpec
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.suite import TestSource
 from geval_cli.templating import Templates
@@ -256,10 +257,10 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         if is_same:
             steps.note(case.assertions)
         if not is_same and case.repeat_index == 0:
-            asked = _said_by_user(case.turns) or case.prompt.rendered
-            rendered = None if plan.is_serial else asked
-            index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
-            index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
+            asked = (_said_by_user(case.turns), _said_before(case.turns)) if case.turns else ()
+            for rendered in asked or (None if plan.is_serial else case.prompt.rendered,):
+                index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
+                index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
     tests = None if is_same else _matched_tests(plan, columns, index, templates)
     found = StoredOutputs(source, columns, tests, repeats, frozenset(known))
     again = replace(plan, repeats=repeats)
@@ -317,24 +318,33 @@ def _keys_of_test(
     for number, (provider, prompt) in enumerate(plan.pairs):
         if number not in columns or not runs_with(test, provider, prompt):
             continue
-        rendered = None
-        if not plan.is_serial:
-            try:
-                rendered = _said_by_user(test.turns)
-                rendered = (
-                    rendered or render_prompt(prompt, seen_by_templates(test, templates), templates).text
-                )
-            except GevalError:
-                continue  # told by the check
+        try:
+            rendered = None if plan.is_serial and not test.turns else _asked(test, prompt, templates)
+        except GevalError:
+            continue  # told by the check
         generates = plan.answering(test, provider).id != NO_PROVIDER.id and not test.ends_with_answer
         own = None if generates else test.output if test.has_output else test.vars.get("output")
         yield _key(columns[number], test.vars, rendered, own)
 
 
+def _asked(test: TestCase, prompt: PromptSpec, templates: Templates) -> str:
+    """Return what a test is known by: the prompt that it makes, or its turns without the answer that is judged."""
+    if test.plays_turns:
+        return _said_by_user(test.turns)
+    if test.turns:
+        return _said_before(test.turns)
+    return render_prompt(prompt, seen_by_templates(test, templates), templates).text
+
+
 def _said_by_user(turns: Iterable[Turn]) -> str:
-    """Return what a conversation is known by, whatever was answered; empty for a test without turns."""
-    words = [turn.content for turn in turns if turn.role == USER]
-    return json.dumps(words) if words else ""
+    """Return what a conversation that was played is known by, whatever was answered."""
+    return json.dumps(["played", *(turn.content for turn in turns if turn.role == USER)])
+
+
+def _said_before(turns: Sequence[Turn]) -> str:
+    """Return what a conversation that was held is known by: all that was said before its last answer."""
+    before = turns[:-1] if turns[-1].role == ASSISTANT else turns
+    return json.dumps(["held", *map(to_json, before)], default=str)
 
 
 def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:

@@ -211,6 +211,7 @@ PROBLEMS = [
     (USED, [" "], "a tool of trajectory:tool-used has no name"),
     (USED, 7, "`value` must be"),
     (USED, {"min": 1}, "a tool that is counted has neither `name` nor `pattern`"),
+    (USED, {"name": "a", "max": 0}, "`max: 0` without `min` can never pass"),
     (USED, {"name": "a", "min": 3, "max": 2}, "`min` (3) must not be above `max` (2)"),
     (SEQUENCE, [], "trajectory:tool-sequence names no tool"),
     (SEQUENCE, {"steps": []}, "`steps` names no tool"),
@@ -271,6 +272,12 @@ def test_mistakes_in_a_trace(product: Product, nobody: LoopbackServer, trace: An
     finished = product.run({"tests": [{"output": "x", "trace": trace}]}, nobody)
     assert finished.code == 2
     assert message in finished.stderr
+
+
+@pytest.mark.parametrize(("error", "code"), [("", 0), (None, 0), (" ", 1), ("timed out", 1)])
+def test_an_empty_error_is_none(product: Product, nobody: LoopbackServer, error: Any, code: int) -> None:
+    test = {"output": "x", "trace": [{"name": "a", "error": error}], "assert": [{"type": ERRORS}]}
+    assert product.run({"tests": [test]}, nobody).code == code
 
 
 def a_judge(prompts: list[str], score: float = 0.8) -> LoopbackServer:

@@ -294,6 +294,32 @@ def test_a_model_answers_a_stored_conversation_that_the_user_ends(product: Produ
     assert len(found.verdict["detail"]["answers"]) == 3
 
 
+@pytest.mark.parametrize("providers", ["none", MODEL])
+def test_stored_conversations_are_found_again_by_all_that_was_said(product: Product, providers: str) -> None:
+    """The same words of the user, the same last answer: what was answered between tells two conversations apart."""
+    held = [
+        [*HELD[:1], {"role": "assistant", "content": words}, *HELD[2:3], *last]
+        for words in ("Early.", "Late.")
+        for last in ([HELD[5]], [])
+    ]
+    held = [[{"role": "assistant", "content": "Welcome."}], *held]
+    tests = [
+        {"turns": turns, **({} if turns[-1]["role"] == "assistant" else {"output": "x"})} for turns in held
+    ]
+    if providers == MODEL:
+        tests = [{"turns": turns} for turns in (*held, PLAYED) if turns[-1].get("role") != "assistant"]
+    written = {**config(HELD, {"type": "contains", "value": "a"}, providers=providers), "tests": tests}
+    with server_of() as server:
+        run = product.run(written, server)
+        asked = len(server.requests)
+        product.write({**written, "tests": tests[::-1], "description": "the other way round"})
+        again = product.command(server, "judge", run.results["run"]["id"], "config.yaml", "-o", "again.json")
+        assert len(server.requests) == asked
+    assert again.code == run.code, again.stderr
+    found = json.loads((product.folder / "again.json").read_text(encoding="utf-8"))["results"]
+    assert [case["turns"] for case in found] == [case["turns"] for case in run.cases[::-1]]
+
+
 def test_calls_of_tools_are_sent_as_apis_take_them_and_shown_to_the_judge(product: Product) -> None:
     calls = [{"id": "c1", "name": "hours", "args": {"day": "Sunday"}}]
     turns = [
@@ -427,6 +453,10 @@ PROBLEMS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ([{"user": "a"}, HELD[0]], {}, AS_WHOLE, "`turns` are of two kinds"),
     ([{"role": "system", "content": "x"}], {}, AS_WHOLE, "the last turn is of the system"),
     ([{"role": "user", "content": "x", "tool_calls": [{}]}], {}, AS_WHOLE, "turn 1 is of the user and has `tool"),
+    *(
+        ([{"role": "assistant", "tool_calls": [{"name": "f"}, call]}], {}, AS_WHOLE, "a call does not name its tool")
+        for call in ({}, {"name": 3}, {"name": " "}, {"function": "f"}, {"type": "function", "function": {"name": ""}})
+    ),
     (HELD, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` has no `output`"),
     (PLAYED, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` has no `output`"),
     (PLAYED, {"providers": "none"}, AS_WHOLE, "nothing to judge in test 1"),

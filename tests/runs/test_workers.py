@@ -83,6 +83,50 @@ def test_together_they_keep_to_one_budget(tmp_path: Path) -> None:
     assert "the budget of 50 requests is used up" in document["run"]["warnings"][0]
 
 
+def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any) -> None:
+    with CountingServer() as server:
+        server.answer_at_most(30)
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        process = run.start(group=0)
+        assert server.wait_for_requests(31, timeout_s=60)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        workers = worker_processes(process.pid)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors.decode()
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        stopped = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]
+        server.answer_at_most(None)
+        resumed = run.finish("--resume")
+    assert stopped["status"] == "interrupted"
+    assert [worker["lost"] for worker in stopped["workers"]] == [0, 0]
+    assert "Traceback" not in errors.decode()
+    assert results_of(resumed) == results_of(alone)
+
+
+class EditingServer(CountingServer):
+    """Changes the config at the first question, the one for steps, which is asked before workers start."""
+
+    config = Path()
+
+    async def _answer(self, asked: web.Request) -> web.Response:
+        if not self.requests:
+            self.config.write_text(self.config.read_text().replace("threshold: 0.5", "threshold: 0.6"))
+        return await super()._answer(asked)
+
+
+def test_a_config_that_is_changed_before_workers_read_it_ends_the_run_in_words(tmp_path: Path) -> None:
+    with EditingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        server.config = tmp_path / "config.yaml"
+        process = run.start()
+        _, errors = process.communicate(timeout=60)
+        asked = len(server.requests)
+    assert (process.returncode, asked) == (3, 1)
+    assert "Traceback" not in errors.decode()
+    warning = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]["warnings"][0]
+    assert warning.endswith("while it went on: config.yaml is another one than it was when the run began")
+
+
 class DeadlyServer(CountingServer):
     """Kills the workers of `pid` whenever a question about topic 3 comes."""
 

@@ -21,7 +21,13 @@ from geval_cli.suite.json_schema import config_json_schema
 
 ENV = {"CITY": "Rome", "MODEL": "openai:gpt-4o"}
 VALID = Path(__file__).parent / "valid"
-CONFIGS = sorted(path for path in VALID.iterdir() if path.suffix == ".yaml" or path.name == "suite.json")
+EXAMPLES = Path(__file__).parents[2] / "examples/configs"
+CONFIGS = sorted(
+    path
+    for path in (*VALID.iterdir(), *EXAMPLES.iterdir())
+    if path.suffix == ".yaml" or path.name == "suite.json"
+    if path.name != "images.yaml"  # files become data URLs
+)
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30).filter(
     lambda text: not text.startswith("file://") and "env." not in text
@@ -158,6 +164,33 @@ def exported(tmp_path: Path, config: str, **files: str) -> dict[str, Any]:
     path = tmp_path / "config.yaml"
     path.write_text(config, encoding="utf-8")
     return json.loads(read_portable_suite(path, env=ENV).to_json())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "assertion",
+    [
+        "{type: g-eval, criteria: x, provider: [echo, {id: 'openai:gpt-4.1', label: big}], jury: {combine: median}}",
+        "{type: g-eval, dimension: fluency, provider: [echo, 'openai:gpt-4.1']}",
+        "{type: g-eval, dimensions: [relevance, {dimension: fluency, threshold: 0.6}], threshold: 0.7}",
+        "{type: g-eval, dimensions: [{dimension: fluency, threshold: 0.6}, relevance], threshold: 0.7}",
+        "{type: g-eval, dimensions: [{dimension: fluency, threshold: 0.6}, relevance], weight: 2}",
+        "{type: not-g-eval, dimensions: [relevance, fluency], metric: x, provider: [echo, 'openai:gpt-4.1']}",
+        "{type: g-eval, dimensions: [{dimension: fluency, threshold: 0}, {dimension: relevance, threshold: 1}]}",
+        "{type: assert-set, assert: [{type: g-eval, dimensions: [relevance, fluency]}]}",
+        "{type: g-eval, checklist: [a, {item: b, weight: 0, required: true, evidence: false}], samples: {upto: 4}}",
+        "{type: g-eval, criteria: x, over: answers, window: 3}",
+        "{type: pairwise, criteria: x, against: all}",
+        "{type: 'trajectory:tool-sequence', value: {steps: [a, {name: b}], mode: exact}}",
+        "{type: 'trajectory:tool-args-match', value: {name: a, args: {b: [1, null]}, ignore: c}}",
+        "{type: trace-error-spans}",
+    ],
+)
+def test_an_assertion_of_every_form_is_exported_as_it_is_written(assertion: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    two = f"[{assertion}, {assertion}]"
+    test = f"{{turns: [{{user: a}}], trace: [{{name: a, output: null}}], assert: {two}}}"
+    config.write_text(f"tests: [{test}]\n", encoding="utf-8")
+    assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
 
 
 def test_prompts_and_test_cases_carry_what_evaluates_them(tmp_path: Path) -> None:
