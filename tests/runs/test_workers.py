@@ -32,7 +32,7 @@ def results_of(document: Any) -> list[Any]:
 
 
 def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any) -> None:
-    workers = 5
+    workers = 3
     with CountingServer() as server:
         document = KillableRun(tmp_path, server, TESTS, options=("--workers", str(workers))).finish()
         names = [request.name for request in server.requests]
@@ -49,7 +49,7 @@ def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: An
 def test_a_killed_coordinator_loses_nothing_and_takes_its_workers_along(tmp_path: Path, alone: Any) -> None:
     with CountingServer() as server:
         run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
-        trial = disturbed(run, kills=2, chance=random.Random(8), requests=(20, 30))
+        trial = disturbed(run, kills=1, chance=random.Random(8), requests=(30, 50))
     assert trial.results == results_of(alone)
     assert len(trial.run_ids) == 1
     assert sum(kill.paid_twice for kill in trial.kills) == 0
@@ -76,7 +76,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
 
 def test_together_they_keep_to_one_budget(tmp_path: Path) -> None:
     with CountingServer() as server:
-        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "8", "--max-requests", "50"))
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "4", "--max-requests", "50"))
         document = run.finish()
         assert len(server.requests) == 50
     assert document["run"]["status"] == "aborted"
