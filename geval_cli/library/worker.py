@@ -112,6 +112,9 @@ class Worker:
         cache, warnings = stack.enter_context(open_answers(options.home, os.environ, choice))
         for warning in warnings:
             _log.warning(warning)
+        if options.batch_poll_s is not None and cache.is_temporary:
+            hint = "see the warning; GEVAL_HOME names another folder"
+            raise UsageError("batches outlive this process, and there is no place to note them", hint=hint)
         return cache
 
 

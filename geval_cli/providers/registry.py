@@ -188,7 +188,9 @@ def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base
 
 
 def _load(modules: Sequence[str]) -> None:
-    with suppress(ImportError):  # told where the provider is built
+    # What is missing is told where the provider is built. SystemError: Python 3.11 may take one thread's depth of
+    # recursion for another's while both compile (python/cpython#106905); the import is then done where it is needed.
+    with suppress(ImportError, SystemError):
         for module in modules:
             import_module(module)
 

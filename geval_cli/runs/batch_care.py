@@ -1,6 +1,7 @@
 """Look after batches without a run: find out who has them, wait for them, cancel them, take up a stranger's results."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.providers.wire.batch_api import BatchApi, RemoteState
-from geval_cli.records import Role
+from geval_cli.runs.batches import BOTH_ROLES, policy_of
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
@@ -36,6 +37,7 @@ class BatchKeeper:
         self._environ = environ
         self._pools: list[ProviderPool] = []
         self._by_run: dict[str, dict[str, Provider]] = {}
+        self._policies: dict[str, BatchPolicy] = {}
 
     @classmethod
     @asynccontextmanager
@@ -61,18 +63,28 @@ class BatchKeeper:
         wanted = await self._open_batches(run)
         if not wanted:
             return []
-        store = self._cache.batches
-        queue = BatchQueue(
-            store, BatchPolicy(frozenset(Role)), Budget(), check_provider=_allow, notice=notice
-        )
+        by_run: defaultdict[str, dict[str, Provider]] = defaultdict(dict)
+        for batch in wanted:  # all of them, before anything is waited for
+            by_run[batch.run_id or ""][batch.id] = self.provider_of(batch)
+        waits = [
+            self._wait_for(batches, self._policies[run_id], notice) for run_id, batches in by_run.items()
+        ]
+        # One run whose provider refuses must not keep the answers of the others from being fetched.
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        for failure in filter(None, ends):
+            raise failure
+        return await self._cache.batches.find(batch.id for batch in wanted)
+
+    async def _wait_for(self, batches: Mapping[str, Provider], policy: BatchPolicy, notice: Notice) -> None:
+        """Wait for batches of one run, by the rules of its config."""
+        queue = BatchQueue(self._cache.batches, policy, Budget(), check_provider=_allow, notice=notice)
         driver = BatchDriver(
             queue, self._cache.folder, notice=notice, on_event=lambda _: None, runtime=Runtime()
         )
         try:
-            await driver.wait_for({batch.id: self.provider_of(batch) for batch in wanted}, _sleep)
+            await driver.wait_for(batches, _sleep)
         finally:
             driver.release()
-        return await store.find(batch.id for batch in wanted)
 
     async def cancel(self, name: str) -> Batch:
         """Ask the provider to end a batch, and return it. One that never came to a provider ends at once.
@@ -131,13 +143,22 @@ class BatchKeeper:
         run_id = batch.run_id or ""
         if run_id not in self._by_run:
             self._by_run[run_id] = self._providers_of(run_id)
-        provider = self._by_run[run_id].get(batch.server)
+        provider = self._by_run[run_id].get(batch.server) or self._of_command_line(batch)
         if provider is None:
             raise UsageError(
-                f"the config of run {run_id} does not name {batch.provider_id} any more, which has batch {batch.id}",
-                hint="take the change back, or look after the batch at the provider",
+                f"the config of run {run_id} does not name {batch.provider_id}, which has batch {batch.id}",
+                hint="take changes of the config back, or resume the run with the options that it began with",
             )
         return provider
+
+    def _of_command_line(self, batch: Batch) -> Provider | None:
+        """Return the provider that a batch's own name leads to, as of a run with --grader; None if it is another."""
+        try:
+            provider = self._named(batch.provider_id)
+        except UsageError:
+            return None
+        is_same = batch_api(provider) is not None and server_text(_server_of(provider)) == batch.server
+        return provider if is_same else None
 
     def _providers_of(self, run_id: str) -> dict[str, Provider]:
         origin = None if self._runs is None else self._runs.origin(run_id)
@@ -151,6 +172,7 @@ class BatchKeeper:
         except ConfigError as error:
             raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
         suite = prepared.suite
+        self._policies[run_id] = policy_of(suite, BOTH_ROLES)
         pool = ProviderPool(suite.env, suite.base_dir, suite.access)
         self._pools.append(pool)
         built = [pool.get(spec) for spec in prepared.asked]
@@ -171,7 +193,12 @@ class BatchKeeper:
         assert api is not None  # only such providers are known
         return api
 
-    def _named_api(self, name: str) -> BatchApi:
+    def _named(self, name: str) -> Provider:
+        """Return the provider that an id leads to, with the keys of the environment.
+
+        Raises:
+            UsageError: it lacks something.
+        """
         spec = ProviderSpec(id=name)
         pool = ProviderPool(self._environ, Path(), TRUSTED)
         self._pools.append(pool)
@@ -180,10 +207,14 @@ class BatchKeeper:
         problems = problems or check_ready(spec, **options)  # type: ignore[arg-type]
         if problems:
             raise UsageError.of(f"{spec.public_id} cannot be asked", problems)
-        api = batch_api(pool.get(spec))
+        return pool.get(spec)
+
+    def _named_api(self, name: str) -> BatchApi:
+        api = batch_api(self._named(name))
         if api is None:
             raise UsageError(
-                f"{spec.public_id} has no batch API", hint="for example --provider openai:gpt-4.1"
+                f"{ProviderSpec(id=name).public_id} has no batch API",
+                hint="for example --provider openai:gpt-4.1",
             )
         return api
 

@@ -1,52 +1,91 @@
 """A run in waves: what its jobs ask goes to providers as batches, and the jobs are done again when these have ended."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from geval_cli.assertions.base import each_assertion
 from geval_cli.engine.check import Checked
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.plan import NO_PROVIDER
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
-from geval_cli.errors import BudgetError, ConfigError, Location, Problem, ProviderError, StoreError
+from geval_cli.errors import (
+    BudgetError,
+    ConfigError,
+    Location,
+    Problem,
+    ProviderError,
+    StoreError,
+    UsageError,
+)
 from geval_cli.events import Noticed
 from geval_cli.gateway.batch import BatchPolicy, batch_api
 from geval_cli.gateway.batch_driver import BatchDriver, Outcome
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.records import Role, RunBatch
+from geval_cli.records import Role, RunBatch, RunRecord
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
-from geval_cli.store.batches import Batch
+from geval_cli.store.batches import Batch, BatchState
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.state import State
 from geval_cli.suite.suite import Suite
 
 BOTH_ROLES = frozenset(Role)
 
 
 async def batch_policy(
-    prepared: PreparedRun, cache: ResponseCache, run_id: str, *, is_resumed: bool, reads_cache: bool
+    prepared: PreparedRun, state: State, run: RunRecord, *, is_resumed: bool, reads_cache: bool
 ) -> BatchPolicy | None:
-    """Return what of a run goes into batches; None for nothing. A run that is resumed goes on as it began."""
-    roles = batched_roles(prepared.request)
-    if not roles and is_resumed and not cache.is_read_only:
-        begun = {batch.role for batch in await cache.batches.of_run(run_id)}
-        roles = BOTH_ROLES if Role.GENERATION in begun else frozenset(begun)
-    if not roles or cache.is_read_only:
+    """Return what of a run goes into batches; None for nothing. A run that is resumed goes on as it began.
+
+    Raises:
+        UsageError: what is handed in could not be found again, or what was handed in cannot be found.
+    """
+    cache, roles = state.cache, batched_roles(prepared.request)
+    if cache.is_read_only:
         return None
-    options = prepared.suite.options.batch or BatchSpec()
+    begun = await cache.batches.of_run(run.id) if is_resumed else ()
+    _check_found(run, {batch.id for batch in begun})
+    if not roles:
+        begun_roles = {batch.role for batch in begun}
+        roles = BOTH_ROLES if Role.GENERATION in begun_roles else frozenset(begun_roles)
+    if not roles:
+        return None
+    if cache.is_temporary or not state.keeps_runs:
+        raise UsageError(
+            "batches outlive this process, and there is no place to note them: nothing was handed in",
+            hint="see the warning; --home and --cache-dir name other folders",
+        )
+    return policy_of(
+        prepared.suite, roles, run_id=run.id, joins_others=reads_cache, waits=prepared.request.waits
+    )
+
+
+def _check_found(run: RunRecord, known: Set[str]) -> None:
+    """Check that the cache knows the batches that a resumed run waits for: else they would be paid for again."""
+    if lost := [
+        batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
+    ]:
+        raise UsageError(
+            f"run {run.id} waits for batch {lost[0]}, which this cache knows nothing about",
+            hint="name the folder of its cache with --cache-dir, or begin a new run without --resume",
+        )
+
+
+def policy_of(suite: Suite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:
+    """Return the rules of a suite for batches; `facts` are those that the suite says nothing about."""
+    options = suite.options.batch or BatchSpec()
     return BatchPolicy(
         roles,
-        run_id=run_id,
-        joins_others=reads_cache,
         size=options.size,
         poll_s=options.poll_s,
         max_wait_s=seconds_of(options.max_wait),
         falls_back=options.fallback == "direct",
-        waits=prepared.request.waits,
+        **facts,
     )
 
 

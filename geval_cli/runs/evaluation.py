@@ -63,13 +63,14 @@ async def run_evaluation(
 
     Raises:
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
-        UsageError: what it is to be compared with cannot be read, or is unrelated; nothing was asked.
+        UsageError: what it is to be compared with cannot be read, or is unrelated; or its batches could not be found
+            again; nothing was asked.
         ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     batch = await batch_policy(
-        prepared, state.cache, run.id, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
+        prepared, state, run, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
     )
     if batch is not None and prepared.request.is_shared:
         message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"

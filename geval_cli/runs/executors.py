@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.runs.event_loop import loop_factory
-from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, open_runner
+from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.version import install_hint
 
@@ -127,8 +127,9 @@ class LocalWorkers:
                 worker.kill()
             from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
-            with contextlib.suppress(OSError):  # wakes the thread that accepts
-                Client(self._listener.address, authkey=self._key).close()
+            # Wakes the thread that accepts; it may have ended, so nothing is asked of it.
+            with contextlib.suppress(OSError):
+                Client(self._listener.address).close()
             self._listener.close()
 
     def _accept(self) -> None:
@@ -183,6 +184,7 @@ class _LocalWorker:
         """Have the process do a shard."""
         with _without_ctrl_c():
             task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        task.add_done_callback(_forget_failure)
         while (lot := await self._next_lot(task)) is not None:
             await hear(lot)
             if lot.end is not None:
@@ -196,10 +198,10 @@ class _LocalWorker:
             ends: set[asyncio.Future[Any]] = {told, task}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             failure = task.exception() if task.done() else None
-            if failure is not None and not isinstance(failure, BrokenExecutor):
+            if isinstance(failure, Exception) and not isinstance(failure, BrokenExecutor):
                 raise failure
             if failure is not None and not told.done():
-                # It broke: what it said before is still on its way.
+                # It broke, or was told to end (KeyboardInterrupt): what it said before is still on its way.
                 await asyncio.wait({told}, timeout=_LAST_WORDS_S if self._connection else 0.0)
                 return told.result() if told.done() else None
             return await told
@@ -214,8 +216,12 @@ class _LocalWorker:
             self._connection.close()
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
-        """Pass on what the process tells, until it is gone. In a thread of its own."""
-        with contextlib.suppress(EOFError, OSError):
+        """Pass on what the process tells, until it is gone. In a thread of its own.
+
+        What cannot be read counts as its end, too: nobody must wait for the rest.
+        """
+        # TypeError is what reading says when `kill` closes the connection meanwhile.
+        with contextlib.suppress(EOFError, OSError, TypeError, ValueError):
             while True:
                 self._put(lot_from_json(connection.recv_bytes()), loop)
         self._put(None, loop)
@@ -228,12 +234,25 @@ class _LocalWorker:
             putting.close()
 
 
+def _forget_failure(task: "asyncio.Future[None]") -> None:
+    """Look at how a task ended that nobody waits for any more, so that asyncio says nothing about it."""
+    if not task.cancelled():
+        task.exception()
+
+
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
     """Keep Ctrl-C from processes that are started in the block: the one that shows the run tells them to stop."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker  # noqa: PLC0415 - few runs have workers
+
+    from loky.backend import resource_tracker as loky_tracker  # noqa: PLC0415 - as above
+
+    # Starting these would let Ctrl-C through again, before the first worker is started.
+    resource_tracker.ensure_running()
+    loky_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -266,8 +285,7 @@ class _Process:
             try:
                 self._runner = await self._stack.enter_async_context(opening)
             except ConfigError as error:
-                mistakes = tuple(str(problem) for problem in error.problems)
-                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes))))
+                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
             for message in self._told:
                 self._obey(message)
@@ -297,10 +315,15 @@ class _Process:
 
 def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
     """Begin a worker process: connect to the coordinator."""
+    from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
-    connection = Client(address, authkey=key)
-    connection.send_bytes(str(number).encode())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be kept away
+    try:
+        connection = Client(address, authkey=key)
+        connection.send_bytes(str(number).encode())
+    except (OSError, EOFError, AuthenticationError):  # the run has ended meanwhile, which is nobody's mistake
+        os._exit(1)
     _Process.current = _Process(connection, setup)
 
 

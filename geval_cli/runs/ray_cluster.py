@@ -29,7 +29,7 @@ from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.runs.executors import HURRY, Hear, WorkerLostError
 from geval_cli.runs.options import LOCAL
-from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, open_runner
+from geval_cli.runs.shard_worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.node_cache import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
@@ -250,8 +250,7 @@ class _NodeProcess:
             try:
                 self._runner = await self._opened(order)
             except ConfigError as error:
-                mistakes = tuple(str(problem) for problem in error.problems)
-                self._messages.put(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes))))
+                self._messages.put(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
         if order.is_repeated and self._cache is not None:
             self._cache.known = KnownKeys(await self._hub.keys.remote())

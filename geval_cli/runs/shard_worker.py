@@ -107,7 +107,7 @@ class ShardRunner:
         try:
             await self._run(order)
         except ConfigError as error:
-            mistakes = tuple(str(problem) for problem in error.problems)
+            mistakes = mistakes_of(error)
         finally:
             ticking.cancel()
         self._lots.end(
@@ -181,6 +181,14 @@ async def open_runner(
         )
         look_again = partial(cache.begin_at, setup.began_s)
         yield ShardRunner(prepared, jobs, lots, budget, pace, look_again)
+
+
+def mistakes_of(error: ConfigError) -> tuple[str, ...]:
+    """Return the problems of an error as `ShardEnd` has them: each with its place, if it has one."""
+    return tuple(
+        problem.message if problem.location is None else f"{problem.message} ({problem.location})"
+        for problem in error.problems
+    )
 
 
 def _check_same(prepared: PreparedRun, setup: WorkerSetup) -> None:

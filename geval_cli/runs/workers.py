@@ -26,7 +26,7 @@ from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import request_limit
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
-from geval_cli.runs.options import AUTO
+from geval_cli.runs.options import AUTO, LOCAL
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.ray_cluster import RayWorkers, check_cluster, join_cluster
 from geval_cli.runs.record import STOPPED
@@ -65,6 +65,7 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     if request.ray is None:
         check_loky()
     else:
+        _check_sent_as_one(request)
         check_cluster(request.ray)
     option = "--workers" if request.ray is None else "--ray"
     hint = f"leave {option} out: one process does this run"
@@ -76,6 +77,19 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     if cache is not None and cache.folder is None:
         message = f"{option} needs a cache on disk, where its processes find each other's answers"
         raise UsageError(message, hint="make room, or name another place with --cache-dir")
+
+
+def _check_sent_as_one(request: RunRequest) -> None:
+    """Check that configs that are one suite are in one folder, as only the first one's is sent to a cluster.
+
+    Raises:
+        UsageError: one is elsewhere.
+    """
+    folder = request.config.resolve().parent
+    outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
+    if outside and request.ray != LOCAL:
+        hint = f"move it there, or use --ray {LOCAL}"
+        raise UsageError(f"--ray sends the folder {folder}, and {outside[0]} is not in it", hint=hint)
 
 
 def asked_workers(request: RunRequest) -> int:

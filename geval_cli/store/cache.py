@@ -138,7 +138,10 @@ class ResponseCache:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
         ttl_s: how long an answer is good for, in seconds; None for ever.
         is_read_only: whether it only gives answers; it then takes none.
+        is_temporary: whether it ends with this process, in place of one that cannot be used.
     """
+
+    is_temporary = False
 
     def __init__(
         self,

@@ -191,8 +191,10 @@ def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[Re
         is_frozen = choice.folder is not None
         return stack.enter_context(ResponseCache.open_read_only(folder, is_frozen=is_frozen)), ()
     is_shared = choice.folder is not None
-    cache, warnings, _ = _opened(ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared)
-    cache.ttl_s = choice.ttl_s
+    cache, warnings, failure = _opened(
+        ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared
+    )
+    cache.ttl_s, cache.is_temporary = choice.ttl_s, failure is not None
     return cache, warnings
 
 

@@ -16,9 +16,9 @@ def server() -> Any:
         yield server
 
 
-def geval(suite: BatchSuite, *words: str) -> Finished:
+def geval(suite: BatchSuite, *words: str, timeout_s: float = 120) -> Finished:
     env = clean_environment(**suite.environ)
-    return run_geval(*words, "--home", "home", cwd=suite.folder, env=env)
+    return run_geval(*words, "--home", "home", cwd=suite.folder, env=env, timeout_s=timeout_s)
 
 
 def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
@@ -44,6 +44,43 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
     assert resumed.code == 1
     assert len(json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["results"]) == 30
     assert set(server.paid.values()) == {1}
+
+
+class SlowServer(BatchServer):
+    """Its batches end when they have been looked at `held_looks` times."""
+
+    held_looks = 5
+
+    def _look_at(self, batch: Any) -> None:
+        self.held_looks -= 1
+        self.is_held = self.held_looks > 0
+        super()._look_at(batch)
+
+
+def test_waiting_looks_as_often_as_the_config_says(tmp_path):
+    with SlowServer() as server:
+        server.is_held = True
+        suite = BatchSuite(tmp_path, server)
+        suite.run(waits=False)
+        assert server.is_held
+        # By default there would be more than half a minute between these looks.
+        waited = geval(suite, "batches", "wait", "latest", timeout_s=30)
+    assert waited.code == 0, waited.stderr
+    assert "completed, 29 of 29 answered" in waited.stdout
+
+
+def test_batches_of_a_judge_that_only_the_command_line_named_are_waited_for_and_cancelled(tmp_path):
+    with SlowServer() as server:
+        server.is_held = True
+        suite = BatchSuite(tmp_path, server)
+        suite.run(waits=False, grader="openai:other", batch=False, batch_judge=True)
+        (batch,) = json.loads(geval(suite, "batches", "--json").stdout)["batches"]
+        assert (batch["provider_id"], batch["state"]) == ("openai:other", "submitted")
+        cancelled = geval(suite, "batches", "cancel", batch["id"])
+        assert cancelled.code == 0, cancelled.stderr
+        waited = geval(suite, "batches", "wait")
+    assert waited.code == 0, waited.stderr
+    assert "cancelled" in waited.stdout
 
 
 def test_results_of_another_machine_are_adopted(tmp_path, server):

@@ -1,6 +1,7 @@
 """Runs in batches: what they ask, what they pay for, what they survive, and that their results are those of any run."""
 
 import asyncio
+import base64
 import json
 import os
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite, comparable
+from support.pictures import png
 
 from geval_cli.engine.runner import StopReason, StopSignal
-from geval_cli.errors import ConfigError, ExitCode
+from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.events import BatchesAdvanced, RunEvent
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
@@ -412,3 +414,44 @@ def test_answers_leave_no_rows_behind(tmp_path, server):
     finally:
         cache.close()
     assert left == 0
+
+
+@pytest.mark.parametrize("file", ["cache.db", "geval.db"])
+def test_what_could_not_be_found_again_is_not_handed_in(tmp_path, server, file):
+    suite = BatchSuite(tmp_path, server)
+    (tmp_path / "home" / file).mkdir(parents=True)
+    with pytest.raises(UsageError, match="there is no place to note them"):
+        suite.run()
+    assert not server.log
+
+
+def test_a_resumed_run_asks_nothing_again_when_its_batches_are_in_another_cache(tmp_path, server):
+    server.is_held = True
+    suite = BatchSuite(tmp_path, server)
+    suite.run(waits=False)
+    asked = len(server.log)
+    (tmp_path / "home" / "cache.db").rename(tmp_path / "cache.db")
+    for leftover in (tmp_path / "home").glob("cache.db-*"):
+        leftover.unlink()
+    for is_batched in (False, True):
+        with pytest.raises(UsageError, match="which this cache knows nothing about"):
+            suite.run(is_batched=is_batched, resume_latest=True)
+    assert len(server.log) == asked
+
+
+@pytest.mark.parametrize(("wire", "mark"), [("openai", "data:image/png;base64,"), ("anthropic", '"base64"')])
+def test_images_go_into_batches_as_bytes_and_are_noted_by_their_names(tmp_path, server, wire, mark):
+    suite = BatchSuite(tmp_path, server, wire=wire, tests=21)
+    document = json.loads(suite.path.read_text(encoding="utf-8"))
+    document["prompts"] = ["Describe {{ picture }} for topic {{ number }}."]
+    picture = png(padding=2000)
+    (tmp_path / "red.png").write_bytes(picture)
+    for test in document["tests"]:
+        test["vars"]["picture"] = "file://red.png"
+    suite.path.write_text(json.dumps(document), encoding="utf-8")
+    ended = suite.run()
+    bodies = [json.dumps(item) for batch in server.batches.values() for item in batch.requests]
+    assert len(bodies) == 40
+    content = base64.b64encode(picture).decode()
+    assert all(mark in body and content in body and "sha256:" not in body for body in bodies)
+    assert content not in json.dumps(ended.results)

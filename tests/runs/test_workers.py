@@ -32,7 +32,7 @@ def results_of(document: Any) -> list[Any]:
 
 
 def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any) -> None:
-    workers = 5
+    workers = 3
     with CountingServer() as server:
         document = KillableRun(tmp_path, server, TESTS, options=("--workers", str(workers))).finish()
         names = [request.name for request in server.requests]
@@ -49,7 +49,7 @@ def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: An
 def test_a_killed_coordinator_loses_nothing_and_takes_its_workers_along(tmp_path: Path, alone: Any) -> None:
     with CountingServer() as server:
         run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
-        trial = disturbed(run, kills=2, chance=random.Random(8), requests=(20, 30))
+        trial = disturbed(run, kills=1, chance=random.Random(8), requests=(30, 50))
     assert trial.results == results_of(alone)
     assert len(trial.run_ids) == 1
     assert sum(kill.paid_twice for kill in trial.kills) == 0
@@ -76,11 +76,55 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
 
 def test_together_they_keep_to_one_budget(tmp_path: Path) -> None:
     with CountingServer() as server:
-        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "8", "--max-requests", "50"))
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "4", "--max-requests", "50"))
         document = run.finish()
         assert len(server.requests) == 50
     assert document["run"]["status"] == "aborted"
     assert "the budget of 50 requests is used up" in document["run"]["warnings"][0]
+
+
+def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any) -> None:
+    with CountingServer() as server:
+        server.answer_at_most(30)
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        process = run.start(group=0)
+        assert server.wait_for_requests(31, timeout_s=60)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        workers = worker_processes(process.pid)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors.decode()
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        stopped = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]
+        server.answer_at_most(None)
+        resumed = run.finish("--resume")
+    assert stopped["status"] == "interrupted"
+    assert [worker["lost"] for worker in stopped["workers"]] == [0, 0]
+    assert "Traceback" not in errors.decode()
+    assert results_of(resumed) == results_of(alone)
+
+
+class EditingServer(CountingServer):
+    """Changes the config at the first question, the one for steps, which is asked before workers start."""
+
+    config = Path()
+
+    async def _answer(self, asked: web.Request) -> web.Response:
+        if not self.requests:
+            self.config.write_text(self.config.read_text().replace("threshold: 0.5", "threshold: 0.6"))
+        return await super()._answer(asked)
+
+
+def test_a_config_that_is_changed_before_workers_read_it_ends_the_run_in_words(tmp_path: Path) -> None:
+    with EditingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        server.config = tmp_path / "config.yaml"
+        process = run.start()
+        _, errors = process.communicate(timeout=60)
+        asked = len(server.requests)
+    assert (process.returncode, asked) == (3, 1)
+    assert "Traceback" not in errors.decode()
+    warning = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]["warnings"][0]
+    assert warning.endswith("while it went on: config.yaml is another one than it was when the run began")
 
 
 class DeadlyServer(CountingServer):
@@ -136,6 +180,21 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...]
     finished = run_geval("run", "promptfooconfig.json", *words, cwd=tmp_path)
     assert finished.code == 2
     assert said in finished.stderr
+
+
+def test_configs_of_two_folders_are_not_sent_to_a_cluster(tmp_path: Path) -> None:
+    suite = {
+        "dialect": "promptfoo",
+        "prompts": ["{{ x }}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"x": "a"}}],
+    }
+    (tmp_path / "sub").mkdir()
+    for name in ("sub/a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(suite), encoding="utf-8")
+    finished = run_geval("run", "sub/a.json", "b.json", "--merge", "--ray", "127.0.0.1:1", cwd=tmp_path)
+    assert finished.code == 2
+    assert "--ray sends the folder <DIR>/sub, and b.json is not in it" in " ".join(finished.stderr.split())
 
 
 def test_a_plan_says_how_the_work_is_shared(tmp_path: Path) -> None:

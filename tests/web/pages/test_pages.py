@@ -550,3 +550,38 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     assert "step plan" in shown
     assert "<b>bold" not in page
     assert 'value="5.0" aria-label="5 ms of the longest 20 ms"' in page
+
+
+_STYLES = [
+    Path(__file__).parents[3] / "geval_cli" / folder for folder in ("report/html/static", "web/static")
+]
+_LINKED = re.compile(r'rel="stylesheet" href="/static/([\w-]+\.css)')
+
+
+def classes_in(css: str) -> set[str]:
+    """The classes that a stylesheet says something about."""
+    return set(
+        re.findall(r"\.(-?[A-Za-z_][\w-]*)", re.sub(r"/\*.*?\*/|\{[^{}]*\}", " ", css, flags=re.DOTALL))
+    )
+
+
+def test_pages_load_the_styles_of_what_they_show(tmp_path: Path) -> None:
+    """A class that some stylesheet knows, on a page that loads none of those: what is shown there looks broken."""
+    first, second = store_judged_run(tmp_path), store_judged_run(tmp_path)
+    sheets = {
+        path.name: classes_in(path.read_text("utf-8")) for folder in _STYLES for path in folder.glob("*.css")
+    }
+    paths = ["/runs", "/suites", "/docs", f"/compare?run={first}&run={second}"]
+    paths += [f"/runs/{first}{rest}" for rest in ("", "/charts", "/label", "/labels", "/results/0/0/0")]
+    broken = {}
+    with serve(tmp_path, token=None) as address:
+        for path in paths:
+            page = Site(tmp_path, address).page(path)
+            linked = _LINKED.findall(page)
+            assert linked, path
+            known = set().union(*(sheets[name] for name in linked))
+            used = {name for names in re.findall(r'class="([^"]*)"', page) for name in names.split()}
+            missing = (used & set().union(*sheets.values())) - known
+            if missing:
+                broken[path] = sorted(missing)
+    assert broken == {}
