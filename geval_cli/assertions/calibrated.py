@@ -24,7 +24,7 @@ _WORDS = {
     "evaluation_params": "other `evaluation_params`",
     "rubric": "another rubric",
     "score_range": "another range of ratings",
-    "scoring": "another `scoring` or number of samples",
+    "scoring": "another `scoring` or number of samples, or another `over`",
     "rubric_prompt": "another `rubric_prompt`",
     "evaluation_steps": "other evaluation steps",
     "prompt_version": "other prompts of geval",

@@ -129,19 +129,19 @@ def _new_reading() -> LoadContext:
     return LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}))
 
 
-def read_turns_of_case(written: list[JsonValue], problems: list[Problem]) -> tuple[Turn, ...]:
+def read_turns_of_case(written: JsonValue, problems: list[Problem]) -> tuple[Turn, ...]:
     """Return the turns of a test case, with a problem for each mistake in them."""
     return turns_of(_read_list("turns", written, read_turns, problems))
 
 
-def read_trace_of_case(written: list[JsonValue], problems: list[Problem]) -> tuple[TraceStep, ...] | None:
+def read_trace_of_case(written: JsonValue, problems: list[Problem]) -> tuple[TraceStep, ...] | None:
     """Return the trace of a test case, with a problem for each mistake in it."""
     return trace_of_spec(_read_list("trace", written, read_trace, problems))
 
 
 def _read_list(
     name: str,
-    written: list[JsonValue],
+    written: JsonValue,
     read: Callable[[Fields, LoadContext], None],
     problems: list[Problem],
 ) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -230,7 +230,7 @@ def _trace(case: TestCase) -> tuple[TraceStep, ...] | None:
     if case.trace is None:
         return None if case.actual_output is NO_OUTPUT else (tuple(called_steps(case.actual_output)) or None)
     problems: list[Problem] = []
-    found = read_trace_of_case([dict(step) for step in case.trace], problems)
+    found = read_trace_of_case(_written(case.trace), problems)
     if problems:
         raise UsageError.of("the trace of the test case is not valid", problems)
     return found
@@ -248,7 +248,7 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
             raise UsageError("a test case needs `actual_output`, or `turns` that end with an answer")
         return ()
     problems: list[Problem] = []
-    turns = read_turns_of_case([dict(turn) for turn in case.turns], problems)
+    turns = read_turns_of_case(_written(case.turns), problems)
     if problems:
         raise UsageError.of("the test case is not valid", problems)
     is_whole = turns[-1].role == ASSISTANT
@@ -261,6 +261,13 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
             "nobody answers the last of the `turns`", hint="add the answer, or give `actual_output`"
         )
     return turns if is_whole else (*turns, Turn(ASSISTANT, as_text(case.actual_output)))
+
+
+def _written(items: object) -> JsonValue:
+    """Return turns or steps as a config would have them; what is neither stays for the reader to refuse."""
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        return items
+    return [dict(item) if isinstance(item, Mapping) else item for item in items]
 
 
 def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:

@@ -44,6 +44,12 @@ class TestKeys(Struct):
         self._keys[test_index] = key = (digest, count)
         return key
 
+    def mistakable(self, other: "TestKeys") -> int:
+        """Return how many tests may have a wrong partner: of equal content, and not as many in the `other` run."""
+        mine, theirs = self._counts, other._counts
+        both = ((mine[digest], theirs[digest]) for digest in mine.keys() & theirs.keys())
+        return sum(max(pair) for pair in both if pair[0] != pair[1])
+
     def all(self) -> frozenset[TestKey]:
         """Return the keys of all tests so far."""
         return frozenset(self._keys.values())

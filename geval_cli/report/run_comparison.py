@@ -337,6 +337,11 @@ def _row(
 def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
     for part, metrics in comparing.differing.items():
         yield f"not comparable: another {part} in {_listed(sorted(metrics))}"
+    if alike := comparing.keys.mistakable(comparing.earlier.keys):
+        yield (
+            f"perhaps wrong pairs: {plural(alike, 'test')} with equal description and variables, and not as many in "
+            "both runs; give each test a description of its own"
+        )
     both = a.prompt_version and b.prompt_version
     if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
         yield "not comparable: the judges' prompts are of another version"

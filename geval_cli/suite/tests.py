@@ -23,7 +23,15 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
-from geval_cli.suite.turns import are_played, output_of, read_trace, read_turns, trace_of_spec, turns_of
+from geval_cli.suite.turns import (
+    are_played,
+    check_output_of_test,
+    output_of,
+    read_trace,
+    read_turns,
+    trace_of_spec,
+    turns_of,
+)
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _TEXT_FIELDS = (
@@ -379,6 +387,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
         for index, (value, place) in enumerate(self.source.rows(reading)):
             spec = read_test(value, place, "a test", reading)
             if spec is not None:
+                check_output_of_test(spec, self.default, reading)
                 yield index, spec
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(

@@ -8,6 +8,7 @@ from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _TWO_FORMS = "either `role` and `content` in all of them, or `user` alone"
@@ -165,6 +166,18 @@ def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, r
             place.child(len(turns) - 1).value("role"),
             notes=_ENDS,
         )
-    if "output" in fields.values and (all(played) or last.role == ASSISTANT):
-        why = "answers come from the model" if all(played) else "the assistant's last turn is it"
-        reading.report("a test with these `turns` has no `output`", fields.place.key("output"), why)
+    if "output" in fields.values:
+        _check_output(turns, "", fields.place, reading)
+
+
+def check_output_of_test(test: TestSpec, default: TestSpec | None, reading: LoadContext) -> None:
+    """Report the output of a test whose turns, those of `defaultTest`, leave nothing for it to answer."""
+    is_own = "output" in test.model_fields_set and "turns" not in test.model_fields_set
+    if is_own and default is not None and default.turns:
+        _check_output(default.turns, " of defaultTest", test.place, reading)
+
+
+def _check_output(turns: Sequence[TurnSpec], whose: str, place: SourcePath, reading: LoadContext) -> None:
+    if are_played(turns) or turns[-1].role == ASSISTANT:
+        why = "answers come from the model" if are_played(turns) else "the assistant's last turn is it"
+        reading.report(f"a test with these `turns`{whose} has no `output`", place.key("output"), why)

@@ -320,6 +320,27 @@ def test_stored_conversations_are_found_again_by_all_that_was_said(product: Prod
     assert [case["turns"] for case in found] == [case["turns"] for case in run.cases[::-1]]
 
 
+@pytest.mark.parametrize("turns", [HELD, PLAYED])
+def test_an_output_that_the_turns_of_default_test_leave_unused_is_a_problem(
+    product: Product, turns: Any
+) -> None:
+    with server_of() as server:
+        written = {"defaultTest": {"turns": turns}, "tests": [{"output": "b"}], "providers": MODEL}
+        found = product.run(written, server)
+        assert server.requests == []
+    assert (found.code, "`turns` of defaultTest has no `output`" in found.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "case", [{"turns": "abc"}, {"turns": ["a"]}, {"trace": "abc"}, {"trace": [3]}, {"trace": 7}]
+)
+def test_what_is_no_list_of_turns_or_steps_is_refused_by_the_library(case: dict[str, Any]) -> None:
+    output = {"actual_output": "x"} if "trace" in case else {}
+    metric = GEval("Kind", criteria="Be kind.", model="echo")
+    with pytest.raises(UsageError, match=r"must be a (list|mapping)"):
+        metric.evaluate(TestCase(**output, **case))
+
+
 def test_calls_of_tools_are_sent_as_apis_take_them_and_shown_to_the_judge(product: Product) -> None:
     calls = [{"id": "c1", "name": "hours", "args": {"day": "Sunday"}}]
     turns = [

@@ -164,6 +164,17 @@ def test_tests_match_by_content_and_suites_that_share_none_are_refused() -> None
         compared(before, [])
 
 
+@pytest.mark.parametrize(("tests", "alike"), [(5, 0), (4, 5), (6, 6)])
+def test_pairs_that_may_be_wrong_are_warned_of(tests: int, alike: int) -> None:
+    """Tests of equal content are paired in their order, which says nothing where one is missing or new."""
+    same: dict[str, Any] = {"vars": {}}
+    before = [case(test, {"m": 1.0}, **same) for test in range(5)] + [case(9, {"m": 1.0})]
+    after = [case(test, {"m": 1.0}, **same) for test in range(tests)] + [case(9, {"m": 1.0})]
+    found = compared(before, after).warnings
+    assert bool(found) == bool(alike)
+    assert all(text.startswith(f"perhaps wrong pairs: {alike} tests with equal") for text in found)
+
+
 def test_errors_are_left_out_and_counted() -> None:
     before = [case(test, {"m": 1.0}) for test in range(12)]
     after = [case(test, {"m": 0.0}) for test in range(12)]
