@@ -164,7 +164,7 @@ ALLOWED: dict[str, str] = {
     "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
-    "runs/sources.py": "its own copies, which are made for configs that may read anywhere",
+    "runs/sources.py": "its own copies, which are made for configs that may read anywhere; imports our own module",
     "runs/ray_cluster.py": "asks whether the cluster that the user named is there",
     "runs/executors.py": "connects the processes of one run on this machine, which know its key",
     "trust/__init__.py": "imports geval's own library, by fixed names",
