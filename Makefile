@@ -38,7 +38,8 @@ demo: $(RUNTIME)
 
 test: check
 	@$(BIN)/geval models pull smollm2
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup
+# Two processes more than there are processors: many tests wait for processes, browsers and servers.
+	@$(BIN)/python -m pytest -q -n $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 2)) --dist loadgroup
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
