@@ -1,37 +1,25 @@
 """Between two passes over a run's jobs: hand in what was asked as batches, wait for them, fetch their answers.
 
-Every step is committed before the next one is taken. Whoever takes up a batch that may have been created already asks
-the provider for it first, so that nothing is paid for twice.
+`batch_steps` does what one batch needs; here is which batches there are, what waits for one, and when to go on.
 """
 
-import asyncio
-import os
 import secrets
-import tempfile
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
-from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct, field
 
-from geval_cli.errors import BudgetError, ProviderError, ProviderRequestError
+from geval_cli.errors import BudgetError
 from geval_cli.events import BatchesAdvanced, RunEvent
 from geval_cli.gateway.batch import BatchQueue, Group, batch_api, server_text
+from geval_cli.gateway.batch_steps import BatchSteps, WatchedBatch
 from geval_cli.gateway.call import Notice, Runtime
 from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import (
-    LOGPROBS_PER_BATCH,
-    BatchApi,
-    BrokenResultsError,
-    RemoteBatch,
-    RemoteState,
-)
+from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, BatchApi
 from geval_cli.records import Role
-from geval_cli.store.batches import Batch, BatchReply, BatchState, FreeRequest
+from geval_cli.store.batches import Batch, BatchState, FreeRequest
 from geval_cli.store.run_locks import RunLocks
 
 FEWEST_IN_A_BATCH = 20
@@ -39,21 +27,8 @@ FEWEST_IN_A_BATCH = 20
 
 _SLOWER = 1.5
 _LONGEST_POLL_S = 300.0
-_LINES_PER_COMMIT = 50
-_MOST_BROKEN_READS = 3
-_MOST_NOT_FOUND = 5
 # Of a process that is not to wait, for a provider that does not answer at once.
 _MOST_ROUNDS = 3
-_GRACE_AFTER_CANCEL_S = 3600.0
-_KEY_DIGITS = 64
-_HEX = frozenset("0123456789abcdef")
-
-_ENDS = {
-    RemoteState.COMPLETED: BatchState.COMPLETED,
-    RemoteState.EXPIRED: BatchState.EXPIRED,
-    RemoteState.CANCELLED: BatchState.CANCELLED,
-    RemoteState.FAILED: BatchState.FAILED,
-}
 
 
 class Outcome(Enum):
@@ -67,19 +42,6 @@ class Outcome(Enum):
 
 Pause = Callable[[float], Awaitable[bool]]
 """Waits so many seconds; True as soon as the run is to stop."""
-
-
-class _Watched(Struct):
-    """The state of a batch that this process waits for; `group` only of one that it has made."""
-
-    provider: Provider
-    group: Group | None = None
-    remote: RemoteBatch | None = None
-    is_fresh: bool = False
-    broken_reads: int = 0
-    not_found: int = 0
-    is_late: bool = False
-    has_told: bool = False
 
 
 class _Waiting(Struct):
@@ -113,14 +75,12 @@ class BatchDriver:
         self._store = queue.store
         self._policy = queue.policy
         self._budget = queue.budget
-        self._folder = folder
+        self._steps = BatchSteps(queue, folder, notice)
         self._locks = RunLocks(folder)
-        self._notice = notice
         self._on_event = on_event
         self._runtime = runtime
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, WatchedBatch] = {}
         self._waiting: dict[Group, _Waiting] = {}
-        self._retry_after_s = 0.0
         self._starved: BudgetError | None = None
 
     @property
@@ -139,7 +99,7 @@ class BatchDriver:
             ProviderError, StoreError: as `between_passes`.
         """
         for batch_id, provider in batches.items():
-            self._watched.setdefault(batch_id, _Watched(provider))
+            self._watched.setdefault(batch_id, WatchedBatch(provider))
         return await self._wait(pause, set(batches), sends_directly=False)
 
     async def finish(self) -> None:
@@ -161,7 +121,7 @@ class BatchDriver:
         await self._queue.sweep()
         left = self._queue.begin_pass()
         for batch_id, provider in left.joined.items():
-            self._watched.setdefault(batch_id, _Watched(provider))
+            self._watched.setdefault(batch_id, WatchedBatch(provider))
         for item in self._waiting.values():
             item.keys = []
         sends_directly = False
@@ -179,7 +139,7 @@ class BatchDriver:
         delay_s, cancelled, rounds = self._policy.poll_s, False, 0
         self._starved, has_news = None, sends_directly
         while True:
-            self._retry_after_s = 0.0
+            self._steps.retry_after_s = 0.0
             has_made = await self._make_batches()
             under_way = await self.open_batches()
             before |= {batch.id for batch in under_way}
@@ -199,7 +159,7 @@ class BatchDriver:
                 return self._after(Outcome.PASS if has_news else Outcome.HANDED_IN, cancelled=cancelled)
             delay_s = self._policy.poll_s if has_made else delay_s
             jitter = 0.75 + 0.5 * self._runtime.random()
-            if await pause(max(delay_s * jitter, self._retry_after_s)):
+            if await pause(max(delay_s * jitter, self._steps.retry_after_s)):
                 return Outcome.STOPPED
             delay_s = min(delay_s * _SLOWER, max(_LONGEST_POLL_S, self._policy.poll_s))
         if not has_news and self._starved is not None:
@@ -266,7 +226,7 @@ class BatchDriver:
         item.keys = [request.key for request in free if request.key not in named]
         if batch is None:
             return None
-        self._watched[batch.id] = _Watched(item.provider, group, is_fresh=True)
+        self._watched[batch.id] = WatchedBatch(item.provider, group, is_fresh=True)
         self._budget.hand_in(batch.requests, expected_usd)
         return batch
 
@@ -296,192 +256,21 @@ class BatchDriver:
                 return
             batch = (await self._store.find([batch.id]))[0]  # as it is now that nobody else changes it
         watched = self._watched[batch.id]
-        api = batch_api(watched.provider)
-        assert api is not None
-        try:
-            if batch.state in {BatchState.INTENT, BatchState.UPLOADED}:
-                batch = await self._submit(batch, watched, api)
-            elif batch.state is BatchState.SUBMITTED:
-                batch = await self._follow(batch, watched, api)
-        except BrokenResultsError as error:
-            await self._count_broken_read(batch, watched, error)
-        except ProviderError as error:
-            await self._count_failure(batch, watched, error)
+        batch = await self._steps.take(batch, watched)
+        if watched.refused:
+            await self._make_smaller(batch, watched)
         if not batch.state.is_open:
             self._locks.release(name)
 
-    async def _submit(self, batch: Batch, watched: _Watched, api: BatchApi) -> Batch:
-        if not watched.is_fresh:
-            found = await self._adopted(batch, watched, api)
-            if found is not None:
-                return found
-        file: BinaryIO | None = None
-        with self._written(batch) as open_file:
-            if batch.state is BatchState.INTENT:
-                file = await asyncio.to_thread(open_file, api)
-                file_id = await api.upload(batch.id, file)
-                if file_id is not None:
-                    batch = await self._store.update(batch, state=BatchState.UPLOADED, file_id=file_id)
-                    file = None
-            watched.is_fresh = False
-            remote = await api.create(batch.id, batch.file_id, file)
-        return await self._note_submitted(batch, remote)
-
-    async def _note_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch:
-        return await self._store.update(
-            batch, state=BatchState.SUBMITTED, remote_id=remote.id, expires_at=remote.expires_at
-        )
-
-    async def _adopted(self, batch: Batch, watched: _Watched, api: BatchApi) -> Batch | None:
-        """Return the batch if the provider has it already; as it was, if that shows only when another one has ended."""
-        taken = {other.remote_id for other in await self._store.all()}
-        for remote in await api.find(batch.id, since=batch.created_at, requests=batch.requests):
-            if remote.id in taken:
-                continue
-            if remote.label == batch.id:
-                return await self._note_submitted(batch, remote)
-            if remote.label is not None:
-                continue
-            if remote.state is RemoteState.RUNNING:
-                self._say_once(
-                    watched, f"{batch.provider_id} has a batch that may be this run's; it is waited for"
-                )
-                return batch
-            if await self._has_result_of(batch, remote, api):
-                return await self._note_submitted(batch, remote)
-        return None
-
-    async def _has_result_of(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> bool:
-        results = api.results(remote)
-        first = await anext(results, None)
-        return first is not None and first.custom_id in set(await self._store.keys(batch.id))
-
-    @contextmanager
-    def _written(self, batch: Batch) -> Iterator[Callable[[BatchApi], BinaryIO]]:
-        """Provide a function that writes the lines of a batch to a file, which is gone at the end of the block."""
-        files: list[BinaryIO] = []
-
-        def write(api: BatchApi) -> BinaryIO:
-            # Beside the cache, where prompts are kept anyway; nobody else may read it.
-            file: BinaryIO = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed at the block's end
-            files.append(file)
-            file.writelines(api.line(key, body) for key, body in self._store.bodies(batch.id))
-            file.flush()
-            file.seek(os.SEEK_SET)
-            return file
-
-        try:
-            yield write
-        finally:
-            for file in files:
-                file.close()
-
-    async def _follow(self, batch: Batch, watched: _Watched, api: BatchApi) -> Batch:
-        """Look at a batch, and fetch its answers once it has ended."""
-        remote = watched.remote = await api.get(batch.remote_id or "")
-        watched.not_found = 0
-        if remote.state is RemoteState.RUNNING:
-            return await self._mind_the_time(batch, watched, api)
-        if remote.state is RemoteState.FAILED and not remote.results:
-            return await self._end_failed(batch, watched, remote)
-        await self._fetch(batch, remote, api)
-        missing = await self._store.waiting(batch.id)
-        is_broken = remote.state is RemoteState.COMPLETED and missing
-        if is_broken and watched.broken_reads < _MOST_BROKEN_READS:
-            raise BrokenResultsError(f"{missing:,} results are missing")
-        if watched.is_late:
-            return await self._give_up(batch, BatchState.CANCELLED, "it took longer than `max_wait` allows")
-        tries = 0 if remote.state is RemoteState.CANCELLED else 1
-        return await self._store.end(batch, _ENDS[remote.state], tries=tries)
-
-    async def _fetch(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> None:
-        replies: dict[str, BatchReply] = {}
-        async for line in api.results(remote):
-            if line.is_left_out or not _is_key(line.custom_id):
-                continue
-            replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
-            if len(replies) >= _LINES_PER_COMMIT:
-                await self._store.answer(batch.id, replies)
-                replies = {}
-        await self._store.answer(batch.id, replies)
-
-    async def _mind_the_time(self, batch: Batch, watched: _Watched, api: BatchApi) -> Batch:
-        """Cancel a batch that takes too long, and give it up when even that takes too long."""
-        waited_s = self._store.now() - batch.created_at
-        if waited_s <= self._policy.max_wait_s:
-            return batch
-        if not watched.is_late:
-            with suppress(ProviderRequestError):  # it may have ended meanwhile
-                await api.cancel(batch.remote_id or "")
-            watched.is_late = True
-        elif waited_s > self._policy.max_wait_s + _GRACE_AFTER_CANCEL_S:
-            return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
-        return batch
-
-    async def _end_failed(self, batch: Batch, watched: _Watched, remote: RemoteBatch) -> Batch:
-        """End a batch that the provider did not take; nothing of it was paid for."""
-        if not remote.is_token_limit or batch.requests == 1:
-            reason = remote.message or remote.code or "no reason was given"
-            self._take_back(batch, watched)
-            return await self._give_up(batch, BatchState.FAILED, reason)
-        keys = await self._store.keys(batch.id)
-        has_company = any(
-            other.id != batch.id and self._watched[other.id].provider is watched.provider
-            for other in await self.open_batches()
-        )
-        ended = await self._store.end(batch, BatchState.FAILED, tries=0)
-        if watched.group is not None:  # else the next pass asks again, as it does for all that is in no batch
-            item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))
-            item.keys.extend(keys)
-            item.one_by_one = True
-            item.size = item.size if has_company else max(1, batch.requests // 2)
-        self._take_back(batch, watched)
-        self._say_once(watched, f"{batch.provider_id} takes no more tokens at a time; geval hands in less")
-        return ended
-
-    async def _give_up(self, batch: Batch, state: BatchState, reason: str) -> Batch:
-        """End a batch that answers nothing more: what it left is sent directly, or is an error."""
-        what = f"a batch of {batch.provider_id} came to nothing: {reason}"
-        if self._policy.falls_back:
-            self._notice(f"{what}; what it did not answer is sent directly")
-            return await self._store.end(batch, state, tries=2)
-        return await self._store.end(batch, state, refusal=BatchReply(problem=what))
-
-    async def _count_broken_read(self, batch: Batch, watched: _Watched, error: BrokenResultsError) -> None:
-        watched.broken_reads += 1
-        if watched.broken_reads >= _MOST_BROKEN_READS:
-            self._notice(
-                f"results of {batch.provider_id} are incomplete: {error}; what is missing is asked again"
-            )
-            await self._store.end(batch, BatchState.COMPLETED)
-
-    async def _count_failure(self, batch: Batch, watched: _Watched, error: ProviderError) -> None:
-        """Wait after a failure that may pass; give up a batch that the provider does not take."""
-        is_submitted = batch.state is BatchState.SUBMITTED
-        if is_submitted and error.status == HTTPStatus.NOT_FOUND and isinstance(error, ProviderRequestError):
-            # It may be too young to be known everywhere.
-            watched.not_found += 1
-            if watched.not_found >= _MOST_NOT_FOUND:
-                await self._give_up(batch, BatchState.FAILED, "the provider does not know it any more")
+    async def _make_smaller(self, batch: Batch, watched: WatchedBatch) -> None:
+        """Have what a provider refused as too much at once handed in again: one by one, or in smaller batches."""
+        refused, watched.refused = watched.refused, []
+        if watched.group is None:  # the next pass asks again, as it does for all that is in no batch
             return
-        if error.is_retryable:
-            self._retry_after_s = max(self._retry_after_s, getattr(error, "retry_after_s", None) or 0.0)
-            self._say_once(watched, f"{error.message}; the batch is looked at again later")
-            return
-        if is_submitted:
-            raise error  # its answers are paid for, and must not be lost
-        self._take_back(batch, watched)
-        await self._give_up(batch, BatchState.FAILED, error.message)
-
-    def _take_back(self, batch: Batch, watched: _Watched) -> None:
-        """Take requests that were never asked off the budget, if this process has put them there."""
-        if watched.group is not None:
-            self._budget.requests -= batch.requests
-
-    def _say_once(self, watched: _Watched, text: str) -> None:
-        if not watched.has_told:
-            watched.has_told = True
-            self._notice(text)
+        item = self._waiting.setdefault(watched.group, _Waiting(watched.provider))
+        item.keys.extend(refused)
+        item.one_by_one = True
+        item.size = item.size if await self._is_busy(watched.provider) else max(1, batch.requests // 2)
 
     def _tell(self, batches: Sequence[Batch]) -> None:
         """Emit how far the batches of each role are."""
@@ -509,10 +298,6 @@ class BatchDriver:
 
 def _are_handed_in(batches: Sequence[Batch]) -> bool:
     return all(batch.state is BatchState.SUBMITTED for batch in batches)
-
-
-def _is_key(custom_id: str) -> bool:
-    return len(custom_id) == _KEY_DIGITS and _HEX.issuperset(custom_id)
 
 
 def _cut(requests: Sequence[FreeRequest], most: int, most_bytes: int) -> list[FreeRequest]:

@@ -1,6 +1,11 @@
 """`geval run --batch` and `geval batches` as commands: exit codes, tables, JSON, and what they refuse."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,8 @@ import pytest
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite
 from support.geval_command import Finished, clean_environment, run_geval
+
+from geval_cli.store.runs import RunStore
 
 
 @pytest.fixture
@@ -44,6 +51,60 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
     assert resumed.code == 1
     assert len(json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["results"]) == 30
     assert set(server.paid.values()) == {1}
+
+
+def started(suite: BatchSuite, name: str) -> "subprocess.Popen[bytes]":
+    """`geval run` in batches of a process of its own, which writes its results into a file of that name."""
+    words = ("run", "config.json", "--batch", "--home", "home", "--no-progress", "-o", name)
+    command = [sys.executable, "-m", "geval_cli", *words]
+    env = clean_environment(**suite.environ)
+    return subprocess.Popen(
+        command, cwd=suite.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def runs_begun(suite: BatchSuite) -> int:
+    with RunStore.open_read_only(suite.folder / "home") as store:
+        return len(store.runs())
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_first_killed", [False, True], ids=["both live", "the first is killed"])
+def test_two_processes_that_ask_the_same_share_their_batches(tmp_path, server, is_first_killed):
+    server.is_held = True
+    suite = BatchSuite(tmp_path, server)
+    first = started(suite, "first.json")
+    wait_until(lambda: bool(server.batches))
+    second = started(suite, "second.json")
+    wait_until(lambda: runs_begun(suite) == 2)
+    if is_first_killed:  # who submitted the batch is gone: the other takes it up
+        first.kill()
+    server.is_held = False
+    waited = [process.communicate(timeout=120) for process in (first, second)]
+    assert second.returncode == 1, waited[1][1].decode()
+    assert first.returncode == (-signal.SIGKILL if is_first_killed else 1), waited[0][1].decode()
+    assert set(server.paid.values()) == {1}
+    assert len(server.asked) == 61  # 30 outputs, 30 ratings, steps
+    assert (
+        sum(server.asked.values()) <= 61 + 2
+    )  # both may send steps and the first rating directly at one moment
+    found = [json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in files(is_first_killed)]
+    assert all(len(document["results"]) == 30 for document in found)
+    assert [outputs(document) for document in found] == [outputs(found[0])] * len(found)
+
+
+def files(is_first_killed: bool) -> list[str]:
+    return ["second.json"] if is_first_killed else ["first.json", "second.json"]
+
+
+def outputs(document: Any) -> list[Any]:
+    return [(case["output"], case["status"], case["score"]) for case in document["results"]]
 
 
 class SlowServer(BatchServer):
