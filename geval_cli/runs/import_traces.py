@@ -9,10 +9,8 @@ The texts come from strangers, and a file of tests has a meaning of its own for 
 
 import json
 import random
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,20 @@ from msgspec.structs import replace
 
 from geval_cli.errors import Location, Problem
 from geval_cli.json_codec import decode_json
-from geval_cli.records import JsonValue
+from geval_cli.runs.trace_messages import (
+    Fields,
+    ModelAnswer,
+    answer_of,
+    decoded,
+    first,
+    flat_names,
+    mapping,
+    messages,
+    response_turns,
+)
+from geval_cli.runs.trace_spans import Span, otlp_spans, spans_of
 from geval_cli.source.access import TRUSTED, open_regular
-from geval_cli.source.files import FILE_PREFIX, open_problem
+from geval_cli.source.files import open_problem
 from geval_cli.source.source_map import ENV_MARK
 
 MOST_PROBLEMS = 100
@@ -31,80 +40,8 @@ MOST_PROBLEMS = 100
 
 _LONGEST_LINE = 64 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+
 _KNOWN = "known are OTLP JSON lines, spans with `attributes`, request with response, and batch output"
-_CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
-_MESSAGE_KEYS = frozenset({"role", "content", "parts", "message"})
-_MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
-
-_TOOL_OPERATION = "execute_tool"
-_STEP_KINDS = frozenset({"RETRIEVER", "RERANKER", "EMBEDDING", "GUARDRAIL", "EVALUATOR", "TASK"})
-_MODEL_NAMES = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
-_TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
-_TOOL_ARGUMENTS = (
-    "gen_ai.tool.call.arguments",
-    "gen_ai.tool.arguments",
-    "tool_call.function.arguments",
-    "tool.parameters",
-    "input.value",
-    "traceloop.entity.input",
-)
-_TOOL_RESULTS = ("gen_ai.tool.call.result", "gen_ai.tool.result", "output.value", "traceloop.entity.output")
-_FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
-_USUAL_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-
-Fields = Mapping[str, Any]
-
-
-class Turn(Struct, frozen=True, omit_defaults=True):
-    """One message of a conversation."""
-
-    role: str
-    content: str
-    tool_calls: tuple[Fields, ...] = ()
-    tool_call_id: str = ""
-
-
-class ModelAnswer(Struct, frozen=True):
-    """One call of a model that a trace tells of.
-
-    Attributes:
-        turns: what was asked; None where the line does not say.
-        answer: what came back.
-        facts: what `--where` is held against: attributes by their names.
-        steps: those of the whole trace, where its spans were joined; else the messages tell which tools were called.
-    """
-
-    turns: tuple[Turn, ...]
-    answer: Turn
-    metadata: Mapping[str, JsonValue]
-    facts: Fields
-    steps: tuple[Fields, ...] = ()
-
-    def row(self) -> dict[str, JsonValue]:
-        """Return the test: input, output, turns of a conversation, trace and metadata."""
-        asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
-        metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
-        row: dict[str, JsonValue] = {"input": _no_file(asked[-1])} if asked else {}
-        if _is_conversation(self.turns):
-            row["turns"] = [_written(turn) for turn in self.turns]
-        elif len(self.turns) > 1:
-            metadata["turns"] = [_written(turn) for turn in self.turns]
-        trace = list(self.steps) or list(_tool_steps((*self.turns, self.answer)))
-        calls = [_openai_call(call) for call in self.answer.tool_calls]
-        output = self.answer.content or json.dumps(calls, ensure_ascii=False)
-        return {
-            **row,
-            "output": _no_file(output),
-            **({"trace": trace} if trace else {}),
-            "metadata": metadata,
-        }
-
-    def fits(self, wanted: Sequence[tuple[str, str]]) -> bool:
-        """Return whether all of these facts hold."""
-        known = {**self.facts, **self.metadata}
-        return all(name in known and _as_text(known[name]) == value for name, value in wanted)
 
 
 class TraceReading(Struct):
@@ -119,23 +56,6 @@ class TraceReading(Struct):
 
 class _UnknownLineError(Exception):
     """A line is none that is known; the text says why."""
-
-
-class Span(Struct, frozen=True):
-    """A span of a trace: a call of a model or of a tool, or another step.
-
-    Attributes:
-        trace_id: of the trace; empty where it has none.
-        start: when it began, in nanoseconds; 0 where that is not known.
-        step: as the `trace` of a test has it.
-        is_call: whether a model was called; `answer` is what came back, None where that was not recorded.
-    """
-
-    trace_id: str
-    start: int
-    step: Fields
-    is_call: bool = False
-    answer: ModelAnswer | None = None
 
 
 def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Iterator[ModelAnswer]:
@@ -250,11 +170,6 @@ def row_text(answer: ModelAnswer) -> str:
     return text.replace(ENV_MARK, ENV_MARK.replace(".", r"\u002e")) + "\n"
 
 
-def _no_file(text: str) -> str:
-    """Return a text that a test takes for a text: one that begins like the name of a file gets a blank before it."""
-    return f" {text}" if text.startswith(FILE_PREFIX) else text
-
-
 def parse_line(line: bytes) -> Iterator[ModelAnswer | None]:
     """Yield the model calls of one line, None for one without an answer.
 
@@ -278,406 +193,38 @@ def _parse(line: bytes) -> Iterator["Span | ModelAnswer | None"]:
     if not isinstance(value, dict):
         raise _UnknownLineError("it is no JSON object")
     if "resourceSpans" in value or "resource_spans" in value:
-        return _otlp(value)
+        return otlp_spans(value)
     if isinstance(value.get("attributes"), dict | list) or any(
         key.startswith("attributes.") for key in value
     ):
-        return iter(_span(value, {}))
+        return iter(spans_of(value, {}))
     return iter([_logged(value)])
-
-
-# Spans
-
-
-def _otlp(value: Fields) -> Iterator[Span]:
-    for resource in _dicts(value, "resourceSpans", "resource_spans"):
-        about = _attributes(_mapping(resource.get("resource")).get("attributes"))
-        for scope in _dicts(resource, "scopeSpans", "scope_spans"):
-            for span in _dicts(scope, "spans"):
-                yield from _span(span, about)
-
-
-def _span(span: Fields, about: Fields) -> list[Span]:
-    """Return a span as a list: of one, or of none where it is of a kind that is no step of an agent."""
-    written = span.get("attributes")
-    if written is None:
-        written = {
-            name.removeprefix("attributes."): item for name, item in span.items() if "attributes." in name
-        }
-    known = {**about, **_attributes(written)}
-    kind = _kind_of(known)
-    if kind is None:
-        return []
-    context = _mapping(span.get("context"))
-    trace_id = _id(_first(span, "traceId", "trace_id", "context.trace_id") or context.get("trace_id"))
-    start = _nanoseconds(_first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
-    step = _step(kind, span, known, start)
-    trace_id = trace_id if isinstance(trace_id, str) else ""
-    if kind != "llm":
-        return [Span(trace_id, start, step)]
-    events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in _dicts(span, "events")]
-    asked, given = _asked(known, events), _given(known, events)
-    metadata = {
-        "trace_id": trace_id,
-        "span_id": _id(_first(span, "spanId", "span_id", "context.span_id") or context.get("span_id")),
-        "response_id": known.get("gen_ai.response.id"),
-        "model": _first(known, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-    }
-    answer = _answer(asked, given, metadata, {**known, "name": span.get("name")})
-    return [Span(trace_id, start, step, is_call=True, answer=answer)]
-
-
-def _kind_of(known: Fields) -> str | None:
-    """Return what a span is as a step of an agent; None for what only surrounds steps, and for anything else."""
-    operation = known.get("gen_ai.operation.name")
-    kind = str(_first(known, "openinference.span.kind", "traceloop.span.kind") or "").upper()
-    if operation in _CALL_KINDS or kind == "LLM":
-        return "llm"
-    if operation == _TOOL_OPERATION or kind == "TOOL" or (operation is None and "gen_ai.tool.name" in known):
-        return "tool"
-    if kind in _STEP_KINDS:
-        return "step"
-    is_call = any(name.startswith(("gen_ai.", "llm.")) for name in known)
-    return "llm" if is_call and operation is None and not kind else None
-
-
-def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
-    """Return a span as the `trace` of a test has it, with what is known of it."""
-    end = _nanoseconds(_first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
-    names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
-    name = next(
-        (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
-    )
-    found = {
-        "type": kind,
-        "name": name if isinstance(name, str) and name else kind,
-        "args": None if kind == "llm" else _decoded(_first(known, *_TOOL_ARGUMENTS)),
-        "output": None if kind == "llm" else _first(known, *_TOOL_RESULTS),
-        "error": _error_of(span, known),
-        "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
-    }
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _error_of(span: Fields, known: Fields) -> str | None:
-    """Return why a span failed, as far as it says so; None for one that did not."""
-    status = _mapping(span.get("status"))
-    code = _first(status, "code", "status_code") or _first(span, "status_code", "status.code")
-    if str(code) in _FAILED or "error.type" in known:
-        message = _first(status, "message", "description") or _first(span, "status_message", "status.message")
-        return str(message or known.get("error.type") or "failed")
-    return None
-
-
-def _nanoseconds(value: Any) -> int:
-    """Return a time in nanoseconds since 1970, written as a number or as ISO 8601; 0 for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
-        return int(value)
-    try:
-        return int(datetime.fromisoformat(value).timestamp() * 1_000_000_000)
-    except (TypeError, ValueError, OverflowError):
-        return 0
-
-
-def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
-    system = _messages(known.get("gen_ai.system_instructions"), "system")
-    further = [item for _, item in events if "gen_ai.input.messages" in item]
-    for source in (known, *further):
-        if found := _messages(source.get("gen_ai.input.messages")):
-            return [*system, *found]
-    said = [
-        turn
-        for name, item in events
-        if (match := _MESSAGE_EVENTS.fullmatch(name))
-        for turn in _messages([{"role": match[1], **_nested(item)}])
-    ]
-    for found in (
-        said,
-        _messages(_below(known, "llm.input_messages")),
-        _messages(_below(known, "gen_ai.prompt")),
-    ):
-        if found:
-            return found
-    return _messages(_first(known, "input.value", "gen_ai.prompt"), "user")
-
-
-def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
-    further = [item for _, item in events if "gen_ai.output.messages" in item]
-    for source in (known, *further):
-        if found := _messages(source.get("gen_ai.output.messages"), "assistant"):
-            return found
-    choices = [_nested(item) for name, item in events if name == "gen_ai.choice"]
-    said = _messages([_mapping(_decoded(item.get("message"))) or item for item in choices], "assistant")
-    below = (_below(known, "llm.output_messages"), _below(known, "gen_ai.completion"))
-    for found in (said, *(_messages(item, "assistant") for item in below)):
-        if found:
-            return found
-    said_at_last = _first(known, "output.value", "gen_ai.completion")
-    response = _mapping(_decoded(said_at_last))  # of the API, as it came
-    return (_response_turns(response) if "choices" in response else []) or _messages(
-        said_at_last, "assistant"
-    )
-
-
-def _attributes(written: Any) -> dict[str, Any]:
-    """Return attributes by their dotted names: those of OTLP's list, or of a mapping, nested or not."""
-    if isinstance(written, list):
-        pairs = (item for item in written if isinstance(item, dict) and isinstance(item.get("key"), str))
-        return {item["key"]: _otlp_value(item.get("value")) for item in pairs}
-    return dict(_flat(_mapping(written), ""))
-
-
-def _flat(nested: Fields, before: str) -> Iterator[tuple[str, Any]]:
-    for name, item in nested.items():
-        if isinstance(item, dict):
-            yield from _flat(item, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", item
-
-
-def _otlp_value(value: Any) -> Any:
-    kind, item = next(iter(_mapping(value).items()), ("", None))
-    if kind in {"arrayValue", "array_value"}:
-        return [_otlp_value(part) for part in _dicts(_mapping(item), "values")]
-    if kind in {"kvlistValue", "kvlist_value"}:
-        return _attributes(_mapping(item).get("values"))
-    if kind in {"intValue", "int_value"} and isinstance(item, str) and re.fullmatch(r"-?\d{1,19}", item):
-        return int(item)
-    return item
-
-
-def _below(known: Fields, name: str) -> Any:
-    """Return the list of an attribute, or of its parts `name.0.role`, `name.1.role`, ..."""
-    if isinstance(known.get(name), list):
-        return known[name]
-    parts: dict[int, dict[str, Any]] = {}
-    for key, item in known.items():
-        number, _, rest = key.removeprefix(f"{name}.").partition(".")
-        if key.startswith(f"{name}.") and rest and re.fullmatch(r"\d{1,9}", number):
-            parts.setdefault(int(number), {})[rest] = item
-    return [_nested(parts[number]) for number in sorted(parts)]
-
-
-def _nested(flat: Fields) -> dict[str, Any]:
-    """Return dotted names as mappings within mappings; numbers as keys make a list, in their order."""
-    tree: dict[str, Any] = {}
-    for name, item in flat.items():
-        below, steps = tree, name.split(".")
-        for step in steps[:-1]:
-            following = below.setdefault(step, {})
-            if not isinstance(following, dict):
-                break
-            below = following
-        else:
-            below[steps[-1]] = item
-    return {name: _listed(item) for name, item in tree.items()}
-
-
-def _listed(tree: Any) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    items = {name: _listed(item) for name, item in tree.items()}
-    if items and all(re.fullmatch(r"\d{1,9}", name) for name in items):
-        return [items[name] for name in sorted(items, key=int)]
-    return items
-
-
-# Requests with their responses
 
 
 def _logged(value: Fields) -> ModelAnswer | None:
     if isinstance(value.get("result"), dict) and "custom_id" in value:  # Anthropic's batches
-        response, is_batch = _mapping(value["result"].get("message")), True
+        response, is_batch = mapping(value["result"].get("message")), True
     else:
         response = _body(value.get("response"))
         is_batch = "custom_id" in value and "response" in value
     request = _body(value.get("request")) or _body(value.get("body"))
     source = response or value
-    given = _response_turns(source)
-    turns = _messages(_first(request or value, "messages", "input", "prompt"), "user")
+    given = response_turns(source)
+    turns = messages(first(request or value, "messages", "input", "prompt"), "user")
     if not given and turns and turns[-1].role == "assistant":  # a conversation on its own
         given = [turns.pop()]
     if not given and not is_batch and not (request and response):
         raise _UnknownLineError("it has none of the keys that are looked for")
-    system = _messages(_first(request or value, "system", "instructions"), "system")
+    system = messages(first(request or value, "system", "instructions"), "system")
     metadata = {
-        "trace_id": _first(value, "trace_id", "traceId"),
+        "trace_id": first(value, "trace_id", "traceId"),
         "response_id": source.get("id"),
         "custom_id": value.get("custom_id"),
-        "model": _first(source, "model") or _mapping(request).get("model"),
+        "model": first(source, "model") or mapping(request).get("model"),
     }
-    return _answer([*system, *turns], given, metadata, dict(_flat(value, "")))
+    return answer_of([*system, *turns], given, metadata, dict(flat_names(value, "")))
 
 
 def _body(value: Any) -> Fields:
-    found = _mapping(_decoded(value))
-    return _mapping(_decoded(found["body"])) if "body" in found else found
-
-
-def _response_turns(source: Fields) -> list[Turn]:
-    """Return the first answer in a response of chat, completions, responses or messages."""
-    if isinstance(source.get("choices"), list):
-        first = _mapping(next(iter(source["choices"]), None))
-        return _messages([first.get("message") or {"content": first.get("text")}], "assistant")
-    if isinstance(source.get("output"), list):
-        items = _dicts(source, "output")
-        calls = [item for item in items if item.get("type") == "function_call"]
-        texts = [
-            turn.content for item in items if "content" in item for turn in _messages([item], "assistant")
-        ]
-        return _messages([{"role": "assistant", "content": "".join(texts), "tool_calls": calls}], "assistant")
-    if source.get("role") == "assistant" and "content" in source:
-        return _messages([source], "assistant")
-    return _messages(source.get("output"), "assistant") if isinstance(source.get("output"), str) else []
-
-
-# Messages
-
-
-def _answer(
-    asked: Sequence[Turn], given: Sequence[Turn], metadata: Mapping[str, Any], facts: Fields
-) -> ModelAnswer | None:
-    if not given or not (given[0].content or given[0].tool_calls):
-        return None
-    kept = {name: item if isinstance(item, str) else None for name, item in metadata.items()}
-    return ModelAnswer(tuple(asked), given[0], kept, facts)
-
-
-def _messages(value: Any, role: str = "user") -> list[Turn]:
-    """Return messages in any of the known spellings; a text is one of `role`."""
-    value = _messages_in(value)
-    if isinstance(value, str):
-        return [Turn(role, value)] if value else []
-    if not isinstance(value, list):
-        return []
-    if value and all(isinstance(item, dict) and "role" not in item and "type" in item for item in value):
-        value = [{"role": role, "content": value}]  # parts of one message
-    return [_turn(item, role) for item in value if isinstance(item, dict | str)]
-
-
-def _messages_in(value: Any) -> Any:
-    """Return the messages that a value holds or a text spells; a text that spells something else is a text."""
-    found = _decoded(value)
-    if isinstance(found, dict):
-        found = found.get("messages", [found])
-    is_said = isinstance(found, list) and any(
-        isinstance(item, dict) and not _MESSAGE_KEYS.isdisjoint(item) for item in found
-    )
-    return found if is_said or not isinstance(value, str) else value
-
-
-def _turn(item: Fields | str, role: str) -> Turn:
-    if isinstance(item, str):
-        return Turn(role, item)
-    inner = _mapping(item.get("message")) or item
-    parts = inner.get("parts", _first(inner, "content", "contents"))
-    calls = [*_dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use"})]
-    responses = _parts_of(parts, {"tool_call_response", "tool_result"})
-    text = _text_of(parts)
-    if responses and not text:
-        text = "\n".join(_as_text(_first(part, "response", "result", "content")) for part in responses)
-    answered = _first(inner, "tool_call_id", "call_id") or next(
-        (_first(part, "id", "tool_use_id") for part in responses), ""
-    )
-    return Turn(
-        role=_USUAL_ROLES.get(str(inner.get("role") or role), str(inner.get("role") or role)),
-        content=text,
-        tool_calls=tuple(_call(call) for call in calls),
-        tool_call_id=str(answered or ""),
-    )
-
-
-def _text_of(parts: Any) -> str:
-    if isinstance(parts, str):
-        return parts
-    if isinstance(parts, list):
-        texts = (
-            part if isinstance(part, str) else _first(_inner(part), "text", "content")
-            for part in parts
-            if isinstance(part, str) or _inner(part).get("type", "text") in _TEXT_PARTS
-        )
-        return "".join(text for text in texts if isinstance(text, str))
-    return "" if parts is None else _as_text(parts)
-
-
-def _inner(part: Any) -> Fields:
-    found = _mapping(part)
-    return _mapping(found.get("message_content")) or found
-
-
-def _parts_of(parts: Any, kinds: set[str]) -> list[Fields]:
-    return (
-        [part for part in parts if isinstance(part, dict) and part.get("type") in kinds]
-        if isinstance(parts, list)
-        else []
-    )
-
-
-def _call(call: Fields) -> Fields:
-    inner = _mapping(call.get("tool_call")) or call
-    function = _mapping(inner.get("function")) or inner
-    arguments = _decoded(_first(function, "arguments", "input"))
-    found = {"id": _first(inner, "id", "call_id"), "name": function.get("name"), "args": arguments}
-    return {name: item for name, item in found.items() if item is not None}
-
-
-def _openai_call(call: Fields) -> dict[str, JsonValue]:
-    function = {"name": call.get("name"), "arguments": _as_text(call.get("args", {}))}
-    return {"id": call.get("id"), "type": "function", "function": function}
-
-
-def _is_conversation(turns: Sequence[Turn]) -> bool:
-    """Return whether turns are a conversation that an answer follows, in the roles that tests know."""
-    roles = [turn.role for turn in turns]
-    has_answers = "assistant" in roles or "tool" in roles
-    return has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
-
-
-def _tool_steps(turns: Sequence[Turn]) -> Iterator[dict[str, JsonValue]]:
-    """Yield the tools that were called, each with what it gave back where a later message says so."""
-    given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id}
-    for call in (call for turn in turns for call in turn.tool_calls):
-        step = {"type": "tool", "name": str(call.get("name") or "tool"), "args": call.get("args")}
-        yield {**step, "output": given[str(call["id"])]} if str(call.get("id")) in given else step
-
-
-def _written(turn: Turn) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {"role": turn.role, "content": turn.content}
-    if turn.tool_calls:
-        found["tool_calls"] = [dict(call) for call in turn.tool_calls]
-    if turn.tool_call_id:
-        found["tool_call_id"] = turn.tool_call_id
-    return found
-
-
-def _decoded(value: Any) -> Any:
-    """Return what a text holds that is a JSON list or object; any other value as it is."""
-    if isinstance(value, str) and value[:1] in {"[", "{"}:
-        try:
-            return decode_json(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _id(value: Any) -> Any:
-    return value.removeprefix("0x") if isinstance(value, str) else value
-
-
-def _mapping(value: Any) -> Fields:
-    return value if isinstance(value, dict) else {}
-
-
-def _first(fields: Fields, *names: str) -> Any:
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
-
-
-def _dicts(fields: Fields, *names: str) -> list[Fields]:
-    found = _first(fields, *names)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    found = mapping(decoded(value))
+    return mapping(decoded(found["body"])) if "body" in found else found

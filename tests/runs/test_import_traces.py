@@ -10,14 +10,13 @@ from support.geval_command import clean_environment, run_geval
 
 from geval_cli.cli.verbs import as_typed
 from geval_cli.runs.import_traces import (
-    ModelAnswer,
     TraceReading,
-    Turn,
     chosen_answers,
     parse_line,
     read_traces,
     row_text,
 )
+from geval_cli.runs.trace_messages import ModelAnswer, Turn
 
 
 def attributes(**values: Any) -> list[dict[str, Any]]:
