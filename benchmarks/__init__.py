@@ -1,1 +1,1 @@
-"""What is fast and small about geval, measured. `make bench` runs everything here and prints ratios."""
+"""Measurements of speed and memory. `make bench` runs everything here and prints ratios."""

@@ -79,7 +79,7 @@ def run_first_request(empty: float) -> None:
 
 
 def run_library(empty: float) -> None:
-    """What the library adds to a Python process: its import, and the first metric (which reads pydantic)."""
+    """Measure what the library adds to a Python process: its import, and the first metric (which reads pydantic)."""
     for name, program in LIBRARY_PROGRAMS.items():
         added = median_s([sys.executable, "-c", program]) - empty
         verdict = "" if "import" not in name else f"  ({verdict_on(added, LIBRARY_BOUND_S)})"
@@ -87,7 +87,7 @@ def run_library(empty: float) -> None:
 
 
 def run_plugin() -> None:
-    """What the pytest plugin adds to a session that does not use it, in CPU time: the least of each kind."""
+    """Measure what the pytest plugin adds to a session that does not use it, in CPU time: the least of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_nothing.py").write_text("def test_it(): pass\n", encoding="utf-8")
         with_plugin, without = (

@@ -19,8 +19,6 @@ _HELP = {"--help", "-h"}
 _SPELT = {"--untrusted=strict": "--untrusted-strict"}
 """Options that take a value or none, which the parser of options knows only as two."""
 
-_ALLOCATIONS_PER_COLLECTION = 200_000
-
 
 def geval() -> "NoReturn":
     """Run the `geval` command and end the process."""
@@ -60,12 +58,13 @@ def _interrupted() -> int:
 
 def _run_command() -> int:
     from geval_cli.cli.streams import survive_odd_streams
+    from geval_cli.garbage import collect_garbage_rarely
 
     survive_odd_streams()
     if sys.argv[1:] in (["--version"], ["-V"]):  # answered before anything heavy is imported
         sys.stdout.write(f"geval {__version__}\n")
         return 0
-    _collect_garbage_rarely()
+    collect_garbage_rarely()
     # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app, names_of_commands
@@ -141,13 +140,6 @@ def _leave(code: int) -> None:
     except (OSError, ValueError):
         return
     os._exit(code)
-
-
-def _collect_garbage_rarely() -> None:
-    """Collect garbage rarely: almost none of ours is in cycles, and the search took a tenth of a large run."""
-    import gc
-
-    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 100)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -368,6 +369,7 @@ def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
         reason
         for reason in StopReason
         if reason.is_signal
+        and threading.current_thread() is threading.main_thread()  # no other one hears signals
         and hasattr(signal, reason)
         and signal.getsignal(signal.Signals[reason]) is not signal.SIG_IGN
     ]

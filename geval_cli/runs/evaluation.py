@@ -37,6 +37,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
 from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import Spending
+from geval_cli.runs.stored import kept_labels_of
 from geval_cli.runs.verdicts import with_verdicts
 from geval_cli.runs.workers import run_in_workers
 from geval_cli.store.cache import ResponseCache
@@ -109,7 +110,17 @@ async def run_evaluation(
     listen(RunFinished(run, summary))
     is_stored = state.keeps_runs and books.recording.failure is None
     results, bugs = books.recording.results, books.tally.bugs
-    return RunReport(run, summary, results, planned=prepared.total, bugs=bugs, is_stored=is_stored)
+    return RunReport(
+        run,
+        summary,
+        results,
+        planned=prepared.total,
+        bugs=bugs,
+        is_stored=is_stored,
+        labels=lambda: (
+            kept_labels_of(state.runs, run.id) if resumed is not None else ()
+        ),  # nobody labelled what is new
+    )
 
 
 class _Jobs(Struct):

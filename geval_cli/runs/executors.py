@@ -1,20 +1,25 @@
 """Run shards in other processes: on this machine, kept by loky.
 
 Starting processes, noticing that one died and starting another is loky's work. Each worker is a pool of one process: a
-pool of several would end all of them when one is killed. What a worker has found out comes over a connection of its own
-while it works, since a pool gives results back only at the end of a task.
+pool of several would end all of them when one is killed. On Linux they are copies of one process that has imported what
+all of them need, as imports cost as much as hundreds of tests. What a worker has found out comes over a connection of
+its own while it works, since a pool gives results back only at the end of a task.
 """
 
 import asyncio
 import contextlib
+import gc
 import os
 import platform
 import secrets
 import signal
+import sys
+import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import AsyncExitStack
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_cli.engine.runner import StopReason
@@ -32,12 +37,21 @@ Hear = Callable[[Lot], Awaitable[None]]
 
 _MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
 _LAST_WORDS_S = 5.0
+_LISTENING_S = 2.0  # for workers to end that are to hurry; one may be stopped, or compute without end
+_PAUSE_S = 0.1  # before a worker that could not be started is tried again; what it is copied from may still be ending
+_HEAVY = ("aiohttp", "uvloop")
+"""Libraries that workers need if the coordinator does."""
+
 HURRY = b"hurry"
 """The word to workers that grants no grace."""
 
 
 class WorkerLostError(Exception):
     """A worker ended before its shard did."""
+
+
+class WorkerNotStartedError(WorkerLostError):
+    """A worker could not be started, so it has spent nothing."""
 
 
 class ShardExecutor(Protocol):
@@ -68,14 +82,21 @@ def check_loky() -> None:
     """Check that processes can be kept here.
 
     Raises:
-        UsageError: what keeps them is not installed.
+        UsageError: what keeps them is not installed, or processes cannot talk to each other.
     """
+    from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
+
     try:
         import loky  # noqa: F401, PLC0415 - few runs have workers
     except ImportError as error:
         raise UsageError(
             "--workers needs loky, which is not installed", hint=install_hint("workers")
         ) from error
+    try:
+        Listener().close()
+    except OSError as error:  # its path is too long, for one
+        message = f"--workers cannot make a socket in {tempfile.gettempdir()}: {error}"
+        raise UsageError(message, hint="set TMPDIR to a folder with a short path") from error
 
 
 class LocalWorkers:
@@ -100,14 +121,19 @@ class LocalWorkers:
         """Have a worker do a shard; as `ShardExecutor.run`."""
         known = self._workers.get(worker)
         if known is None or known.is_gone:
-            known = self._workers[worker] = _LocalWorker(
-                self._listener.address, self._key, worker, self._setup
-            )
+            known = self._workers[worker] = await self._new_worker(worker)
         try:
             return await known.run(order, hear)
         except WorkerLostError:
             known.kill()
             raise
+
+    async def _new_worker(self, number: int) -> "_LocalWorker":
+        try:
+            return _LocalWorker(self._listener.address, self._key, number, self._setup)
+        except OSError as error:  # too many open files, or no room for semaphores
+            await asyncio.sleep(_PAUSE_S)
+            raise WorkerNotStartedError from error
 
     def stop(self, reason: StopReason) -> None:
         """Have all workers start no further job."""
@@ -115,16 +141,20 @@ class LocalWorkers:
             worker.tell(reason.value.encode())
 
     def hurry(self) -> None:
-        """Have all workers grant no grace to what is under way."""
+        """Have all workers grant no grace to what is under way; one that does not listen is ended soon."""
         for worker in self._workers.values():
             worker.tell(HURRY)
+        self._loop.call_later(_LISTENING_S, self._kill)
+
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
 
     async def aclose(self) -> None:
         """End all workers. Safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
-            for worker in self._workers.values():
-                worker.kill()
+            self._kill()
             from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
             # Wakes the thread that accepts; it may have ended, so nothing is asked of it.
@@ -158,7 +188,8 @@ class _LocalWorker:
             max_workers=1,
             timeout=None,
             initializer=start_local_worker,
-            initargs=(address, key, number, setup),
+            initargs=(address, key, number, dict(os.environ), _umask(), setup),
+            context=_process_context(),
         )
         self._connection: Connection[Any, Any] | None = None
         self._lots: asyncio.Queue[Lot | None] = asyncio.Queue(_MESSAGES_WAITING)
@@ -182,8 +213,17 @@ class _LocalWorker:
 
     async def run(self, order: ShardOrder, hear: Hear) -> ShardEnd:
         """Have the process do a shard."""
-        with _without_ctrl_c():
-            task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        try:
+            with _without_ctrl_c(), _without_main():
+                task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        except BrokenExecutor as error:  # it ended while it had nothing to do
+            raise WorkerLostError from error
+        except (
+            EOFError,
+            OSError,
+        ) as error:  # it cannot be started: the process to copy ended, or there is no room
+            await asyncio.sleep(_PAUSE_S)
+            raise WorkerNotStartedError from error
         task.add_done_callback(_forget_failure)
         while (lot := await self._next_lot(task)) is not None:
             await hear(lot)
@@ -198,7 +238,8 @@ class _LocalWorker:
             ends: set[asyncio.Future[Any]] = {told, task}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             failure = task.exception() if task.done() else None
-            if isinstance(failure, Exception) and not isinstance(failure, BrokenExecutor):
+            is_end = self.is_gone or isinstance(failure, BrokenExecutor)
+            if isinstance(failure, Exception) and not is_end:
                 raise failure
             if failure is not None and not told.done():
                 # It broke, or was told to end (KeyboardInterrupt): what it said before is still on its way.
@@ -260,6 +301,29 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _process_context() -> Any:
+    """Return how processes are started: as copies of one that has imported what they need; None for loky's own way."""
+    if sys.platform != "linux":
+        return None
+    from multiprocessing import get_context  # noqa: PLC0415 - as above
+
+    context = get_context("forkserver")
+    libraries = [name for name in _HEAVY if name in sys.modules]
+    context.set_forkserver_preload([*libraries, "geval_cli.runs.worker_template"])
+    return context
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep processes that are started in the block from running the program's main script again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class _Process:
     """The state that a worker process keeps from one shard to the next. There is one in a process."""
 
@@ -287,6 +351,7 @@ class _Process:
             except ConfigError as error:
                 self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
                 return
+            gc.freeze()  # what is there stays: loky looks for garbage after a task, and would go through all of it
             for message in self._told:
                 self._obey(message)
         await self._runner.run(order)
@@ -313,12 +378,24 @@ class _Process:
             self._runner.stop(StopReason(message.decode()))
 
 
-def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
-    """Begin a worker process: connect to the coordinator."""
+def _umask() -> int:
+    """Return which permissions new files of this process lack."""
+    umask = os.umask(0o077)  # it cannot be read alone; a file that is made meanwhile is nobody else's
+    os.umask(umask)
+    return umask
+
+
+def start_local_worker(
+    address: Any, key: bytes, number: int, environ: Mapping[str, str], umask: int, setup: WorkerSetup
+) -> None:
+    """Begin a worker process, in the environment and with the umask of the coordinator, and connect to that."""
     from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be kept away
+    os.environ.clear()
+    os.environ.update(environ)
+    os.umask(umask)
     try:
         connection = Client(address, authkey=key)
         connection.send_bytes(str(number).encode())

@@ -32,7 +32,7 @@ _NO_PROGRAMS = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"),
     "--no-optional-locks",
 )
-"""What a repository's own settings would start or change when git looks at its state."""
+"""Settings that keep git from starting programs that a repository names, and from writing, when it looks at it."""
 
 
 def read_git_state(folder: Path, access: Access) -> GitState | None:

@@ -38,7 +38,7 @@ _HINT = "`geval lock CONFIG` writes it"
 
 
 StepsKey = tuple[str, tuple[str, ...], str]
-"""What steps are found by: criteria, the labels of what the judge is shown, the judge's id."""
+"""Key of evaluation steps: criteria, the labels of what the judge is shown, the judge's id."""
 
 
 class LockEntry(Struct, frozen=True, order=True):

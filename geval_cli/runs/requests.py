@@ -57,7 +57,7 @@ class RunRequest(RunOptions):
 
     Attributes:
         joined: further configs that are one suite with it.
-        failing: fingerprints of the tests that `filter_failing` means, looked up by the front; None for all.
+        failing: names of the tests that `filter_failing` means, looked up by the front; None for all.
         served: the folder that a server serves, which the config may not lead out of; None for none.
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.

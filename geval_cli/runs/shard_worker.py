@@ -15,6 +15,7 @@ from geval_cli.engine.plan import Plan
 from geval_cli.engine.runner import StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import CaseFinished, CaseStarted, ModelCalled, Noticed, RequestEnded, RunEvent
+from geval_cli.garbage import collect_garbage_rarely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.limits import Pace
 from geval_cli.judge.memory import LockedSteps
@@ -164,6 +165,7 @@ async def open_runner(
         ConfigError: the config changed while the run went on.
         StoreError: the cache cannot be used.
     """
+    collect_garbage_rarely()
     prepared = reopened(setup.request, tests=setup.tests, cases=setup.cases, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, steps=setup.steps)
     _check_same(prepared, setup)

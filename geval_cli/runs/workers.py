@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.engine.case import blank_result
+from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
 from geval_cli.errors import BudgetError, ConfigError, GevalError, Problem, UsageError
 from geval_cli.events import CaseFinished, Noticed
@@ -21,7 +22,13 @@ from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
-from geval_cli.runs.executors import LocalWorkers, ShardExecutor, WorkerLostError, check_loky
+from geval_cli.runs.executors import (
+    LocalWorkers,
+    ShardExecutor,
+    WorkerLostError,
+    WorkerNotStartedError,
+    check_loky,
+)
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import request_limit
 from geval_cli.runs.judging import ProviderPool
@@ -169,8 +176,11 @@ class _Crew(Struct):
 
         try:
             end = await executor.run(worker, order, hear)
-        except WorkerLostError:
-            self.permits.lose(permit)
+        except WorkerLostError as error:
+            if isinstance(error, WorkerNotStartedError):
+                self.permits.give_back(permit, requests=0, cost_usd=0.0)
+            else:
+                self.permits.lose(permit)
             self._lost(shard, worker)
             return
         self.records[worker] = replace(self.records[worker], host=executor.host(worker))
@@ -214,7 +224,8 @@ class _Crew(Struct):
         self.records[worker] = replace(record, lost=record.lost + 1)
         shard.losses += 1
         if shard.losses <= MOST_LOSSES:
-            self._notice(f"{record.name} was lost; what it had not finished is done again")
+            if not self.stop.is_requested:
+                self._notice(f"{record.name} was lost; what it had not finished is done again")
             self.shards.appendleft(shard)
             return
         plan = self.prepared.plan
@@ -226,7 +237,7 @@ class _Crew(Struct):
         for test in self.prepared.suite.tests:
             if shard.start <= test.index < shard.stop:
                 for job in self.done.missing(list(plan.jobs_of(test))):
-                    result = replace(blank_result(job), error=error)
+                    result = replace(blank_result(job), error=error, test_key=key_of(job.test))
                     self.done.add(result)
                     self.events.emit(CaseFinished(result))
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from support.geval_command import clean_environment, run_geval, with_ctrl_c
 from support.loopback import LoopbackServer, Reply, chat_reply
 
+from geval_cli.cli.main import main
 from geval_cli.store.runs import RunStore
 
 SLOW_AFTER = 3
@@ -216,3 +218,23 @@ def test_a_killed_process_leaves_every_finished_result(project: Path, runs: Runs
     listed = run_geval("list", cwd=project).stdout
     assert "interrupted" in listed
     assert "running" not in listed
+
+
+def test_a_thread_that_hears_no_signals_does_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [{"vars": {"x": "a"}}]}
+    suite["defaultTest"] = {"assert": [{"type": "contains", "value": "a"}]}
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["geval", "run", "c.json", "--home", "home"])
+    codes = []
+
+    def run() -> None:
+        try:
+            main()
+        except SystemExit as end:
+            codes.append(end.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert codes == [0]

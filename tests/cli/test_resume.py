@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from support.product import Finished, Product
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import RunStatus
+from geval_cli.report.label_sheet import output_digest
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
+from geval_cli.store.labels import StoredLabel
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
@@ -101,6 +104,25 @@ def test_only_what_is_missing_is_asked_and_the_run_keeps_its_id(
     assert resumed.results["summary"]["total"] == TESTS
     assert resumed.results["summary"]["usage"] == first.results["summary"]["usage"]
     assert resumed.results["run"]["status"] == "completed"
+
+
+def test_report_of_a_resumed_run_draws_the_labels_that_it_has(
+    product: Product, server: LoopbackServer
+) -> None:
+    test = {"vars": {"x": "word"}, "assert": [{"type": "contains", "value": "fine", "metric": "tone"}]}
+    tests = [{**test, "vars": {"x": f"word {number}"}} for number in range(TESTS)]
+    first = product.run(config(tests=tests), server)
+    make_unfinished(product, lost=2)
+    labelled = first.cases[0]
+    digest = output_digest(labelled["output"])
+    row = {"id": labelled["id"], "metric": "tone", "label": "pass", "output_sha256": digest}
+    with closing(RunStore.open(product.folder / "state")) as runs:
+        runs.labels().put(run_id(first), [StoredLabel(labelled["id"], "tone", "", digest, row)])
+    report = product.folder / "report.html"
+    product.run(config(tests=tests), server, "--resume", "-o", str(report))
+    assert "Judge and people: tone" in report.read_text("utf-8")
+    product.run(config(tests=tests), server, "-o", str(report))
+    assert "Judge and people: tone" not in report.read_text("utf-8")
 
 
 def test_answers_of_a_killed_run_are_found_again_without_the_cache_of_others(

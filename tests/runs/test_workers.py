@@ -4,14 +4,16 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from soak.processes import worker_processes
+from soak.processes import copied_processes, worker_processes
 from support.counting_server import CountingServer
-from support.geval_command import run_geval
+from support.geval_command import clean_environment, run_geval
 from support.kill_trial import KillableRun, comparable, disturbed
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
@@ -74,13 +76,101 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
     assert any("was lost" in warning for warning in document["run"]["warnings"])
 
 
-def test_together_they_keep_to_one_budget(tmp_path: Path) -> None:
+def test_workers_outlive_the_process_that_they_are_copies_of(tmp_path: Path, alone: Any) -> None:
     with CountingServer() as server:
-        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "4", "--max-requests", "50"))
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        process = run.start()
+        assert server.wait_for_requests(20, timeout_s=60)
+        (copied,) = copied_processes(process.pid)
+        os.kill(copied, signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+        asked = len(server.requests)
+    assert process.returncode in {0, 1}, errors.decode()
+    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    assert results_of(document) == results_of(alone)
+    assert asked <= REQUESTS + 2 * 2 * 4
+    assert b"Traceback" not in errors
+
+
+ENDS_COPIED_PROCESSES = """
+import os, pathlib, sys
+made = pathlib.Path(__file__).with_name("made")
+if "multiprocessing.forkserver" in sys.orig_argv[-1] and ({always} or not made.exists()):
+    made.touch()
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
+def test_a_worker_that_cannot_be_started_is_a_lost_one(tmp_path: Path, always: bool) -> None:
+    suite = {"prompts": ["{{ x }}"], "providers": ["exec:sh -c true"], "tests": [{"vars": {"x": "a"}}]}
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    startup = tmp_path / "startup"
+    startup.mkdir()
+    text = ENDS_COPIED_PROCESSES.format(always=always)
+    (startup / "sitecustomize.py").write_text(text, encoding="utf-8")
+    env = clean_environment(PYTHONPATH=str(startup))
+    words = (
+        "run",
+        "c.json",
+        "--workers",
+        "1",
+        "--max-requests",
+        "1",
+        "-o",
+        "o.json",
+    )  # and it spends nothing
+    finished = run_geval(*words, cwd=tmp_path, env=env)
+    assert (startup / "made").exists()
+    document = json.loads((tmp_path / "o.json").read_text(encoding="utf-8"))
+    errors = {case["error"]["type"] for case in document["results"] if case["status"] == "error"}
+    assert errors == ({"WorkerLostError"} if always else set()), finished.stderr
+    assert finished.code == (3 if always else 0), finished.stderr
+    assert "worker 1 was lost" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_workers_make_files_with_the_umask_of_the_run_they_belong_to(tmp_path: Path) -> None:
+    """Also in a program that changes its own from one run to the next, and has no guard around what it does."""
+    suite = {"prompts": ["{{ x }}"], "providers": ["exec:sh show.sh"], "tests": [{"vars": {"x": "a"}}]}
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    program = """
+import os, sys
+from geval_cli.cli.main import main
+for umask in (0o022, 0o077):
+    os.umask(umask)
+    sys.argv = ["geval", "run", "c.json", "--workers", "1", "--no-cache", "-o", f"{umask}.json"]
+    try:
+        main()
+    except SystemExit:
+        pass
+"""
+    (tmp_path / "show.sh").write_text("umask", encoding="utf-8")
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "program.py"]
+    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True, timeout=60)
+    for umask in (0o022, 0o077):
+        (case,) = json.loads((tmp_path / f"{umask}.json").read_text(encoding="utf-8"))["results"]
+        assert int(case["output"], 8) == umask
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [(("--max-requests", "50"), "50 requests"), (("--max-cost", "0.1"), "$0.10")],  # a request costs $0.002
+    ids=["requests", "money"],
+)
+def test_together_they_keep_to_one_budget(tmp_path: Path, bound: tuple[str, str], said: str) -> None:
+    with CountingServer() as server:
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "4", *bound))
+        config = tmp_path / "config.yaml"
+        price = "config: {price: {input: 10, output: 100}}"
+        text = config.read_text(encoding="utf-8").replace('["openai:m"]', f'[{{id: "openai:m", {price}}}]')
+        text = text.replace('provider: "openai:judge"', f'provider: {{id: "openai:judge", {price}}}')
+        config.write_text(text, encoding="utf-8")
         document = run.finish()
         assert len(server.requests) == 50
     assert document["run"]["status"] == "aborted"
-    assert "the budget of 50 requests is used up" in document["run"]["warnings"][0]
+    assert f"the budget of {said} is used up" in document["run"]["warnings"][0]
 
 
 def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any) -> None:
@@ -101,6 +191,26 @@ def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any)
     assert [worker["lost"] for worker in stopped["workers"]] == [0, 0]
     assert "Traceback" not in errors.decode()
     assert results_of(resumed) == results_of(alone)
+
+
+def test_a_worker_that_does_not_listen_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with CountingServer() as server:
+        server.answer_at_most(30)
+        process = KillableRun(tmp_path, server, TESTS, options=("--workers", "2")).start()
+        assert server.wait_for_requests(31, timeout_s=60)
+        workers = worker_processes(process.pid)
+        os.kill(workers[0], signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert any(b"Once more" in line for line in process.stderr)  # two at once would be one
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors.decode()
+    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    assert document["run"]["status"] == "interrupted"
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert b"Traceback" not in errors
+    assert b"done again" not in errors
 
 
 class EditingServer(CountingServer):
@@ -180,6 +290,20 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...]
     finished = run_geval("run", "promptfooconfig.json", *words, cwd=tmp_path)
     assert finished.code == 2
     assert said in finished.stderr
+
+
+def test_a_folder_for_sockets_whose_path_is_too_long_is_refused_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
+    suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [{"vars": {"x": "a"}}]}
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    env = clean_environment(TMPDIR=str(long))
+    finished = run_geval("run", "c.json", "--workers", "2", cwd=tmp_path, env=env)
+    assert finished.code == 2, finished.stderr
+    assert "--workers cannot make a socket in" in finished.stderr
+    assert "running 1 case" not in finished.stderr
 
 
 def test_configs_of_two_folders_are_not_sent_to_a_cluster(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import batch_kills, coverage, findings, mutants, processes, rankings
+from soak import batch_kills, coverage, files, findings, mutants, pages, payloads, processes, rankings
 
 from benchmarks import faults, kill
 
@@ -94,6 +94,21 @@ def shared(seed: int) -> bool:
     return processes.run(seed=seed)
 
 
+def from_files(_: int) -> bool:
+    """A hundred thousand tests from JSON Lines, CSV and Parquet."""
+    return files.run()
+
+
+def accessible(_: int) -> bool:
+    """Every page by the rules of axe-core, in both themes and two sizes."""
+    return pages.run()
+
+
+def walled(_: int) -> bool:
+    """Every way out of a stranger's folder, held by the kernel alone."""
+    return payloads.run()
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
@@ -104,6 +119,9 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "intervals": intervals,
     "rankings": ranked,
     "processes": shared,
+    "files": from_files,
+    "pages": accessible,
+    "payloads": walled,
 }
 
 

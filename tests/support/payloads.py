@@ -129,16 +129,19 @@ def write(world: World, number: int, payload: Payload) -> Path:
     folder = world.folder(number)
     (folder / "sub").mkdir(parents=True)
     (folder / "door").symlink_to(world.out, target_is_directory=True)
+    config = json.dumps(payload.config)
+    written = "".join((config, json.dumps(payload.joined), *payload.files.values()))
     for suffix in TEXTS:
-        (folder / f"link{suffix}").symlink_to(world.out / f"secret{suffix}")
-        (folder / f"mine{suffix}").write_text("", encoding="utf-8")
+        if suffix in written:
+            (folder / f"link{suffix}").symlink_to(world.out / f"secret{suffix}")
+            (folder / f"mine{suffix}").write_text("", encoding="utf-8")
     for name, text in payload.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     for name, content in payload.joined.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     path = folder / "config.json"
-    path.write_text(json.dumps(payload.config), encoding="utf-8")
+    path.write_text(config, encoding="utf-8")
     return path
 
 
@@ -170,7 +173,7 @@ def escapes(world: World, seen: str) -> list[str]:
 
 def payloads(world: World) -> Iterator[Payload]:
     """The whole table."""
-    for place, suffix, build in (*_PROMPTFOO_PLACES, *_OWN_PLACES):
+    for place, (suffix, build) in PLACES.items():
         for form, written in FORMS.items():
             reference = written.format(ext=suffix, out=world.out)
             config = build(reference)
@@ -335,6 +338,21 @@ _OWN_PLACES: tuple[tuple[str, str, Build], ...] = (
         ),
     ),
 )
+
+
+PLACES: Mapping[str, tuple[str, Build]] = {
+    place: (suffix, build) for place, suffix, build in (*_PROMPTFOO_PLACES, *_OWN_PLACES)
+}
+"""What a config names files for, with the kind of file and the config that names it."""
+
+
+def sample(table: list[tuple[int, Payload]]) -> list[tuple[int, Payload]]:
+    """Return a third of the forms for each place, each form for a third of the places; and all that is no such pair.
+
+    `table` is what `payloads` gives, counted from 0.
+    """
+    pairs, forms = len(PLACES) * len(FORMS), len(FORMS)
+    return [row for row in table if row[0] >= pairs or row[0] % forms % 3 == row[0] // forms % 3]
 
 
 def _code(world: World) -> Iterator[Payload]:
