@@ -12,6 +12,8 @@ from geval_cli.records import AssertionResult, CaseResult, JsonValue
 _LONGEST = 40
 _NAMES_KEPT = 1024
 _NAMELESS = "g-eval"
+_TAKEN = {"latency": "latency-score"}
+"""Names that mean something else in a gate, where `latency.mean` is that of the run, and the ones used instead."""
 _GRADED = frozenset({"g-eval", "not-g-eval", "evaluation-llm"})
 _CRITERIA_KEYS = ("criteria", "value")
 _PROMPT_CRITERIA_KEYS = ("evaluation_criteria", "evaluationCriteria")
@@ -29,7 +31,7 @@ def default_metric(
     """
     texts = (criteria,) if isinstance(criteria, str) else tuple(criteria or ())
     name = _first_words(" ".join(texts)) or _first_words(next(iter(steps or ()), "")) or _NAMELESS
-    return f"not-{name}" if is_negated else name
+    return f"not-{name}" if is_negated else _TAKEN.get(name, name)
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
@@ -58,7 +60,12 @@ Judged = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def lacks_metrics(assertions: Iterable[AssertionResult]) -> bool:
     """Return whether a g-eval is among the results that has no metric, as it was before it had one by default."""
-    return any(item.metric is None and item.type in _GRADED for item, _ in with_members(assertions))
+    for item in assertions:  # every result that is read comes by here
+        if (item.metric is None and item.type in _GRADED) or (
+            item.assertions and lacks_metrics(item.assertions)
+        ):
+            return True
+    return False
 
 
 def default_metrics_in(config: JsonValue) -> dict[Judged, str]:
@@ -187,7 +194,8 @@ def with_members(
     """Yield every assertion with its weight, each set followed by its members."""
     for result in assertions:
         yield result, weight * result.weight
-        yield from with_members(result.assertions, weight * result.weight)
+        if result.assertions:
+            yield from with_members(result.assertions, weight * result.weight)
 
 
 def weighted_mean(scored: Sequence[tuple[float, float]]) -> float | None:

@@ -325,6 +325,8 @@ class CaseResult(Struct, frozen=True):
             say, or was not asked.
         turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
         trace: the steps of the agent that led to the output, as far as they are known.
+        test_key: a hash of what the test says, equal in all runs that have it (`engine.content_keys`); None in results
+            of an older geval and of other programs.
     """
 
     id: str
@@ -348,6 +350,7 @@ class CaseResult(Struct, frozen=True):
     finish_reason: str | None = None
     turns: tuple[Turn, ...] = ()
     trace: tuple[TraceStep, ...] = ()
+    test_key: str | None = None
 
 
 class Column(Struct, frozen=True):

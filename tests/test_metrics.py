@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from geval_cli.metrics import default_metric, default_metrics_in
@@ -41,6 +41,7 @@ def test_the_name_is_the_first_words(
 
 
 @given(st.text())
+@example("Latency")  # `latency.mean` is the run's
 def test_any_name_is_short_and_can_stand_in_a_gate(criteria: str) -> None:
     name = default_metric(criteria, None)
     gate = parse_gate(f"{name}.mean >= 0.5", SourcePath.nowhere())

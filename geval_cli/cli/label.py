@@ -17,6 +17,7 @@ from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.labels.file import UNIT_SCALE, Scale, write_labels
 from geval_cli.labels.matching import judged_items
+from geval_cli.labels.review import Reviewed, review
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
@@ -37,14 +38,12 @@ from geval_cli.trust.labelling import (
     Given,
     LabelChoice,
     Output,
-    Reviewed,
     Sheet,
     label_row,
     labels_to_keep,
     outputs_to_label,
     parts_to_read,
     removed_run,
-    review,
     rows_of_sheet,
     scales_of,
     stored_label,
@@ -445,7 +444,11 @@ def _label_text(label: float, scale: Scale) -> str:
 
 
 def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelOptions) -> None:
-    rows = [row for row in review(opened.report, kept) if not given.metrics or row.metric in given.metrics]
+    rows = [
+        row
+        for row in review(opened.report.results(), kept)
+        if not given.metrics or row.metric in given.metrics
+    ]
     if not rows:
         hint = f"make them with `geval label {opened.report.run.id}`"
         raise UsageError(f"no labels are kept for run {opened.report.run.id}", hint=hint)

@@ -9,7 +9,7 @@ from geval_cli.runs.results_file import open_report
 
 
 def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
-    """Return the fingerprints of the tests that failed or errored in a run or a results file; None without one.
+    """Return the names of the tests that failed or errored in a run or a results file; None without one.
 
     Raises:
         UsageError: there is no such run or file.

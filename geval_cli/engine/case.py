@@ -15,6 +15,7 @@ from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.assertions.trace import trace_of
+from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.conversation import Conversation, history_text, hold_conversation
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
@@ -114,7 +115,8 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
     try:
         pending = await _run(job, context, prefetched)
         result = await prefetched.accounted_for(pending.result)
-        return pending if result is pending.result else replace(pending, result=result)
+        # Of the job as it was planned: programs may have changed its variables.
+        return replace(pending, result=replace(result, test_key=key_of(job.test)))
     finally:
         prefetched.cancel()
 

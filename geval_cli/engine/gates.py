@@ -156,6 +156,9 @@ class _Sums(Struct):
         return float(count), f"of {self.cases:,}"
 
 
+_LATENCY = "latency"
+
+
 class GateSubjects(Struct):
     """The metrics and tags that the tests of a suite have, for gates to be checked before anything is paid for."""
 
@@ -201,6 +204,11 @@ class GateSubjects(Struct):
                 message = f"no assertion has the metric `{gate.metric}` of the gate `{gate.text}`"
                 hint = f"did you mean `{near}`?" if near else ""
                 yield Problem(message, gate.place.value(), hint, (known,))
+            if gate.statistic is Statistic.LATENCY_MEAN and gate.limit <= 1 and _LATENCY in self.metrics:
+                message = (
+                    f"`{gate.text}` is on the run's latency in milliseconds, not on the metric `{_LATENCY}`"
+                )
+                yield Problem(message, gate.place.value(), "give the metric another name")
             if index not in self.fitting:
                 yield self._missing_tags(gate)
 

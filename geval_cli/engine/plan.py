@@ -9,6 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from geval_cli.assertions.base import TestCase
+from geval_cli.engine.content_keys import NOTHING_SAID, key_of
 from geval_cli.records import CaseResult, Column, JsonValue, ProviderRef, Status
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
@@ -29,7 +30,7 @@ class Selection(Struct, frozen=True):
         pattern: the same for a test's description.
         metadata: names and values; a test must have all of them. A value fits when it is part of a text, or an item of
             a list.
-        failing: fingerprints of tests, as `failing_tests` finds them; None for all.
+        failing: names of tests, as `failing_tests` finds them; None for all.
         only: the numbers of tests; None for all.
         first: how many tests at most, from the first on.
         sample: how many tests at most, drawn at random with `seed`; they keep their order.
@@ -66,7 +67,7 @@ class Selection(Struct, frozen=True):
         return (
             (self.pattern is None or _is_found(self.pattern, test.description or ""))
             and all(_fits(test.metadata.get(name), value) for name, value in self.metadata)
-            and (self.failing is None or fingerprint(test) in self.failing)
+            and (self.failing is None or not self.failing.isdisjoint(names_of(test)))
             and (self.only is None or test.index in self.only)
         )
 
@@ -120,20 +121,27 @@ def _draw(tests: Iterable[TestCase], count: int, seed: int) -> frozenset[int]:
 
 
 def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
-    """Return the fingerprints of the tests that failed, or could not be judged, in any column of an earlier run."""
+    """Return the names of the tests that failed, or could not be judged, in any column of an earlier run."""
     return frozenset(
-        _fingerprint(result.description, result.vars, result.test_index)
+        _older_name(result.description, result.vars, result.test_index)
+        if result.test_key is None
+        else _name(result.test_key, result.test_index)
         for result in results
         if result.status in {Status.FAILED, Status.ERROR}
     )
 
 
-def fingerprint(test: TestCase) -> str:
-    """Return the key that finds a test in another run: its description and vars; without both, its number."""
-    return _fingerprint(test.description, test.vars, test.index)
+def names_of(test: TestCase) -> tuple[str, str]:
+    """Return the names by which another run may know a test: by its key, and as results of an older geval have it."""
+    return _name(key_of(test), test.index), _older_name(test.description, test.vars, test.index)
 
 
-def _fingerprint(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
+def _name(key: str, index: int) -> str:
+    return f"test {index}" if key == NOTHING_SAID else key
+
+
+def _older_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
+    """Return description and variables as a name; without both, the number."""
     # Sorted by name: the order of variables in a file decides nothing.
     what: JsonValue = [description, variables] if description or variables else index
     return json.dumps(what, sort_keys=True, ensure_ascii=False, default=str)

@@ -38,6 +38,7 @@ KEYS = (
     "note",
     "run_id",
     "output_sha256",
+    "test_key",
     "prompt",
     "provider",
     "repeat",
@@ -50,7 +51,17 @@ KEYS = (
 )
 """Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
 
-_TEXT_KEYS = ("metric", "annotator", "note", "run_id", "output_sha256", "prompt", "provider", "description")
+_TEXT_KEYS = (
+    "metric",
+    "annotator",
+    "note",
+    "run_id",
+    "output_sha256",
+    "test_key",
+    "prompt",
+    "provider",
+    "description",
+)
 _NAME_KEYS = ("id", "doc", "system")
 _MOST_SHOWN = 40
 _DIGITS = 12
@@ -67,6 +78,7 @@ class ItemRef(Struct, frozen=True):
         variables: the test's `vars` as texts, by name.
         repeat: counted from 1.
         output_sha256: of the output's text in UTF-8, hexadecimal.
+        test_key: of the test, as its results have it; in another run the test may stand elsewhere.
     """
 
     id: str | None = None
@@ -77,13 +89,13 @@ class ItemRef(Struct, frozen=True):
     repeat: int | None = None
     output_sha256: str | None = None
     run_id: str | None = None
+    test_key: str | None = None
 
     @property
     def names_something(self) -> bool:
         """Return whether an output can be found by it at all."""
-        return not (self.id is None and self.description is None and self.variables is None) or (
-            self.output_sha256 is not None
-        )
+        names = (self.id, self.description, self.variables, self.output_sha256, self.test_key)
+        return any(name is not None for name in names)
 
 
 class Label(Struct, frozen=True):
@@ -356,7 +368,9 @@ class _Collector:
         return (number - low) / (high - low)
 
     def _keep(self, label: Label) -> None:
-        key = (label.item, label.metric)
+        # With an id, the key of the test says nothing more about a run: an older geval did not write it.
+        named = label.item if label.item.id is None else replace(label.item, test_key=None)
+        key = (named, label.metric)
         earlier = self.labels.get(key)
         if earlier is None:
             self.labels[key] = label
@@ -381,6 +395,7 @@ class _Collector:
                 )
         self.labels[key] = replace(
             earlier,
+            item=earlier.item if earlier.item.test_key else label.item,
             marks={**earlier.marks, **label.marks},
             score=label.score if earlier.score is None else earlier.score,
             doc=earlier.doc or label.doc,
@@ -407,6 +422,7 @@ def _item_of(row: Mapping[str, JsonValue]) -> ItemRef:
         repeat=row.get("repeat"),
         output_sha256=digest,
         run_id=row.get("run_id"),
+        test_key=row.get("test_key"),
     )
 
 

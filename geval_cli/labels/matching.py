@@ -1,7 +1,8 @@
 """Find the output of a run that each label is about, and the judge's score of it.
 
-A label goes with the output that was read. One whose `output_sha256` is another's, or that was made for another run and
-does not say which text it was about, is unmatched: what people said of one text is nothing about another.
+A label goes with the output that was read, wherever its test stands in this run. One whose `output_sha256` is
+another's, or that was made for another run and does not say which text it was about, is unmatched: what people said of
+one text is nothing about another.
 """
 
 from collections import defaultdict
@@ -27,6 +28,8 @@ _MOST_NAMED = 20
 _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
+_TEST = "test"
+_OTHER_HINT = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
 
 
 class Vote(Struct, frozen=True):
@@ -63,6 +66,7 @@ class JudgedItem(Struct, frozen=True):
     description: str | None
     variables: tuple[tuple[str, str], ...]
     output_sha256: str
+    test_key: str | None
     words: int
     scores: Mapping[str, float | None]
     metadata: Mapping[str, JsonValue]
@@ -113,6 +117,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             description=result.description,
             variables=vars_key(result.vars),
             output_sha256=output_digest(result.output),
+            test_key=result.test_key,
             words=count_words(result.output),
             scores=scores,
             metadata=result.metadata,
@@ -252,14 +257,26 @@ class _Finder:
         self._names: dict[str, None] = {}
         self._metrics: dict[str, None] = {}
         for number, label in enumerate(labels):
-            self._wanted[self._key(label.item)].append(number)
+            for key in self._keys(label.item):
+                self._wanted[key].append(number)
 
-    def _key(self, item: ItemRef) -> tuple[object, ...]:
+    def _keys(self, item: ItemRef) -> Iterator[tuple[object, ...]]:
+        """Yield what finds the outputs that a label could be about: any one of these."""
+        if item.test_key is not None:
+            yield _TEST, item.test_key
         if item.id is not None:
-            return (item.id,)
+            yield (item.id,)
+            if not self._may_have_moved(item):
+                return
         says = (item.description is not None, item.variables is not None, item.output_sha256 is not None)
-        self._said.add(says)
-        return _content_key(says, item)
+        if any(says):
+            self._said.add(says)
+            yield _content_key(says, item)
+
+    def _may_have_moved(self, item: ItemRef) -> bool:
+        """Return whether a label of another run says what its test says, whose id may be another's in this run."""
+        is_of_other_run = bool(self._run_id) and item.run_id not in (None, self._run_id)
+        return is_of_other_run and not (item.description is None and item.variables is None)
 
     def look_at(self, item: JudgedItem) -> None:
         """Keep an item if a label means it."""
@@ -267,6 +284,7 @@ class _Finder:
         if len(self._names) < _MOST_CANDIDATES:
             self._names.update(dict.fromkeys(sorted(item.names)))
         keys = [(name,) for name in item.names] + [_content_key(says, item) for says in self._said]
+        keys.append((_TEST, item.test_key))
         for number in {number for key in keys for number in self._wanted.get(key, ())}:
             self._candidates[number].append(item)
 
@@ -275,6 +293,8 @@ class _Finder:
         label = self._labels[number]
         candidates = self._candidates.get(number, [])
         fitting = [item for item in candidates if self._fits(label, item)]
+        if len(fitting) > 1 and label.item.id is not None:  # equal tests: the one that also has the id
+            fitting = [item for item in fitting if label.item.id in item.names] or fitting
         return fitting[0] if len(fitting) == 1 else fitting or candidates
 
     def _fits(self, label: Label, item: JudgedItem) -> bool:
@@ -284,8 +304,17 @@ class _Finder:
             and said.prompt in (None, *item.prompt)
             and said.provider in (None, *item.provider)
             and said.repeat in (None, item.repeat)
+            and self._is_of_test(said, item)
             and self._is_of_output(said, item)
         )
+
+    def _is_of_test(self, said: ItemRef, item: JudgedItem) -> bool:
+        """Return whether a label can be about the test of an output; where it does not say which, it can."""
+        if said.test_key is not None and item.test_key is not None:
+            return said.test_key == item.test_key
+        if not self._may_have_moved(said):
+            return True
+        return said.description in (None, item.description) and said.variables in (None, item.variables)
 
     def _is_of_output(self, said: ItemRef, item: JudgedItem) -> bool:
         if said.output_sha256 is not None:
@@ -312,6 +341,10 @@ class _Finder:
             return Problem(
                 message, label.place.value("metric"), "leave the label out, or pass --allow-unmatched"
             )
+        candidates = [item for item in candidates if self._is_of_test(label.item, item)]
+        if not candidates:
+            where = label.place.value("test_key") or _named_at(label)
+            return Problem("this label was made for another test", where, _OTHER_HINT)
         if not any(self._is_of_output(label.item, item) for item in candidates):
             return self._of_other_output(label)
         hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
@@ -328,11 +361,11 @@ class _Finder:
         return Problem(f"this run has no output `{name}`", label.place.value("id"), hint)
 
     def _of_other_output(self, label: Label) -> Problem:
-        hint = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
         if label.item.output_sha256 is not None:
-            return Problem("this label was made for another output", label.place.value("output_sha256"), hint)
+            message, where = "this label was made for another output", label.place.value("output_sha256")
+            return Problem(message, where, _OTHER_HINT)
         message = f"this label was made for the run `{label.item.run_id}`, and says no `output_sha256`"
-        return Problem(message, label.place.value("run_id"), hint)
+        return Problem(message, label.place.value("run_id"), _OTHER_HINT)
 
 
 def _content_key(says: tuple[bool, bool, bool], item: ItemRef | JudgedItem) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
+from geval_cli.engine.content_keys import content_key
 from geval_cli.engine.judge_output import error_info
 from geval_cli.errors import GevalError, UsageError
 from geval_cli.gateway.budget import Budget
@@ -324,6 +325,7 @@ def _case_of(
 ) -> CaseResult:
     """Return the result as a run stores it; its number comes with its place in the run."""
     asked = given.get("input")
+    variables = {key: given[key] for key in ("input", "expected_output") if given.get(key) is not None}
     return CaseResult(
         id="0.0.0",
         test_index=0,
@@ -332,13 +334,14 @@ def _case_of(
         description=name,
         prompt=RenderedPrompt("none", "", asked if isinstance(asked, str) else ""),
         provider=ProviderRef("pytest", "pytest"),
-        vars={key: given[key] for key in ("input", "expected_output") if given.get(key) is not None},
+        vars=variables,
         output=output,
         status=Status.ERROR if found is None else found.status,
         score=None if found is None else found.score,
         error=None if error is None else error_info(error),
         usage={Role.GENERATION: Usage(), Role.JUDGE: Usage() if found is None else found.usage},
         assertions=() if found is None else (found,),
+        test_key=content_key(name, variables),
     )
 
 

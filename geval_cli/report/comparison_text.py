@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import fixed, format_score
+from geval_cli.numbers import format_score
 from geval_cli.records import Delta, JsonValue, Status
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import plural
+from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.paired_cases import Kind
 from geval_cli.report.run_comparison import (
     ComparedRow,
@@ -35,7 +35,6 @@ _STYLES = {
 }
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 _TENTH, _LEAST_P = 0.1, 0.001
-_DIGITS_SHOWN = 4
 
 
 def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
@@ -100,7 +99,7 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
 def _figures(row: ComparedRow) -> tuple[str, str, str]:
     delta = row.delta
     p = delta.p if delta.p_adjusted is None else delta.p_adjusted
-    return signed(delta.value or 0.0), interval_text(delta), "" if p is None else p_text(p)
+    return format_difference(delta.value or 0.0), interval_text(delta), "" if p is None else p_text(p)
 
 
 def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:
@@ -161,7 +160,12 @@ def power_text(delta: Delta, detect: float) -> str:
     """Return which difference the tests would show, and how many tests `detect` needs; "" where nothing varies."""
     if delta.mde is None or delta.needed_tests is None:
         return ""
-    return f"sees {format_score(delta.mde)}, {detect:g} needs ~{rounded_up(delta.needed_tests)} tests"
+    return f"sees {format_score(delta.mde)}, {needed_text(delta.needed_tests, detect)}"
+
+
+def needed_text(count: int, detect: float) -> str:
+    """Return how many tests it takes to see a difference of `detect`: `0.05 needs ~410 tests`."""
+    return f"{detect:g} needs ~{rounded_up(count)} {'test' if count == 1 else 'tests'}"
 
 
 def rounded_up(count: int) -> str:
@@ -170,16 +174,9 @@ def rounded_up(count: int) -> str:
     return f"{-(-count // unit) * unit:,}"
 
 
-def signed(value: float) -> str:
-    """Return a difference with its sign: +0.07, -0.11, 0.00."""
-    size = round(abs(value), _DIGITS_SHOWN)
-    text = format_score(size) if round(size, 2) or not size else fixed(size, _DIGITS_SHOWN)
-    return text if not size else f"{'+' if value > 0 else '-'}{text}"
-
-
 def interval_text(delta: Delta) -> str:
     """Return `[-0.02, +0.16]`; "" without an interval."""
-    return "" if delta.interval is None else f"[{', '.join(f'{bound:+.2f}' for bound in delta.interval)}]"
+    return "" if delta.interval is None else f"[{', '.join(map(format_difference, delta.interval))}]"
 
 
 def p_text(p: float) -> str:

@@ -1,7 +1,7 @@
 """Facts that people need to label the outputs of a run: which text was read, and what a judge was told to look for."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -57,3 +57,27 @@ class MetricCriteria:
         text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else str(written or "")
         steps = detail.get("evaluation_steps") or ()
         self.criteria[metric] = Criterion(text, tuple(map(str, steps)))
+
+
+class LabelledOutput(Struct, frozen=True):
+    """An output that people labelled and the judge scored.
+
+    Attributes:
+        id: of the result.
+        label: the mean of all people, 0..1.
+        score: the judge's, 0..1.
+        threshold: scores from here on passed.
+    """
+
+    id: str
+    label: float
+    score: float
+    threshold: float
+
+
+class MetricLabels(Struct, frozen=True):
+    """The labelled outputs of one metric; labels from `good_at` on are good."""
+
+    metric: str
+    good_at: float
+    outputs: Sequence[LabelledOutput]

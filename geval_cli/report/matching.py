@@ -4,66 +4,186 @@ Tests belong together when their content is equal, wherever they stand; columns 
 are left over when as many are left in both runs.
 """
 
-import hashlib
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from geval_cli.assertions.base import TestCase
+from geval_cli.engine.content_keys import key_of, rough_key, words_of
 from geval_cli.errors import UsageError
-from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.records import Column, JsonValue
+from geval_cli.json_codec import decode_json
+from geval_cli.records import CaseResult, Column, JsonValue
 from geval_cli.report.numbers import plural
-
-TestKey = tuple[bytes, int]
-"""The content of a test, and which of the tests of equal content it is."""
+from geval_cli.source.images import without_image_data
+from geval_cli.store.run_pages import StoredVerdict
 
 LEAST_SHARE = 0.5
-
 """Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
 
 
-class TestKeys(Struct):
-    """The keys of the tests of one run, whose results come test by test."""
+class TestName(Struct, frozen=True):
+    """The content of a test, as far as it is known.
+
+    Attributes:
+        key: of all that it says (`engine.content_keys`); None where a result does not have it.
+        rough: the key of what any result has: description, variables, and the words of others than the assistant.
+        words: how many turns these words are from; an error may have cut a conversation short.
+    """
 
     __test__ = False
 
-    _keys: dict[int, TestKey] = field(default_factory=dict)
-    _counts: dict[bytes, int] = field(default_factory=dict)
-
-    def key(
-        self, test_index: int, description: str | None, variables: Mapping[str, JsonValue] | str
-    ) -> TestKey:
-        """Return the key of a test; its first result decides. `variables` may be JSON text."""
-        known = self._keys.get(test_index)
-        if known is not None:
-            return known
-        digest = _digest(description, variables)
-        count = self._counts[digest] = self._counts.get(digest, 0) + 1
-        self._keys[test_index] = key = (digest, count)
-        return key
-
-    def mistakable(self, other: "TestKeys") -> int:
-        """Return how many tests may have a wrong partner: of equal content, and not as many in the `other` run."""
-        mine, theirs = self._counts, other._counts
-        both = ((mine[digest], theirs[digest]) for digest in mine.keys() & theirs.keys())
-        return sum(max(pair) for pair in both if pair[0] != pair[1])
-
-    def all(self) -> frozenset[TestKey]:
-        """Return the keys of all tests so far."""
-        return frozenset(self._keys.values())
+    key: str | None
+    rough: str
+    words: int = 0
 
 
-def _digest(description: str | None, variables: Mapping[str, JsonValue] | str) -> bytes:
-    if isinstance(variables, str):
-        try:
-            variables = decode_json(variables)
-        except ValueError:
-            variables = {"": variables}
-    # Sorted by name: the order of variables in a file decides nothing.
-    named = sorted(variables.items()) if isinstance(variables, Mapping) else variables
-    return hashlib.blake2b(encode_json([description or "", named]), digest_size=16).digest()
+def name_of_test(test: TestCase) -> TestName:
+    """Return the name of a test that is going to run."""
+    return _name(key_of(test), test.description, without_image_data(test.vars), words_of(test.turns))
+
+
+def name_of_result(result: CaseResult | StoredVerdict) -> TestName:
+    """Return the name of a result's test."""
+    words = decode_json(result.words) if isinstance(result, StoredVerdict) else words_of(result.turns)
+    return _name(result.test_key, result.description, result.vars, words)
+
+
+def name_by(result: CaseResult | StoredVerdict, known: TestName | None) -> TestName | None:
+    """Return the name of a test by a further result; None where that tells no more than what is `known` of it.
+
+    Another column may have come further in a conversation, or be from a newer geval that resumed the run.
+    """
+    if known is None:
+        return name_of_result(result)
+    has_words = result.words != "[]" if isinstance(result, StoredVerdict) else bool(result.turns)
+    if known.key is not None or not (has_words or result.test_key):
+        return None
+    name = name_of_result(result)
+    return name if name.key is not None or name.words > known.words else None
+
+
+def _name(
+    key: str | None, description: str | None, variables: Mapping[str, JsonValue] | str, words: Sequence[str]
+) -> TestName:
+    return TestName(key, rough_key(description, variables, words), len(words))
+
+
+class Alike(Struct, frozen=True):
+    """The tests of two runs that could be paired otherwise than they were.
+
+    Attributes:
+        miscounted: tests that say the same, and not as many in both runs.
+        unknown: tests that the results of a run do not tell apart, and not as many in both runs.
+        by_order: such tests, as many in both runs.
+        without_keys: the runs that have such results: "A", "B" or "A and B"; empty where there are none.
+    """
+
+    miscounted: int = 0
+    unknown: int = 0
+    by_order: int = 0
+    without_keys: str = ""
+
+
+class TestPairs:
+    """Finds the tests of a later run in an earlier one; of equal ones the first is paired with the first, and so on.
+
+    Tests are equal when their keys are. Where one of the two has no key, what any result has must do.
+
+    Args:
+        earlier: the tests of the earlier run by their index, in the order of the run.
+
+    Attributes:
+        later: those of the later run, as far as they came.
+        partners: for each later test that has a partner, the index of the earlier one.
+    """
+
+    __test__ = False
+
+    def __init__(self, earlier: Mapping[int, TestName]) -> None:
+        self.earlier = earlier
+        self.later: dict[int, TestName] = {}
+        self.partners: dict[int, int] = {}
+        self._taken: set[int] = set()
+        self._by_key: defaultdict[str | None, deque[int]] = defaultdict(deque)
+        self._by_rough: defaultdict[tuple[str, bool], deque[int]] = defaultdict(deque)
+        for index, name in earlier.items():
+            self._by_key[name.key].append(index)
+            self._by_rough[name.rough, False].append(index)
+            if name.key is None:
+                self._by_rough[name.rough, True].append(index)
+
+    def add(self, index: int, name: TestName) -> None:
+        """Take in a test of the later run, or more of what it says where it has no partner yet."""
+        self.later[index] = name
+        if index in self.partners:
+            return
+        found = None if name.key is None else self._next(self._by_key.get(name.key))
+        if found is None:  # with a key, only tests without one can still be equal
+            found = self._next(self._by_rough.get((name.rough, name.key is not None)))
+        if found is not None:
+            self.partners[index] = found
+
+    def _next(self, waiting: deque[int] | None) -> int | None:
+        while waiting:
+            index = waiting.popleft()
+            if index not in self._taken:
+                self._taken.add(index)
+                return index
+        return None
+
+    def alike(self) -> Alike:
+        """Return how many of the tests so far could be paired otherwise."""
+        mine, theirs = _counts_of_keys(self.later), _counts_of_keys(self.earlier)
+        miscounted = _most_of_uneven((mine[key], theirs[key]) for key in mine.keys() & theirs.keys())
+        groups = self._groups_without_keys()
+        lacking = [
+            name
+            for name, names in (("A", self.earlier), ("B", self.later))
+            if any(item.key is None for item in names.values())
+        ]
+        return Alike(
+            miscounted,
+            _most_of_uneven(groups),
+            sum(before for before, after in groups if before == after > 1),
+            " and ".join(lacking),
+        )
+
+    def _groups_without_keys(self) -> list[tuple[int, int]]:
+        """Return how many tests of both runs were candidates for each other without a key on one of the sides."""
+        by_key = {
+            index
+            for index, other in self.partners.items()
+            if self.later[index].key is not None and self.later[index].key == self.earlier[other].key
+        }
+        before = _counts_by_rough(self.earlier, {self.partners[index] for index in by_key})
+        after = _counts_by_rough(self.later, by_key)
+        groups = []
+        for rough in before.keys() & after.keys():
+            (old, old_keyed), (new, new_keyed) = before[rough], after[rough]
+            pair = old + (old_keyed if new else 0), new + (new_keyed if old else 0)
+            if all(pair):
+                groups.append(pair)
+        return groups
+
+
+def _counts_of_keys(names: Mapping[int, TestName]) -> Counter[str]:
+    return Counter(name.key for name in names.values() if name.key is not None)
+
+
+def _counts_by_rough(names: Mapping[int, TestName], settled: Container[int]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of tests without and with a key by the rough one, but for those that are settled."""
+    found: dict[str, tuple[int, int]] = {}
+    for index, name in names.items():
+        if index not in settled:
+            without, keyed = found.get(name.rough, (0, 0))
+            found[name.rough] = (without + (name.key is None), keyed + (name.key is not None))
+    return found
+
+
+def _most_of_uneven(pairs: Iterable[tuple[int, int]]) -> int:
+    return sum(max(pair) for pair in pairs if pair[0] != pair[1])
 
 
 class MatchedBy(StrEnum):
@@ -172,18 +292,20 @@ def _named(name: str, columns: Sequence[Column]) -> list[Column]:
     return next((found for found in ways if found), [])
 
 
-def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
-    """Check that the tests of two runs are by and large the same.
+def require_kinship(earlier: int, later: int, paired: int, names: tuple[str, str]) -> None:
+    """Check that the tests of two runs are by and large the same; the numbers are of their tests and of the pairs.
 
     Raises:
         UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
     """
-    smaller, paired = min(len(a), len(b)), len(a & b)
+    smaller = min(earlier, later)
     if not smaller:
-        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
+        raise UsageError(
+            f"there is nothing to compare: {names[0] if not earlier else names[1]} has no results"
+        )
     if paired < LEAST_SHARE * smaller:
         message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
-        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
+        hint = "tests match when they say the same; at least half of the smaller suite must"
         raise UsageError(message, hint=hint)
 
 

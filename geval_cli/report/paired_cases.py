@@ -10,10 +10,17 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from geval_cli.engine.content_keys import words_of
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, Status
-from geval_cli.report.matching import MatchedBy, TestKey, TestKeys, match_columns
+from geval_cli.report.matching import (
+    MatchedBy,
+    TestName,
+    TestPairs,
+    match_columns,
+    name_by,
+)
 from geval_cli.report.report import RunReport
 from geval_cli.statistics.paired import PairedDifferences, PairedTest
 from geval_cli.store.run_pages import StoredVerdict
@@ -36,7 +43,8 @@ class Change(StrEnum):
 CHANGE_ORDER = tuple(Change)
 
 
-class Pair(Struct, frozen=True):
+# gc=False: a comparison holds tens of thousands of these, and none refers to itself.
+class Pair(Struct, frozen=True, gc=False):
     """One case in both runs."""
 
     before: StoredVerdict
@@ -82,6 +90,23 @@ class Comparison(Struct, frozen=True):
         return {change: found[change] for change in CHANGE_ORDER}
 
 
+def verdict_of(result: CaseResult) -> StoredVerdict:
+    """Return the verdict of a result, as `RunPages.verdicts` reads it."""
+    said = words_of(result.turns)
+    return StoredVerdict(
+        result.test_index,
+        result.repeat_index,
+        result.column,
+        result.status,
+        result.score,
+        result.description,
+        vars=encode_json(result.vars).decode(),
+        named_scores=result.named_scores,
+        words=encode_json(said).decode() if said else "[]",
+        test_key=result.test_key,
+    )
+
+
 def compare_runs(
     before: Sequence[StoredVerdict],
     after: Sequence[StoredVerdict],
@@ -91,10 +116,14 @@ def compare_runs(
 ) -> Comparison:
     """Return the cases of two runs in pairs; results of each run must be sorted by test, repeat and column."""
     match = match_columns(before_columns, after_columns)
-    partners, earlier = match.partners(), _by_content(before)
+    partners, tests = match.partners(), _partners_of_tests(before, after)
+    earlier = {(item.test_index, item.repeat_index, item.column): item for item in before}
     pairs = []
-    for key, verdict in _by_content(after).items():
-        partner = earlier.get((*key[:-1], partners.get(verdict.column)))
+    for verdict in after:
+        test, column = tests.get(verdict.test_index), partners.get(verdict.column)
+        partner = None
+        if test is not None and column is not None:
+            partner = earlier.get((test, verdict.repeat_index, column))
         if partner is not None:
             pairs.append(Pair(partner, verdict))
     pairs.sort(key=_importance)
@@ -109,13 +138,21 @@ def _importance(pair: Pair) -> _Key:
     return CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *place
 
 
-def _by_content(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
-    """Return each by the content of its test, repeat and column."""
-    keys = TestKeys()
-    return {
-        (keys.key(item.test_index, item.description, item.vars), item.repeat_index, item.column): item
-        for item in verdicts
-    }
+def _partners_of_tests(before: Iterable[StoredVerdict], after: Iterable[StoredVerdict]) -> Mapping[int, int]:
+    """Return for each later test that has a partner the index of the earlier one."""
+    found = TestPairs(_names_of_verdicts(before))
+    for index, name in _names_of_verdicts(after).items():
+        found.add(index, name)
+    return found.partners
+
+
+def _names_of_verdicts(verdicts: Iterable[StoredVerdict]) -> dict[int, TestName]:
+    names: dict[int, TestName] = {}
+    for item in verdicts:
+        name = name_by(item, names.get(item.test_index))
+        if name is not None:
+            names[item.test_index] = name
+    return names
 
 
 class Kind(StrEnum):
@@ -137,7 +174,7 @@ PASS_RATE = Measure(Kind.PASS_RATE, "pass_rate")
 SCORE = Measure(Kind.SCORE, "score")
 
 
-class Judgement(Struct, frozen=True):
+class Judgement(Struct, frozen=True, gc=False):
     """By whom and by what a metric of one case was judged. Empty texts: the results do not say."""
 
     judge: str
@@ -160,7 +197,7 @@ class Judgement(Struct, frozen=True):
         return found
 
 
-class ComparedCase(Struct, frozen=True):
+class ComparedCase(Struct, frozen=True, gc=False):
     """The part of a case that is compared.
 
     Attributes:
@@ -177,56 +214,90 @@ class ComparedCase(Struct, frozen=True):
     rating_keys: tuple[str, ...] | None
 
 
-class CountedRun:
-    """The tests, metrics and counts of a run, as far as its cases came.
+class CountedCases:
+    """The metrics and counts of a run, as far as its cases came.
 
     Attributes:
-        keys: its tests.
         metrics: the names of all scores.
         errored: how many cases could not be judged, of how many `cases`.
         repeats: how often each test was run.
     """
 
     def __init__(self) -> None:
-        self.keys = TestKeys()
         self.metrics: set[str] = set()
         self.cases = self.errored = self.repeats = 0
 
-    def count(self, result: CaseResult) -> TestKey:
-        """Take in the next case, and return the key of its test."""
+    def count(self, result: CaseResult) -> None:
+        """Take in the next case."""
         self.metrics.update(result.named_scores)
         self.cases += 1
         self.errored += result.status is Status.ERROR
         self.repeats = max(self.repeats, result.repeat_index + 1)
-        return self.keys.key(result.test_index, result.description, result.vars)
 
 
-class EarlierRun(CountedRun):
-    """The earlier run, whose cases can be looked up by the content of their tests; `report` is where it was read."""
+class EarlierRun(CountedCases):
+    """The earlier run, whose cases can be looked up by their place.
+
+    Attributes:
+        report: where it was read.
+        tests: its tests by their index.
+    """
 
     def __init__(self, report: RunReport) -> None:
         super().__init__()
         self.report = report
-        self._found: dict[tuple[TestKey, int, int], ComparedCase] = {}
+        self.tests: dict[int, TestName] = {}
+        self._found: dict[tuple[int, int, int], ComparedCase] = {}
         shared: dict[Judgement, Judgement] = {}
         for result in report.results():
-            key = self.count(result)
-            self._found[key, result.repeat_index, result.column] = compared_case(result, shared)
+            self.count(result)
+            name = name_by(result, self.tests.get(result.test_index))
+            if name is not None:
+                self.tests[result.test_index] = name
+            place = (result.test_index, result.repeat_index, result.column)
+            self._found[place] = compared_case(result, shared)
 
-    def partner(self, key: TestKey, repeat_index: int, column: int | None) -> ComparedCase | None:
-        """Return the case of an equal test in this repeat and column."""
-        return None if column is None else self._found.get((key, repeat_index, column))
+    def case(self, test_index: int, repeat_index: int, column: int) -> ComparedCase | None:
+        """Return the case in a place; None where there is none."""
+        return self._found.get((test_index, repeat_index, column))
 
     def pairs(
         self, results: Iterable[CaseResult], partners: Mapping[int, int]
     ) -> Iterator[tuple[ComparedCase, CaseResult]]:
         """Yield the cases of a later run that have a partner; `partners` are the earlier columns by the later ones."""
-        keys = TestKeys()
+        finder = PartnerFinder(self, partners)
         for result in results:
-            key = keys.key(result.test_index, result.description, result.vars)
-            earlier = self.partner(key, result.repeat_index, partners.get(result.column))
+            earlier = finder.find(result)
             if earlier is not None:
                 yield earlier, result
+
+
+class PartnerFinder:
+    """Finds the cases of an earlier run for those of a later one, which come one after the other.
+
+    Args:
+        earlier: the earlier run.
+        columns: its columns by those of the later run.
+
+    Attributes:
+        tests: the tests of both runs in pairs, as far as they came.
+    """
+
+    def __init__(self, earlier: EarlierRun, columns: Mapping[int, int]) -> None:
+        self.tests = TestPairs(earlier.tests)
+        self._earlier = earlier
+        self._columns = columns
+
+    def find(self, result: CaseResult) -> ComparedCase | None:
+        """Return the case of an equal test in the same repeat and column; None where there is none."""
+        index = result.test_index
+        name = name_by(result, self.tests.later.get(index))
+        if name is not None:
+            self.tests.add(index, name)
+        test, column = self.tests.partners.get(index), self._columns.get(result.column)
+        if test is None or column is None:
+            return None
+        return self._earlier.case(test, result.repeat_index, column)
 
 
 class PairedSample(Struct):
@@ -279,10 +350,10 @@ def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) 
     return before.rating_keys is not None and before.rating_keys == after.rating_keys
 
 
-def _judgements_of(result: CaseResult) -> dict[str, Judgement]:
+def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement]:
     """Return by whom and by what each metric of a case was judged."""
     found: dict[str, Judgement] = {}
-    for item, _ in with_members(result.assertions):
+    for item in assertions:
         if item.metric is None or not ("judge" in item.detail or "criterion_key" in item.detail):
             continue
         judgement = _judgement(item)
@@ -296,26 +367,33 @@ def _judgements_of(result: CaseResult) -> dict[str, Judgement]:
     return found
 
 
-def _rating_keys_of(result: CaseResult) -> tuple[str, ...] | None:
+def _rating_keys_of(assertions: Iterable[AssertionResult]) -> tuple[str, ...] | None:
     """Return the rating keys of all assertions; None where one has none."""
-    keys = [_text(item.detail.get("rating_key")) for item, _ in with_members(result.assertions)]
+    keys = [_text(item.detail.get("rating_key")) for item in assertions]
     return tuple(keys) if keys and all(keys) else None
 
 
 def _judgement(item: AssertionResult) -> Judgement:
-    detail = item.detail
+    said = item.detail.get
     return Judgement(
-        _text(detail.get("judge")),
-        _text(detail.get("prompt_version")),
-        () if "criterion_key" in detail else tuple(_hashable(detail.get(name)) for name in _CRITERION),
-        _text(detail.get("criterion_key")),
-        _text(detail.get("rating_key")),
+        _text(said("judge")),
+        _text(said("prompt_version")),
+        () if "criterion_key" in item.detail else tuple([_hashable(said(name)) for name in _CRITERION]),
+        _text(said("criterion_key")),
+        _text(said("rating_key")),
     )
 
 
 def _hashable(value: JsonValue) -> object:
+    if value is None or isinstance(value, str):  # nearly all are, and there are many
+        return value
     if isinstance(value, list | tuple):
-        return tuple(map(_hashable, value))
+        plain = tuple(value)
+        try:
+            hash(plain)
+        except TypeError:
+            return tuple(map(_hashable, plain))
+        return plain
     return encode_json(value) if isinstance(value, Mapping) else value
 
 
@@ -325,14 +403,15 @@ def _text(value: object) -> str:
 
 def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None = None) -> ComparedCase:
     """Return the part of a case that is compared; judgements that many cases have are `shared`."""
-    judgements = _judgements_of(result)
+    assertions = [item for item, _ in with_members(result.assertions)]
+    judgements = _judgements_of(assertions)
     if shared is not None:
         judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}
     return ComparedCase(
         result.status,
         result.score,
         result.named_scores,
-        tuple(item.status for item, _ in with_members(result.assertions)),
+        tuple(item.status for item in assertions),
         judgements,
-        _rating_keys_of(result),
+        _rating_keys_of(assertions),
     )

@@ -20,6 +20,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.matching import (
+    Alike,
     ColumnMatch,
     MatchedBy,
     column_label,
@@ -31,11 +32,12 @@ from geval_cli.report.paired_cases import (
     PASS_RATE,
     SCORE,
     ComparedCase,
-    CountedRun,
+    CountedCases,
     EarlierRun,
     Kind,
     Measure,
     PairedSample,
+    PartnerFinder,
     compared_case,
     is_same_rating,
     values_of,
@@ -115,6 +117,7 @@ class ComparedRow(Struct, frozen=True):
     mcnemar_mid_p: float | None = None
 
 
+_KEYS_HINT = "a new run with the config, or `geval judge` of the old one, tells them apart"
 _NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
 
 
@@ -175,12 +178,10 @@ def compare(
     comparing = _Comparing(earlier, match, options.cluster)
     for result in b.report.results():
         comparing.add(result)
-    paired = earlier.keys.all() & comparing.keys.all()
-    sides = (
-        _side(a, len(earlier.keys.all()), earlier.cases, earlier.errored),
-        _side(b, len(comparing.keys.all()), comparing.cases, comparing.errored),
-    )
-    require_kinship(earlier.keys.all(), comparing.keys.all(), (a.name, b.name))
+    tests = comparing.tests
+    paired = len(tests.partners)
+    sides = _side(a, len(tests.earlier), earlier), _side(b, len(tests.later), comparing)
+    require_kinship(len(tests.earlier), len(tests.later), paired, (a.name, b.name))
     if not comparing.rows:
         hint = "name columns that belong together with --column OLD=NEW"
         raise UsageError("the two runs have no column in common", hint=hint)
@@ -194,9 +195,9 @@ def compare(
         kind="compare",
         a=sides[0],
         b=sides[1],
-        paired=len(paired),
-        only_a=sides[0].tests - len(paired),
-        only_b=sides[1].tests - len(paired),
+        paired=paired,
+        only_a=sides[0].tests - paired,
+        only_b=sides[1].tests - paired,
         adjust=options.adjust,
         detect=options.detect,
         columns=tuple(
@@ -205,11 +206,15 @@ def compare(
         ),
         rows=rows,
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
-        notes=(*_notes(comparing, match, sides), *([] if rows else [_NOTHING_COMPARED])),
+        notes=(
+            *_notes(comparing, match, sides),
+            *_paired_by_order(comparing.tests.alike()),
+            *([] if rows else [_NOTHING_COMPARED]),
+        ),
     )
 
 
-class _Comparing(CountedRun):
+class _Comparing(CountedCases):
     """The sums of a comparison while the cases of the later run come."""
 
     def __init__(self, earlier: EarlierRun, match: ColumnMatch, cluster: str | None) -> None:
@@ -218,26 +223,42 @@ class _Comparing(CountedRun):
         self.has_clusters = False
         self.rows: dict[tuple[int, Measure], _Row] = {}
         self.differing: dict[str, Counter[str]] = {}
-        self._partners = match.partners()
+        self._finder = PartnerFinder(earlier, match.partners())
+        self.tests = self._finder.tests
         self._cluster = cluster
         self._clusters: dict[object, int] = {}
+        self._measures: dict[str, Measure] = {}
 
     def add(self, result: CaseResult) -> None:
         """Take in the next case of the later run."""
-        key = self.count(result)
-        before = self.earlier.partner(key, result.repeat_index, self._partners.get(result.column))
+        self.count(result)
+        before = self._finder.find(result)
         if before is None:
             return
         cluster, after = self._cluster_of(result), compared_case(result)
-        metrics = [Measure(Kind.METRIC, name) for name in result.named_scores if name in before.named_scores]
-        for measure in (PASS_RATE, SCORE, *metrics):
-            row = self.rows.setdefault((result.column, measure), _Row())
+        metrics = (name for name in result.named_scores if name in before.named_scores)
+        for measure in (PASS_RATE, SCORE, *map(self._measure, metrics)):
+            row = self._row(result.column, measure)
             values = values_of(measure, before, after)
             if values is not None:
                 row.sample.add(cluster, values, same=is_same_rating(measure, before, after))
                 if measure is PASS_RATE and values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
         self._note_judges(before, after)
+
+    def _measure(self, name: str) -> Measure:
+        """Return the measure of a metric; there are few, and many cases."""
+        found = self._measures.get(name)
+        if found is None:
+            found = self._measures[name] = Measure(Kind.METRIC, name)
+        return found
+
+    def _row(self, column: int, measure: Measure) -> _Row:
+        key = column, measure
+        found = self.rows.get(key)
+        if found is None:
+            found = self.rows[key] = _Row()
+        return found
 
     def _cluster_of(self, result: CaseResult) -> int:
         if self._cluster is None:
@@ -256,7 +277,7 @@ class _Comparing(CountedRun):
                 self.differing.setdefault(part, Counter())[name] += 1
 
 
-def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
+def _side(named: NamedRun, tests: int, counted: CountedCases) -> ComparedRun:
     run = named.report.run
     return ComparedRun(
         id=run.id,
@@ -264,8 +285,8 @@ def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
         config_path=run.config_path,
         started_at=run.started_at,
         tests=tests,
-        cases=cases,
-        errored=errored,
+        cases=counted.cases,
+        errored=counted.errored,
     )
 
 
@@ -336,15 +357,27 @@ def _row(
 
 def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
     for part, metrics in comparing.differing.items():
-        yield f"not comparable: another {part} in {_listed(sorted(metrics))}"
-    if alike := comparing.keys.mistakable(comparing.earlier.keys):
-        yield (
-            f"perhaps wrong pairs: {plural(alike, 'test')} with equal description and variables, and not as many in "
-            "both runs; give each test a description of its own"
-        )
+        yield f"not comparable: different {part} in {_listed(sorted(metrics))}"
+    yield from _wrong_pairs(comparing.tests.alike())
     both = a.prompt_version and b.prompt_version
     if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
         yield "not comparable: the judges' prompts are of another version"
+
+
+def _wrong_pairs(alike: Alike) -> Iterator[str]:
+    """Yield why pairs may be wrong, and what to do about it."""
+    if alike.miscounted:
+        tests = plural(alike.miscounted, "test")
+        yield (
+            f"perhaps wrong pairs: {tests} that say the same, and not as many in both runs; give each test a "
+            "description of its own"
+        )
+    if alike.unknown:
+        yield f"perhaps wrong pairs: {_unknown(alike, alike.unknown)}, and not as many in both runs; {_KEYS_HINT}"
+
+
+def _unknown(alike: Alike, count: int) -> str:
+    return f"{plural(count, 'test')} that the results of {alike.without_keys} do not tell apart"
 
 
 def _notes(
@@ -377,6 +410,11 @@ def _notes(
             for side, name in zip(sides, "AB", strict=True)
         )
         yield f"left out as errors: {', '.join(counts)}"
+
+
+def _paired_by_order(alike: Alike) -> Iterator[str]:
+    if alike.by_order:
+        yield f"paired by their order: {_unknown(alike, alike.by_order)}; {_KEYS_HINT}"
 
 
 def _columns(columns: Sequence[Column]) -> str:

@@ -12,7 +12,7 @@ from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
-from geval_cli.report.matching import TestKeys, match_columns, require_kinship
+from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
 from geval_cli.report.paired_cases import (
     PASS_RATE,
     SCORE,
@@ -120,12 +120,14 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
         hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"
         raise UsageError(f"the baseline {name} is the run itself", hint=hint)
     earlier = EarlierRun(report)
-    keys = TestKeys()
+    tests = TestPairs(earlier.tests)
     for test in suite.tests:
-        keys.key(test.index, test.description, test.vars)
-    # Where programs may make variables, they are known only later; then the comparison itself finds out.
-    if not suite.rules.tells_programs and keys.all():
-        require_kinship(earlier.keys.all(), keys.all(), ("the baseline", THIS_RUN))
+        tests.add(test.index, name_of_test(test))
+    # Programs may make variables, and results without keys know only what was made: the comparison itself finds out.
+    is_known = not suite.rules.tells_programs or all(name.key for name in earlier.tests.values())
+    if is_known and tests.later:
+        counts = len(tests.earlier), len(tests.later), len(tests.partners)
+        require_kinship(*counts, ("the baseline", THIS_RUN))
     problems = [
         Problem(
             f"the baseline {name} has no score of `{gate.metric}` for the gate `{gate.text}`",

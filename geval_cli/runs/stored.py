@@ -9,8 +9,10 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
+from geval_cli.labels.review import labels_by_metric
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status
+from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.report import RunReport
 from geval_cli.runs.spending import combined, larger
 from geval_cli.store.record_text import metrics_of_run
@@ -39,7 +41,20 @@ def load_report(runs: RunStore, name: str) -> RunReport:
             summary, run.columns, runs.results(run.id), baseline=_baseline(run), has_clusters=False
         )
     planned = None if origin is None else origin.planned
-    return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
+    return RunReport(
+        run,
+        summary,
+        lambda: runs.results(run.id),
+        planned=planned,
+        labels=lambda: kept_labels_of(runs, run.id),
+    )
+
+
+def kept_labels_of(runs: RunStore, run_id: str) -> list[MetricLabels]:
+    """Return what people said of the outputs of a stored run, metric by metric."""
+    kept = runs.labels().of_run(run_id)
+    labelled = runs.pages().cases(run_id, {label.case_id for label in kept}) if kept else {}
+    return labels_by_metric(labelled.values(), kept)
 
 
 def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -13,6 +14,14 @@ from geval_cli.records import CaseResult, JsonValue, Status
 _WORD = re.compile(r'"([^"]+)"|([^\s"]+)')
 FACETS_MAX, FACET_VALUES_MAX = 6, 30
 """More names are not offered, nor names with more values: they are rather numbers than kinds of tests."""
+
+
+class Repeats(StrEnum):
+    """The verdicts of a test's repeats in one column: all passed, all failed, or some passed and others failed."""
+
+    PASSED = "passed"
+    MIXED = "mixed"
+    FAILED = "failed"
 
 
 class ResultFilter(Struct, frozen=True):
@@ -28,6 +37,11 @@ class ResultFilter(Struct, frozen=True):
         column: only results of this column.
         low: only results with a score from here on: of the `metric` if there is one, else of the case.
         high: only results with a score below this; 1 takes in a score of 1, where the scale of scores ends.
+        test: only results of this test.
+        repeats: only results of tests whose repeats in that column have these verdicts.
+        label_low: only results whose mean label of the `metric` is from here on.
+        label_high: only those whose mean label is below this.
+        ids: only the results with these ids; those that have such labels.
     """
 
     status: Status | None = None
@@ -38,6 +52,11 @@ class ResultFilter(Struct, frozen=True):
     column: int | None = None
     low: float | None = None
     high: float | None = None
+    test: int | None = None
+    repeats: Repeats | None = None
+    label_low: float | None = None
+    label_high: float | None = None
+    ids: frozenset[str] | None = None
 
     @property
     def is_active(self) -> bool:

@@ -53,8 +53,14 @@ class ResultPage(Struct, frozen=True):
     total: int
 
 
-class StoredVerdict(Struct, frozen=True):
-    """The status and scores of one result, without its texts. `vars` is JSON text."""
+class StoredVerdict(Struct, frozen=True, gc=False):
+    """The status and scores of one result, without its texts.
+
+    Attributes:
+        vars: JSON text.
+        words: JSON text of the list of what others than the assistant said in the turns of a conversation.
+        test_key: as in `CaseResult`.
+    """
 
     test_index: int
     repeat_index: int
@@ -64,6 +70,8 @@ class StoredVerdict(Struct, frozen=True):
     description: str | None
     vars: str
     named_scores: Mapping[str, float] = field(default_factory=dict)
+    words: str = "[]"
+    test_key: str | None = None
 
 
 class ScoredAssertion(Struct, frozen=True):
@@ -184,7 +192,9 @@ _SELECT_PROBLEMS = """
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
            json_extract(result, '$.description'), json_extract(result, '$.vars'),
-           json_extract(named(result), '$.named_scores')
+           json_extract(named(result), '$.named_scores'), json_extract(result, '$.test_key'),
+           (SELECT json_group_array(json_extract(turn.value, '$.content'))
+            FROM json_each(result, '$.turns') AS turn WHERE json_extract(turn.value, '$.role') <> 'assistant')
     FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
 _HAS_STATUS = "status = :status"
@@ -205,6 +215,14 @@ _SELECT_NEIGHBOUR = """
     ORDER BY test_index {1}, repeat_index {1} LIMIT 1
 """
 _HAS_COLUMN = "column_index = :column"
+_HAS_TEST = "test_index = :test"
+_HAS_ID = "case_id IN (SELECT value FROM json_each(:ids))"
+_HAS_REPEATS = """
+    (test_index, column_index) IN (
+        SELECT test_index, column_index FROM results WHERE run_id = :run AND status IN ('passed', 'failed')
+        GROUP BY test_index, column_index HAVING count(*) > 1
+            AND CASE WHEN min(status) = max(status) THEN min(status) ELSE 'mixed' END = :repeats)
+"""
 # What is a round score but for dust counts as that score, as in the histograms that lead here.
 _HAS_SCORE_FROM = "{score} >= :low - 1e-10"
 _HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
@@ -388,6 +406,9 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
         _HAS_COLUMN: wanted.column is not None,
         _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
         _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
+        _HAS_TEST: wanted.test is not None,
+        _HAS_ID: wanted.ids is not None,
+        _HAS_REPEATS: wanted.repeats is not None,
         _DIFFERS: wanted.differs,
         _FITS: bool(wanted.words or wanted.metadata),
     }
@@ -402,6 +423,9 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
         "column": wanted.column,
         "low": wanted.low,
         "high": wanted.high,
+        "test": wanted.test,
+        "repeats": wanted.repeats,
+        "ids": None if wanted.ids is None else json.dumps(sorted(wanted.ids)),
     }
 
 
@@ -433,8 +457,8 @@ def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:
 
 
 def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
-    test_index, repeat_index, column, status, *said, named_scores = row
-    score, description, variables = said
+    test_index, repeat_index, column, status, *said = row
+    score, description, variables, named_scores, test_key, words = said
     return StoredVerdict(
         test_index,
         repeat_index,
@@ -444,6 +468,8 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
         description=description,
         vars=variables,
         named_scores=json.loads(named_scores),
+        words=words,
+        test_key=test_key,
     )
 
 

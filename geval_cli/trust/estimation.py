@@ -343,6 +343,7 @@ def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: s
         **({"vars": dict(result.vars)} if result.vars else {}),
         **({"description": item.description} if item.description else {}),
         "output_sha256": item.output_sha256,
+        **({"test_key": item.test_key} if item.test_key else {}),
         **({"run_id": run_id} if run_id else {}),
         DRAW_COLUMN: draw_name(seed),
     }

@@ -1,15 +1,13 @@
-"""Outputs of a run that people label, their labels as rows, and their word beside the judge's."""
+"""Outputs of a run that people label, and their labels as rows."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.judge.scoring import passes
 from geval_cli.labels.file import (
-    GOOD_AT,
     UNIT_SCALE,
     LabelFile,
     Scale,
@@ -28,7 +26,6 @@ from geval_cli.store.state import open_runs
 from geval_cli.trust.draws import DRAW_COLUMN, draw
 
 _DIGITS = 12
-_EXCERPT = 1000
 _WORDS = {1.0: "pass", 0.0: "fail"}
 
 
@@ -134,6 +131,7 @@ def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[
         DRAW_COLUMN: given.draw or None,
         "run_id": run_id,
         "output_sha256": item.output_sha256,
+        "test_key": item.test_key,
         "prompt": item.prompt[1] or None,
         "provider": item.provider[1] or None,
         "repeat": item.repeat,
@@ -283,67 +281,3 @@ def parts_to_read(result: CaseResult) -> Iterator[tuple[str, str]]:
         text = value_text(value)
         if name != "output" and text.strip() and text not in prompt:
             yield one_line(name, 60), text
-
-
-class Reviewed(Struct, frozen=True):
-    """A judge and one person on one output.
-
-    Attributes:
-        label: as it was given; `human` is it on 0..1, `score` the judge's; None where it broke.
-        differ: how far apart they are, 0..1.
-        is_flipped: whether one finds the output good and the other does not; None where the judge broke.
-    """
-
-    id: str
-    metric: str
-    annotator: str
-    label: JsonValue
-    human: float
-    score: float | None
-    threshold: float
-    differ: float | None
-    is_flipped: bool | None
-    note: str
-    output: str = field(default="")
-
-    @property
-    def order(self) -> tuple[int, float]:
-        """Flipped verdicts first, then the widest differences, then what the judge could not judge."""
-        if self.differ is None:
-            return 2, 0.0
-        return (0 if self.is_flipped else 1), -self.differ
-
-
-def review(report: RunReport, kept: Iterable[StoredLabel]) -> list[Reviewed]:
-    """Return what people and the judge said, disagreements first. Labels of other texts than the run's are left out."""
-    labels: dict[str, list[StoredLabel]] = {}
-    for label in kept:
-        labels.setdefault(label.case_id, []).append(label)
-    rows: list[Reviewed] = []
-    for result in report.results():
-        if result.id not in labels:
-            continue
-        for item in judged_items([result]):
-            here = [given for given in labels[result.id] if given.output_sha256 == item.output_sha256]
-            rows += [_reviewed(given, item, result) for given in here if given.metric in item.scores]
-    return sorted(rows, key=lambda row: row.order)
-
-
-def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Reviewed:
-    [read] = labels_from_rows([label.row]).labels
-    human, score = read.human, item.scores[label.metric]
-    threshold = item.thresholds.get(label.metric, GOOD_AT)
-    differ = None if score is None else abs(score - human)
-    return Reviewed(
-        id=label.case_id,
-        metric=label.metric,
-        annotator=label.annotator,
-        label=label.row["label"],
-        human=human,
-        score=score,
-        threshold=threshold,
-        differ=differ,
-        is_flipped=None if score is None else passes(score, threshold) != passes(human, GOOD_AT),
-        note=label.row.get("note") or "",
-        output=value_text(result.output)[:_EXCERPT],
-    )

@@ -59,6 +59,7 @@ class ProbedOutput(Struct, frozen=True):
     specs: Mapping[str, ModelGradedAssertion]
     job: Job
     other: str = ""
+    test_key: str | None = None
 
     @property
     def cluster(self) -> int:
@@ -79,6 +80,7 @@ class ProbedOutput(Struct, frozen=True):
             description=test.description,
             variables=vars_key(test.vars),
             output_sha256=output_digest(self.subject.output),
+            test_key=self.test_key,
             words=count_words(self.subject.output),
             scores=dict.fromkeys(self.specs, 0.0),
             metadata=test.metadata,
@@ -161,7 +163,8 @@ def with_floor(targets: Sequence[Target]) -> list[Target]:
 def probed_output(found: PendingResult, prepared: PreparedRun) -> ProbedOutput:
     """Return an answer with the assertions that judge it."""
     assert found.subject is not None
-    return ProbedOutput(found.subject, specs_of(found.job, prepared), found.job)
+    specs = specs_of(found.job, prepared)
+    return ProbedOutput(found.subject, specs, found.job, test_key=found.result.test_key)
 
 
 def with_others(items: Sequence[ProbedOutput]) -> list[ProbedOutput]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.sample_run import make_case
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.engine.plan import SelectedTests, Selection, failing_tests, fingerprint
+from geval_cli.engine.plan import SelectedTests, Selection, failing_tests, names_of
 from geval_cli.records import Status
 from geval_cli.source.source_map import SourcePath
 
@@ -135,6 +135,6 @@ def test_a_test_is_recognised_by_its_words_and_without_any_by_its_number(
     one: dict[str, Any], other: dict[str, Any], are_alike: bool
 ) -> None:
     assert (
-        fingerprint(TestCase(1, SourcePath.nowhere(), **one))
-        == fingerprint(TestCase(2, SourcePath.nowhere(), **other))
+        names_of(TestCase(1, SourcePath.nowhere(), **one))
+        == names_of(TestCase(2, SourcePath.nowhere(), **other))
     ) == are_alike

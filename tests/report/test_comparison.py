@@ -1,10 +1,15 @@
 """Which cases of two runs belong together, and what changed between them."""
 
-import pytest
+import json
 
-from geval_cli.records import Column, Status
-from geval_cli.report.paired_cases import Change, Pair, compare_runs
+import pytest
+from support.realistic_runs import Shape, realistic_results
+from support.sample_run import RUN, make_case
+
+from geval_cli.records import Column, Status, Turn
+from geval_cli.report.paired_cases import Change, Pair, compare_runs, verdict_of
 from geval_cli.store.run_pages import StoredVerdict
+from geval_cli.store.runs import RunStore
 
 ONE = (Column(0, "p", "m"),)
 
@@ -123,3 +128,25 @@ def test_nothing_to_compare() -> None:
 
 def test_score_that_is_missing_has_no_delta() -> None:
     assert Pair(verdict(0, score=None), verdict(0)).score_delta is None
+
+
+def test_verdict_of_a_result_is_what_the_store_reads_of_it() -> None:
+    turns = (Turn("user", "Gilt das?"), Turn("assistant", "ja"), Turn("system", "日本"))
+    results = [
+        *realistic_results(Shape(tests=21, repeats=1)),
+        make_case(30, vars={"b": "\u2028 é", "a": [1, {"x": None}]}, turns=turns, test_key="k" * 32),
+        make_case(31, score=None, status=Status.ERROR),
+    ]
+    with RunStore.open_in_memory() as runs:
+        runs.begin(RUN)
+        for result in results:
+            runs.add(RUN.id, result).result()
+        stored = list(runs.results(RUN.id))
+        read = runs.pages().verdicts(RUN.id)
+    assert list(map(_plain, map(verdict_of, stored))) == list(map(_plain, read))
+
+
+def _plain(verdict: StoredVerdict) -> dict[str, object]:
+    """A verdict with its texts parsed: how they are written decides nothing."""
+    values = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
+    return {**values, "vars": json.loads(verdict.vars), "words": json.loads(verdict.words)}

@@ -45,14 +45,15 @@ def test_an_unknown_cost_is_null_and_every_text_can_be_written(tmp_path: Path) -
     strange = "half \ud800 \0"
     cases = (
         make_case(0, usage={Role.GENERATION: Usage(cost_usd=0.5), Role.JUDGE: Usage(cost_usd=0.25)}),
-        make_case(1, usage={Role.JUDGE: Usage(cost_usd=None)}, score=math.nan, output=strange),
-        make_case(2, named_scores={strange: 0.5, "m": math.inf}, description=strange),
+        make_case(1, usage={Role.JUDGE: Usage(cost_usd=None)}, score=math.nan, output=strange, test_key="2a"),
+        make_case(2, named_scores={strange: 0.5, "m": math.inf}, description=strange, test_key=strange),
     )
     rows = rows_of(tmp_path, *cases)
     assert [row["cost_usd"] for row in rows[:2]] == [0.75, None]
     assert rows[1]["score"] is None
     assert rows[2]["metric.half \ufffd \0"] == 0.5
     assert rows[2]["metric.m"] is None
+    assert [row["test_key"] for row in rows] == [None, "2a", "half \ufffd \0"]
 
 
 def test_the_file_is_read_as_the_run_that_it_was(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from geval_cli.records import (
     AssertionResult,
     CaseResult,
     Column,
+    Delta,
     ProviderRef,
     RenderedPrompt,
     RunSummary,
@@ -23,9 +24,10 @@ from geval_cli.records import (
 from geval_cli.report.comparison_text import (
     baseline_of,
     comparison_markdown,
+    interval_text,
+    needed_text,
     print_comparison,
     rounded_up,
-    signed,
 )
 from geval_cli.report.matching import MatchedBy, match_columns
 from geval_cli.report.report import RunReport
@@ -172,7 +174,9 @@ def test_pairs_that_may_be_wrong_are_warned_of(tests: int, alike: int) -> None:
     after = [case(test, {"m": 1.0}, **same) for test in range(tests)] + [case(9, {"m": 1.0})]
     found = compared(before, after).warnings
     assert bool(found) == bool(alike)
-    assert all(text.startswith(f"perhaps wrong pairs: {alike} tests with equal") for text in found)
+    assert all(
+        text.startswith(f"perhaps wrong pairs: {alike} tests that the results of A and B") for text in found
+    )
 
 
 def test_errors_are_left_out_and_counted() -> None:
@@ -254,21 +258,21 @@ def test_a_metric_of_one_run_only_is_said_and_has_no_row() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ({"judge": "a"}, {"judge": "b"}, "not comparable: another judge in m"),
+        ({"judge": "a"}, {"judge": "b"}, "not comparable: different judge in m"),
         (
             {"judge": "a", "prompt_version": "1"},
             {"judge": "a", "prompt_version": "2"},
-            "not comparable: another prompt version in m",
+            "not comparable: different prompt version in m",
         ),
         (
             {"judge": "a", "evaluation_steps": ["x"]},
             {"judge": "a", "evaluation_steps": ["y"]},
-            "not comparable: another criteria or steps in m",
+            "not comparable: different criteria or steps in m",
         ),
         (
             {"judge": "a", "criterion_key": "sha256:1"},
             {"judge": "a", "criterion_key": "sha256:2"},
-            "not comparable: another judge's settings in m",
+            "not comparable: different judge's settings in m",
         ),
         ({"judge": "a", "criterion_key": "sha256:1"}, {"judge": "a", "criterion_key": "sha256:1"}, ""),
         ({"judge": "a"}, {"judge": "a"}, ""),
@@ -456,11 +460,21 @@ def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0.00"), (0.0687, "+0.07"), (-0.1125, "-0.11"), (0.0012, "+0.0012"), (-1e-12, "0.00")],
+    ("interval", "text"),
+    [
+        ((0.0036, 0.041), "[+0.004, +0.04]"),
+        ((-0.0004, 0.0021), "[-0.0004, +0.002]"),
+        ((0.0, 0.2), "[0.00, +0.20]"),
+        (None, ""),
+    ],
 )
-def test_differences_have_signs(value: float, text: str) -> None:
-    assert signed(value) == text
+def test_an_interval_shows_whether_zero_is_in_it(interval: tuple[float, float] | None, text: str) -> None:
+    assert interval_text(Delta(value=0.02, interval=interval)) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "0.05 needs ~1 test"), (712, "0.05 needs ~720 tests")])
+def test_a_test_that_is_needed_is_one(count: int, text: str) -> None:
+    assert needed_text(count, 0.05) == text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.stored_runs import store_judged_run, store_run
 
+from geval_cli.engine.content_keys import content_key
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.records import RunSummary, Status
 from geval_cli.report.comparison_text import baseline_markdown
@@ -165,8 +166,11 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_stored(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (tmp_path / "main.json").read_text("utf-8")
-    (tmp_path / "other.json").write_text(text.replace('"question"', '"other"'), encoding="utf-8")
+    other = json.loads((tmp_path / "main.json").read_text("utf-8"))
+    for result in other["results"]:
+        result["vars"] = {"other": result["test_index"]}
+        result["test_key"] = content_key(None, result["vars"])
+    (tmp_path / "other.json").write_text(json.dumps(other), encoding="utf-8")
     config = config_of(tmp_path, "new.yaml", outputs_of(60, bad=0.6, seed=2), **keys)
     with pytest.raises(GevalError) as caught:
         store_run(config, baseline=main_run if baseline == "main" else baseline)
@@ -212,7 +216,7 @@ def test_runs_of_a_real_judge_are_comparable_unless_it_is_another(tmp_path: Path
         a, b, c = (NamedRun(run_id, load_report(runs, run_id)) for run_id in (first, second, third))
         again, another = (compare(a, later, ComparisonOptions()) for later in (b, c))
     assert again.warnings == ()
-    assert another.warnings == ("not comparable: another judge in coherence",)
+    assert another.warnings == ("not comparable: different judge in coherence",)
     assert "left out as errors: 2 of 6 cases in A, 2 of 6 cases in B" in again.notes
 
 

@@ -58,6 +58,24 @@ def test_a_gate_on_what_the_config_lacks_is_a_problem(
 
 
 @pytest.mark.parametrize(
+    ("gate", "is_mistaken"),
+    [
+        ("latency.mean >= 0.8", True),
+        ("latency.mean <= 1", True),
+        ("latency.mean <= 800", False),
+        ("latency.p95 <= 900", False),
+        ("latency.pass_rate >= 0.5", False),
+    ],
+)
+def test_a_metric_called_latency_is_not_taken_for_that_of_the_run(
+    tmp_path: Path, gate: str, is_mistaken: bool
+) -> None:
+    text = f"{SUITE.replace('metric: tone', 'metric: latency')}gates: ['{gate}']\n"
+    found = [problem.message for problem in problems_of(tmp_path, text) if "milliseconds" in problem.message]
+    assert len(found) == is_mistaken
+
+
+@pytest.mark.parametrize(
     ("written", "message", "hint"),
     [
         ("errors <= 1", "`gates` must be a list", "put `- ` before each gate"),

@@ -107,6 +107,79 @@ def test_labels_without_an_output(tmp_path: Path, row: dict[str, object], column
     assert ([item.item.id for item in found.matches], len(found.unmatched)) == (["0.0.0"], 1)
 
 
+YES = output_digest("yes")
+
+
+def moved(*keys: str | None) -> Iterator[CaseResult]:
+    """Yield a run whose tests have these keys, and all the same output."""
+    for test, key in enumerate(keys):
+        for column in range(2):
+            yield result(test, column, output="yes", test_key=key, metadata={})
+
+
+@pytest.mark.parametrize(
+    ("keys", "row", "found"),
+    [
+        (("a", "b", "c"), {"id": "1.0.0", "test_key": "b"}, "1.0.0"),
+        # A test was inserted: the id is that of another test, whose output happens to be equal.
+        (("new", "a", "b"), {"id": "1.0.0", "test_key": "b"}, "2.0.0"),
+        (("new", "a", "b"), {"id": "1.0.1", "test_key": "b", "prompt": "prompt 1"}, "2.0.1"),
+        (("new", "a", "b"), {"test_key": "b"}, "2.0.0"),
+        (("b", "a", "b"), {"id": "2.0.0", "test_key": "b"}, "2.0.0"),
+        # Where the run or the label has no key, the id is what there is.
+        ((None, None, None), {"id": "1.0.0", "test_key": "b"}, "1.0.0"),
+        (("a", "b", "c"), {"id": "1.0.0"}, "1.0.0"),
+        # Sheets of an older geval say description and variables beside the id.
+        ((None, None), {"id": "0.0.0", "vars": {"n": 1, "who": "Ada"}}, "1.0.0"),
+        (("a", "b"), {"id": "0.0.0", "description": "test 1"}, "1.0.0"),
+        (("a", "b"), {"id": "0.0.0", "description": "test 1", "run_id": "this"}, "0.0.0"),
+    ],
+)
+def test_a_label_follows_its_test(
+    tmp_path: Path, keys: tuple[str | None, ...], row: dict[str, object], found: str
+) -> None:
+    said = {"output_sha256": YES, "run_id": "other", "prompt": "prompt 0", **row}
+    matching = match_labels(labels_of(tmp_path, said), judged_items(moved(*keys)), run_id="this")
+    assert [item.item.id for item in matching.matches] == [found]
+
+
+@pytest.mark.parametrize(
+    ("keys", "row", "message"),
+    [
+        (("a", "c"), {"id": "1.0.0", "test_key": "b"}, "this label was made for another test"),
+        (("a", "c"), {"test_key": "b"}, "this label was made for another test"),
+        (("a", "c"), {"id": "1.0.0", "vars": {"n": 7}}, "this label was made for another test"),
+        (("b", "b"), {"id": "7.0.0", "test_key": "b"}, "this label could be about 2 outputs"),
+        (
+            ("b", "c"),
+            {"id": "1.0.0", "test_key": "b", "output_sha256": SECOND},
+            "this label was made for another output",
+        ),
+        (
+            ("b", "c"),
+            {"id": "1.0.0", "test_key": "b", "prompt": "prompt 7"},
+            "there is no output of this item by that prompt, provider or repeat",
+        ),
+    ],
+)
+def test_a_label_of_a_test_that_is_not_here_is_about_no_other(
+    tmp_path: Path, keys: tuple[str, ...], row: dict[str, object], message: str
+) -> None:
+    labels = labels_of(tmp_path, {"output_sha256": YES, "run_id": "other", "prompt": "prompt 0", **row})
+    with pytest.raises(ConfigError) as caught:
+        match_labels(labels, judged_items(moved(*keys)), run_id="this")
+    assert [problem.message for problem in caught.value.problems] == [message]
+
+
+def test_labels_of_one_output_stay_together_whether_or_not_they_have_its_key(tmp_path: Path) -> None:
+    one = {"id": "0.0.0", "annotator": "anna"}
+    two = {"id": "0.0.0", "annotator": "ben", "test_key": "a"}
+    for rows in ((one, two), (two, one)):
+        (label,) = labels_of(tmp_path, *rows)
+        assert (set(label.marks), label.item.test_key) == ({"anna", "ben"}, "a")
+    assert len(labels_of(tmp_path, {"test_key": "a"}, {"test_key": "b"})) == 2
+
+
 def test_nothing_matched_is_never_allowed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         match(tmp_path, {"id": "nothing"}, allow_unmatched=True)

@@ -1,0 +1,92 @@
+"""Keys by which a test is found again in another run, wherever it stands: hashes of what it says. Pure.
+
+A test says its description, its variables, its input, what its turns bring, and its images. What outputs are held
+against and what a system made (`output`, `retrieval_context`, `trace`, answers) are no part of it: they may change from
+run to run while the test stays the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from geval_cli.assertions.base import TestCase
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.judge.conversation import ASSISTANT, USER
+from geval_cli.records import JsonValue, Turn
+from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
+
+
+def content_key(
+    description: str | None, variables: Mapping[str, JsonValue] | str, said: JsonValue = None
+) -> str:
+    """Return the key of a test with this content: 32 hexadecimal digits.
+
+    Args:
+        description: None counts as empty.
+        variables: its `vars`, or their JSON text. Their order decides nothing.
+        said: what else it says. Without anything, the key is of description and variables alone.
+    """
+    if isinstance(variables, str):
+        try:
+            variables = decode_json(variables)
+        except ValueError:
+            variables = {"": variables}
+    named = sorted(variables.items()) if isinstance(variables, Mapping) else variables
+    content = [description or "", named, said] if said else [description or "", named]
+    try:
+        text = encode_json(content)
+    except TypeError:  # a Python program's own values; what stores them says whether that can be
+        text = json.dumps(content, default=str).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+NOTHING_SAID = content_key(None, {})
+"""The key of every test that brings nothing but an output."""
+
+
+def key_of(test: TestCase) -> str:
+    """Return the key of a test as its config has it, before programs change its variables."""
+    said = _given(
+        input=test.input, turns=_turns_said(test), images=[_image_said(item) for item in test.images]
+    )
+    if not (said or test.description or test.vars):
+        # An output that is judged as it is. Elsewhere these two may be corrected, and the test stays the same.
+        said = _given(context=test.context, expected_output=test.expected_output)
+    return content_key(test.description, without_image_data(test.vars), without_image_data(said))
+
+
+def _given(**parts: JsonValue) -> dict[str, JsonValue]:
+    return {name: value for name, value in parts.items() if value}
+
+
+def _turns_said(test: TestCase) -> list[JsonValue]:
+    """Return the turns without answers that models gave, and without the one that is judged."""
+    if test.plays_turns:
+        return [[turn.role, turn.content] for turn in test.turns if turn.role == USER]
+    before = test.turns[:-1] if test.ends_with_answer else test.turns
+    return [_turn_said(turn) for turn in before]
+
+
+def _turn_said(turn: Turn) -> list[JsonValue]:
+    further = [list(turn.tool_calls), turn.tool_call_id] if turn.tool_calls or turn.tool_call_id else []
+    return [turn.role, turn.content, *further]
+
+
+def _image_said(marker: str) -> str:
+    """Return the hash of an image: its file may be called otherwise."""
+    return named_and_hashed(marker)[1] if is_marker(marker) else marker
+
+
+def rough_key(
+    description: str | None, variables: Mapping[str, JsonValue] | str, words: Sequence[str] = ()
+) -> str:
+    """Return the key of what any result has of its test, also one of an older geval.
+
+    `words` are what was said in its turns by others than the assistant, as `words_of` has them.
+    """
+    return content_key(description, variables, list(words))
+
+
+def words_of(turns: Iterable[Turn]) -> list[str]:
+    """Return what was said by others than the assistant: in a result, the rest may be answers of a model."""
+    return [turn.content for turn in turns if turn.role != ASSISTANT]
