@@ -4,6 +4,7 @@ It is loaded in every session of whoever has geval installed, so it imports noth
 """
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from geval_cli.runs.sessions import SessionRun
 
 ENDINGS = (".geval.yaml", ".geval.yml")
+_USED = "geval_cli.library.testing"  # imported where something is judged
 
 _item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
 _results_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -124,12 +126,20 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -
     return None
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that has the run, where xdist has several, whether this one judged anything."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and _USED in sys.modules:
+        output[_USED] = True
+
+
 class _SessionStore:
     """Stores what was judged in the tests of a session as one run, in the process that all reports come to."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._run: SessionRun | None = None
+        self._has_notes = False
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -155,10 +165,15 @@ class _SessionStore:
 
             terminalreporter.write_line(session_line(self._run))
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Take note that a process of xdist judged something; one that crashed may have."""
+        self._has_notes = self._has_notes or bool(error) or bool(getattr(node, "workeroutput", {}).get(_USED))
+
     @pytest.hookimpl
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         name = config.stash.get(_session_key, None)
-        if name is not None:
+        if name is not None and self._has_notes:
             from geval_cli.library.testing import forget_session
 
             forget_session(config, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, with_ctrl_c
+from support.geval_command import Finished, clean_environment, run_pytest, with_ctrl_c
 from support.judge_server import judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply
 
@@ -82,6 +82,7 @@ OUTCOMES = {
     "suite.geval.yaml::unjudged": "ERROR",
     "suite.geval.yaml::test 4": "PASSED",
 }
+PLUGIN = ("-p", "geval_cli.pytest_plugin")
 LINE = re.compile(r"^(?:\[gw\d\].*?)?(PASSED|FAILED|ERROR) (\S+\.(?:py|yaml)::.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -128,13 +129,18 @@ class Session:
         )
 
     def command(self, *words: str) -> list[str]:
-        plugins = ["-p", "geval_cli.pytest_plugin", *(["-p", "xdist"] if "-n" in words else [])]
+        """The command of a session in a process that has loaded nothing."""
+        plugins = [*PLUGIN, *(["-p", "xdist"] if "-n" in words else [])]
         return [sys.executable, "-m", "pytest", *plugins, "-rA", *words]
 
-    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def run_anew(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             self.command(*words), cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
         )
+
+    def run(self, *words: str) -> Finished:
+        """Run a session in a process that has loaded what most of them use."""
+        return run_pytest(*PLUGIN, "-rA", *words, cwd=self.folder, env=self.env)
 
     def stored(self, home: str = ".geval") -> list[StoredRun]:
         runs = RunStore.open(self.folder / home)
@@ -154,8 +160,8 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_four(
     session = Session(project, server)
     alone = session.run("--geval-home", "alone", "test_answers.py", "suite.geval.yaml")
     asked = len(server.requests)
-    assert (alone.returncode, outcomes(alone.stdout)) == (1, OUTCOMES)
-    four = session.run("--geval-home", "four", "-n", "4", "test_answers.py", "suite.geval.yaml")
+    assert (alone.code, outcomes(alone.stdout)) == (1, OUTCOMES)
+    four = session.run_anew("--geval-home", "four", "-n", "4", "test_answers.py", "suite.geval.yaml")
     assert (four.returncode, outcomes(four.stdout)) == (1, OUTCOMES)
     assert len(server.requests) == 2 * asked
     for home in ("alone", "four"):
@@ -238,7 +244,7 @@ def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sen
     (project / "bad.geval.yaml").write_text(SUITE.replace("criteria", "critera"), encoding="utf-8")
     session = Session(project, server)
     bad = session.run("bad.geval.yaml")
-    assert bad.returncode == pytest.ExitCode.INTERRUPTED
+    assert bad.code == pytest.ExitCode.INTERRUPTED
     assert "bad.geval.yaml:4:28" in bad.stdout
     assert "did you mean `criteria`?" in bad.stdout
     amount = session.run("--geval-max-cost", "nan", "suite.geval.yaml")
@@ -293,12 +299,19 @@ def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, serv
     assert [item.run.status for item in session.stored()] == [RunStatus.INTERRUPTED]
 
 
-def test_a_session_that_does_not_use_it_loads_nothing(project: Path, server: LoopbackServer) -> None:
-    (project / "test_modules.py").write_text(
-        "import sys\ndef test_it():\n    print('LOADED', *[name for name in sys.modules if 'geval' in name], 'END')\n",
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_a_session_that_does_not_use_it_loads_nothing(
+    project: Path, server: LoopbackServer, options: tuple[str, ...]
+) -> None:
+    (project / "test_nothing.py").write_text("def test_it(): pass\n", encoding="utf-8")
+    (project / "conftest.py").write_text(
+        "import atexit, sys\n"
+        "@atexit.register\n"
+        "def show():\n"
+        "    print('LOADED', *[name for name in sys.modules if 'geval' in name], 'END', flush=True)\n",
         encoding="utf-8",
     )
-    printed = Session(project, server).run("test_modules.py").stdout
+    printed = Session(project, server).run_anew("test_nothing.py", *options).stdout
     loaded = set(re.findall(r"LOADED (.*) END", printed)[0].split())
     assert loaded == {"geval_cli", "geval_cli.version", "geval_cli.pytest_plugin"}
     assert [item.value for item in entry_points(group="pytest11", name="geval")] == [
