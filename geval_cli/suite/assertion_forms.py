@@ -3,11 +3,8 @@
 The forms are made from the JSON Schema of configs, so every type of assertion has one.
 """
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,15 +13,11 @@ from geval_cli.assertions.base import Assertion, ValueForm
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import EditedItem, EditedList
-from geval_cli.source.edit.yaml_edit import editable_text
-from geval_cli.source.edit.yaml_style import write_yaml
-from geval_cli.source.yaml_source import read_yaml
+from geval_cli.source.edit.targets import EditedItem, EditedList
+from geval_cli.source.edit.yaml_list import no_item, read_list, write_list
 from geval_cli.specs.base import spellings
+from geval_cli.suite.assertion_inputs import FormValue, InputKind, form_value, read_input
 from geval_cli.suite.json_schema import JsonSchema, config_json_schema
-
-InputKind = Literal["text", "texts", "number", "numbers", "flag", "choice", "pairs", "yaml"]
-"""How a key is shown. texts: one a line. numbers: separated by commas. pairs: names, each with a text."""
 
 OFTEN_USED = (
     "g-eval", "contains", "icontains", "equals", "regex", "is-json", "llm-rubric", "similar", "javascript", "latency",
@@ -33,7 +26,8 @@ OFTEN_USED = (
 """Types that a list of all begins with."""
 
 _FIRST = (
-    "dimension", "criteria", "value", "evaluation_steps", "rubric", "score_range", "threshold", "provider", "metric",
+    "assert", "dimension", "criteria", "checklist", "value", "evaluation_steps", "rubric", "score_range", "threshold",
+    "provider", "metric",
 )  # fmt: skip
 _LABELS = {"provider": "Judge", "score_range": "Range of ratings", "rubric_prompt": "Judge's prompt"}
 _NOT = "not-"
@@ -61,26 +55,21 @@ class AssertionKind(Struct, frozen=True):
     also: Mapping[str, str]
 
 
-class FormValue(Struct, frozen=True):
-    """The value of a key of an assertion, in the kind in which it can be shown without loss."""
-
-    kind: InputKind
-    value: JsonValue
-
-
 class AssertionForm(Struct, frozen=True):
     """One assertion of a list.
 
     Attributes:
         type: as it is written, without `not-`; empty where there is none, or no mapping at all.
-        values: by key, in its preferred spelling.
+        values: by key, in its preferred spelling; without that of `members`.
         left_over: keys that mean nothing to the type.
+        members: the assertions of a set; None where it has no list of them.
     """
 
     type: str
     is_negated: bool = False
     values: Mapping[str, FormValue] = {}
     left_over: tuple[str, ...] = ()
+    members: "tuple[AssertionForm, ...] | None" = None
 
 
 class AssertionChange(Struct, frozen=True):
@@ -88,6 +77,7 @@ class AssertionChange(Struct, frozen=True):
 
     Attributes:
         index: which one; None for one that is added at the end.
+        within: the set whose list it is about; None for the list itself.
         type: what it is to be, with `not-` where it is negated; None leaves it.
         key: that is to have `value`, which is of `kind`; a value of None takes the key away.
         drop: keys to take away.
@@ -95,6 +85,7 @@ class AssertionChange(Struct, frozen=True):
     """
 
     index: int | None = None
+    within: int | None = None
     type: str | None = None
     key: str | None = None
     kind: InputKind = "text"
@@ -183,6 +174,10 @@ def _choices(options: Sequence[JsonSchema]) -> tuple[str, ...]:
 
 def _simple_kind(schema: JsonSchema) -> InputKind | None:
     match schema:
+        case {"type": "array", "items": {"$ref": "#/$defs/assertion"}}:
+            return "assertions"
+        case {"type": "array", "items": {"anyOf": [_, {"properties": {"item": _}}]}}:
+            return "checklist"
         case {"type": "array", "items": {"type": "number" | "integer"}}:
             return "numbers"
         case {"type": "array", "items": {"type": "string"}} | {"type": "array", "items": {"enum": _}}:
@@ -206,22 +201,29 @@ def assertion_forms(text: str) -> list[AssertionForm]:
     Raises:
         ConfigError: the text is broken, or no list.
     """
-    return [_form(item) for item in _items(text)]
+    return [_form_with_members(item) for item in read_list(text, "assertions")]
 
 
-def _items(text: str) -> list[JsonValue]:
-    if not _has_content(text):
+def _form_with_members(item: JsonValue) -> AssertionForm:
+    form = _form(item)
+    key = next(iter(_member_keys(form.type, item)), "")
+    members = item.get(key) if isinstance(item, dict) else None
+    if not isinstance(members, list):
+        return form
+    # A set within a set is refused, so it has no forms: only its own YAML.
+    values = {
+        name: value for name, value in form.values.items() if name != _kinds_by_type()[form.type].also[key]
+    }
+    return replace(form, values=values, members=tuple(_form(member) for member in members))
+
+
+def _member_keys(name: str, item: JsonValue) -> list[str]:
+    """Return the keys of an assertion under which it holds others: at most one, where it is sound."""
+    kind = _kinds_by_type().get(name)
+    if kind is None or not isinstance(item, dict):
         return []
-    value = read_yaml(text, "").value
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise UsageError("assertions are a list", hint="put `- ` before each of them")
-    return value
-
-
-def _has_content(text: str) -> bool:
-    return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))
+    holding = {entry.key for entry in kind.inputs if entry.kind == "assertions"}
+    return [key for key in item if kind.also.get(key) in holding]
 
 
 def _form(item: JsonValue) -> AssertionForm:
@@ -234,39 +236,12 @@ def _form(item: JsonValue) -> AssertionForm:
         return AssertionForm(name, written != name)
     inputs = {entry.key: entry for entry in kind.inputs}
     values = {
-        kind.also[key]: _value(inputs[kind.also[key]].kind, value)
+        kind.also[key]: form_value(inputs[kind.also[key]].kind, value)
         for key, value in item.items()
         if key != "type" and key in kind.also
     }
     left_over = tuple(str(key) for key in item if key not in kind.also)
     return AssertionForm(name, written != name, values, left_over)
-
-
-def _value(kind: InputKind, value: JsonValue) -> FormValue:
-    """Return a value in its kind; in another one where that cannot show it: nothing may be lost by looking."""
-    is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
-    match kind, value:
-        case "flag", bool():
-            return FormValue(kind, value)
-        case (("text" | "choice"), str()):
-            return FormValue(kind, value)
-        case (("text" | "number"), _) if is_scalar:
-            return FormValue(kind, str(value))
-        case (("texts" | "text"), list()) if _are_lines(value):
-            return FormValue("texts", "\n".join(value))
-        case "texts", str():
-            return FormValue("text", value)
-        case "numbers", list() if all(isinstance(item, int | float) for item in value):
-            return FormValue(kind, ", ".join(map(str, value)))
-        case "pairs", dict() if all(isinstance(item, str) for item in value.values()):
-            return FormValue(kind, [[str(name), item] for name, item in value.items()])
-    return FormValue("yaml", write_yaml(value).removesuffix("...\n").rstrip("\n"))
-
-
-def _are_lines(value: list[JsonValue]) -> bool:
-    return bool(value) and all(
-        isinstance(item, str) and item == item.strip() != "" and "\n" not in item for item in value
-    )
 
 
 def changed_assertions(text: str, change: AssertionChange) -> str:
@@ -276,30 +251,33 @@ def changed_assertions(text: str, change: AssertionChange) -> str:
         ConfigError: the text, or the YAML of a value, is broken.
         UsageError: there is no such assertion, or its layout does not allow the change.
     """
-    items = _items(text)
+    items = read_list(text, "assertions")
+    if change.within is None:
+        return write_list(text, items, _edited(items, change))
+    if not 0 <= change.within < len(items):
+        raise no_item("assertion", change.within)
+    outer = _mapping(items[change.within])
+    key = next(iter(_member_keys(str(outer.get("type", "")).removeprefix(_NOT), outer)), "assert")
+    members = outer.get(key)
+    inner = EditedList(tuple(_edited(members if isinstance(members, list) else [], change)))
+    edited = [EditedItem(item, number) for number, item in enumerate(items)]
+    edited[change.within] = replace(edited[change.within], value={**outer, key: inner})
+    return write_list(text, items, edited)
+
+
+def _edited(items: list[JsonValue], change: AssertionChange) -> list[EditedItem]:
+    """Return a list of assertions with a change to one of them."""
     edited = [EditedItem(item, number) for number, item in enumerate(items)]
     if change.index is None:
         edited.append(EditedItem(_entries({}, change)))
     elif not 0 <= change.index < len(items):
-        raise UsageError(f"there is no assertion {change.index + 1}", hint="reload the page")
+        raise no_item("assertion", change.index)
     elif change.is_removed:
         del edited[change.index]
     else:
-        edited[change.index] = replace(
-            edited[change.index], value=_entries(_mapping(items[change.index]), change)
-        )
-    return _written(text, items, edited)
-
-
-def _written(text: str, items: list[JsonValue], edited: list[EditedItem]) -> str:
-    if not edited:
-        return ""
-    if not items:
-        comments = text.rstrip("\n")
-        written = write_yaml([item.value for item in edited]).rstrip("\n")
-        return f"{comments}\n{written}" if comments.strip() else written
-    ending = "\n" if text.endswith("\n") else ""
-    return editable_text(text, "").with_value(EditedList(tuple(edited))).rstrip("\n") + ending
+        value = _entries(_mapping(items[change.index]), change)
+        edited[change.index] = replace(edited[change.index], value=value)
+    return edited
 
 
 def _mapping(item: JsonValue) -> dict[str, JsonValue]:
@@ -318,40 +296,7 @@ def _entries(entries: Mapping[str, JsonValue], change: AssertionChange) -> JsonV
     kind = _kinds_by_type().get(name)
     also = {} if kind is None else kind.also
     spelled = next((key for key in found if also.get(key, key) == change.key), change.key)
-    value = _read(change.kind, change.value, found.get(spelled))
+    value = read_input(change.kind, change.value, found.get(spelled))
     if value is None:
         return {key: entry for key, entry in found.items() if key != spelled}
     return {**found, spelled: value}
-
-
-def _read(kind: InputKind, value: JsonValue, old: JsonValue) -> JsonValue:
-    """Return the value of an input; None for an empty one. What reads as the old value is the old value."""
-    if isinstance(value, str) and not value.strip():
-        return None
-    if isinstance(value, str) and _value(kind, old) == FormValue(kind, value):
-        return old
-    match kind, value:
-        case (("number" | "numbers"), str()):
-            parts = [_number(part.strip()) for part in value.split(",")]
-            return parts if kind == "numbers" else parts[0] if len(parts) == 1 else value
-        case "texts", str():
-            return [line.strip() for line in value.split("\n") if line.strip()]
-        case "yaml", str():
-            return read_yaml(value, "").value
-        case "pairs", list():
-            pairs = {
-                str(name).strip(): str(item) for name, item in value if str(name).strip() or str(item).strip()
-            }
-            return pairs or None
-    return value
-
-
-def _number(text: str) -> JsonValue:
-    """Return a number as it is written; anything else stays text, which the check of the suite complains about."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    if not math.isfinite(number):
-        return text
-    return int(text) if re.fullmatch(r"[-+]?[0-9]+", text) else number

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.errors import Problem
+from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, TargetValue, plain_value
-from geval_cli.source.edit.yaml_edit import EditableText
+from geval_cli.source.edit.targets import EditedItem, EditedList, TargetValue, Written, plain_value
+from geval_cli.source.edit.yaml_edit import EditableText, editable_text
+from geval_cli.source.edit.yaml_style import same
 from geval_cli.source.files import is_file_reference
 from geval_cli.suite.draft_fields import (
+    DEFAULT_TEST,
     PROMPT_FIELDS,
     PROVIDER_FIELDS,
     SUITE_FIELDS,
@@ -30,6 +32,8 @@ _LISTS: dict[str, tuple[FieldSpec, ...]] = {
     "providers": PROVIDER_FIELDS,
     "tests": TEST_FIELDS,
 }
+_DEFAULT = "default_test"
+_ITEMS = {**_LISTS, _DEFAULT: TEST_FIELDS}
 _SHORT = {"prompts": "raw", "providers": "id"}
 _MORE = "more"
 _TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_test", "tests")
@@ -43,9 +47,13 @@ class ItemForm(Struct, frozen=True):
 
 
 class SuiteForm(Struct, frozen=True):
-    """A suite as an editor shows it. `tests_file` names the file that holds the tests, which are then not shown."""
+    """A suite as an editor shows it. `tests_file` names the file that holds the tests, which are then not shown.
+
+    `default_test`, what every test has, is a test too: without any key where the file has none.
+    """
 
     fields: Fields
+    default_test: ItemForm = ItemForm({})
     prompts: tuple[ItemForm, ...] = ()
     providers: tuple[ItemForm, ...] = ()
     tests: tuple[ItemForm, ...] = ()
@@ -61,9 +69,10 @@ class ItemDraft(Struct, frozen=True):
 
 
 class SuiteDraft(Struct, frozen=True):
-    """A suite as it is to be. Fields that are not given, and lists that are None, stay as they are."""
+    """A suite as it is to be. Fields that are not given, and parts that are None, stay as they are."""
 
     fields: Fields = field(default_factory=dict)
+    default_test: ItemDraft | None = None
     prompts: tuple[ItemDraft, ...] | None = None
     providers: tuple[ItemDraft, ...] | None = None
     tests: tuple[ItemDraft, ...] | None = None
@@ -90,11 +99,18 @@ def suite_form(source: EditableText) -> SuiteForm:
     tests = top.get("tests")
     return SuiteForm(
         {spec.name: shown_field(spec, top, source, ()) for spec in SUITE_FIELDS},
+        default_test=_default_form(top, source),
         prompts=tuple(_item_forms("prompts", source)),
         providers=tuple(_item_forms("providers", source)),
         tests=tuple(_item_forms("tests", source)),
         tests_file=tests if is_file_reference(tests) else "",
     )
+
+
+def _default_form(top: Mapping[str, JsonValue], source: EditableText) -> ItemForm:
+    key = DEFAULT_TEST.key_in(top)
+    value = top.get(key)
+    return _item_form(_DEFAULT, {} if value is None else value, source, (key,))
 
 
 def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
@@ -114,6 +130,8 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
                 target = _with_field(target, spec, text, _TOP_ORDER)
             except FieldError as error:
                 problems.append(FieldProblem(None, spec.name, error.problem))
+    if draft.default_test is not None and shown.default_test.is_editable:
+        target = _with_default(target, draft.default_test, shown.default_test, problems)
     for name in _LISTS:
         items: tuple[ItemDraft, ...] | None = getattr(draft, name)
         if items is not None and (items or name in top):
@@ -143,7 +161,7 @@ def _item_form(name: str, item: JsonValue, source: EditableText, path: Sequence[
     entries = _as_mapping(name, item)
     if entries is None:
         return ItemForm({}, is_editable=False)
-    fields = {spec.name: shown_field(spec, entries, source, path) for spec in _LISTS[name]}
+    fields = {spec.name: shown_field(spec, entries, source, path) for spec in _ITEMS[name]}
     if name == "prompts":
         if fields["evaluation_criteria"] and not fields["evaluation_mode"]:
             fields["evaluation_mode"] = "llm"  # criteria without a mode mean it
@@ -170,7 +188,7 @@ def _as_mapping(name: str, item: JsonValue) -> dict[str, JsonValue] | None:
 
 
 def _own_keys(name: str) -> set[str]:
-    keys = {key for spec in _LISTS[name] for key in (spec.name, *spec.also)}
+    keys = {key for spec in _ITEMS[name] for key in (spec.name, *spec.also)}
     return keys | set(_BODIES) if name == "prompts" else keys
 
 
@@ -200,6 +218,20 @@ def _with_list(
     return _placed(target, name, EditedList(tuple(edited)), _TOP_ORDER)
 
 
+def _with_default(
+    target: dict[str, TargetValue], draft: ItemDraft, form: ItemForm, problems: list[FieldProblem]
+) -> dict[str, TargetValue]:
+    """Return the suite with the changed default test; without the key when nothing is left in it."""
+    key = DEFAULT_TEST.key_in(target)
+    old = plain_value(target.get(key))
+    value = _Item(_DEFAULT, old, form.fields, (_DEFAULT, 0), problems).with_fields(draft.fields)
+    if value is old or (not value and not old):
+        return target
+    if not value:
+        return {name: entry for name, entry in target.items() if name != key}
+    return _placed(target, key, value, _TOP_ORDER)
+
+
 class _Item(Struct, frozen=True):
     """An item of the file (None: a new one), what its fields show, and where its problems go."""
 
@@ -218,7 +250,7 @@ class _Item(Struct, frozen=True):
         if self.name == "prompts":
             entries = self._with_body(entries, changes)
         order = _order(self.name)
-        for spec in _LISTS[self.name]:
+        for spec in _ITEMS[self.name]:
             if spec.name in changes:
                 entries = self._tried(spec.name, entries, spec, changes[spec.name], order)
         if _MORE in changes:
@@ -254,7 +286,7 @@ class _Item(Struct, frozen=True):
     def _with_more(self, entries: dict[str, TargetValue], text: str) -> dict[str, TargetValue]:
         own = _own_keys(self.name)
         try:
-            found = plain_value(read_field(FieldKind.MAPPING, text, None)) if text.strip() else {}
+            found = _read_more(text, self.shown.get(_MORE, ""), entries)
         except FieldError as error:
             self.problems.append(FieldProblem(self.at, _MORE, error.problem))
             return entries
@@ -276,6 +308,32 @@ class _Item(Struct, frozen=True):
         return entries
 
 
+def _read_more(text: str, shown: str, old: Mapping[str, TargetValue]) -> dict[str, TargetValue]:
+    """Return the other keys of an item; a collection whose lines changed goes in as it is written, comments too."""
+    if not text.strip():
+        return {}
+    found = plain_value(read_field(FieldKind.MAPPING, text, None))
+    if not isinstance(found, dict):  # a reference to a file
+        problem = Problem(
+            "this must be a mapping: `name: value` lines", None, "write one `name: value` a line"
+        )
+        raise FieldError(problem)
+    try:
+        now, before = editable_text(text, ""), editable_text(shown, "")
+    except (ConfigError, UsageError):
+        return dict(found)
+    return {key: _as_written(key, value, now, before, old) for key, value in found.items()}
+
+
+def _as_written(
+    key: str, value: JsonValue, now: EditableText, before: EditableText, old: Mapping[str, TargetValue]
+) -> TargetValue:
+    lines = now.source(key)
+    if lines is None or (lines == before.source(key) and same(value, plain_value(old.get(key)))):
+        return value
+    return Written(value, lines)
+
+
 def _read_messages(text: str, old: TargetValue) -> TargetValue:
     if not text.strip():
         return []
@@ -283,7 +341,7 @@ def _read_messages(text: str, old: TargetValue) -> TargetValue:
 
 
 def _order(name: str) -> tuple[str, ...]:
-    names = [spec.name for spec in _LISTS[name]]
+    names = [spec.name for spec in _ITEMS[name]]
     if name == "prompts":
         names[2:2] = _BODIES
     return tuple(names)

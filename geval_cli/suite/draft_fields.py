@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import TypeGuard
 
 import yaml
 from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import TargetValue, Written
+from geval_cli.source.edit.targets import TargetValue, Written
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.source.edit.yaml_layout import read_tree
 from geval_cli.source.edit.yaml_style import same, write_yaml
@@ -20,12 +21,13 @@ from geval_cli.specs.type_messages import describe_value
 
 
 class FieldKind(StrEnum):
-    """The kind of a field: how its text is read as a value."""
+    """The kind of a field: how its text is read as a value. lines: one text, or a list with one text a line."""
 
     TEXT = "text"
     JSON = "json"
     MAPPING = "mapping"
     LIST = "list"
+    LINES = "lines"
 
 
 class FieldSpec(Struct, frozen=True):
@@ -40,10 +42,8 @@ class FieldSpec(Struct, frozen=True):
         return next((key for key in (self.name, *self.also) if key in entries), self.name)
 
 
-SUITE_FIELDS = (
-    FieldSpec("description"),
-    FieldSpec("defaultTest", FieldKind.MAPPING, ("default_test",)),
-)
+SUITE_FIELDS = (FieldSpec("description"),)
+DEFAULT_TEST = FieldSpec("defaultTest", FieldKind.MAPPING, ("default_test",))
 PROMPT_FIELDS = (
     FieldSpec("id"),
     FieldSpec("label"),
@@ -57,6 +57,8 @@ TEST_FIELDS = (
     FieldSpec("description"),
     FieldSpec("vars", FieldKind.MAPPING),
     FieldSpec("input"),
+    FieldSpec("turns", FieldKind.LIST),
+    FieldSpec("images", FieldKind.LINES),
     FieldSpec("expected_output", also=("expectedOutput",)),
     FieldSpec("evaluation_schema", FieldKind.JSON, ("evaluationSchema",)),
     FieldSpec("evaluation_parsing", also=("evaluationParsing",)),
@@ -88,9 +90,17 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
         return value
     if value is None:
         return ""
-    if kind in (FieldKind.MAPPING, FieldKind.LIST):
+    if kind is FieldKind.LINES and _are_lines(value):
+        return "\n".join(value)
+    if kind in (FieldKind.MAPPING, FieldKind.LIST, FieldKind.LINES):
         return source.source(*path) or _yaml_lines(value)
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _are_lines(value: JsonValue) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(
+        isinstance(item, str) and item == item.strip() != "" and "\n" not in item for item in value
+    )
 
 
 def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
@@ -108,6 +118,9 @@ def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
         return text
     if kind is FieldKind.JSON:
         return _read_json_field(text, old)
+    if kind is FieldKind.LINES:
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        return lines[0] if len(lines) == 1 and not isinstance(old, list) else lines
     return _read_yaml_field(kind, text.rstrip(), old)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, Written, plain_value
+from geval_cli.source.edit.targets import EditedItem, EditedList, Written, plain_value
 from geval_cli.source.edit.yaml_edit import editable_text
 from geval_cli.source.edit.yaml_layout import Cuts
 from geval_cli.source.edit.yaml_style import same

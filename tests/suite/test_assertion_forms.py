@@ -74,6 +74,7 @@ def test_g_eval_asks_for_what_people_choose_first() -> None:
     assert first == [
         ("Dimension", "choice"),
         ("Criteria", "text"),
+        ("Checklist", "checklist"),
         ("Evaluation steps", "texts"),
         ("Rubric", "pairs"),
         ("Range of ratings", "numbers"),
@@ -142,6 +143,115 @@ def test_a_change_is_made_where_it_belongs_and_nowhere_else(
     assert changed_assertions(MIXED, change) == MIXED.replace(before, after, 1)
 
 
+SET = dedent("""\
+    - type: assert-set # one
+      threshold: 0.5 # half
+      assert: # its own
+        # the first
+        - type: contains
+          value: a # here
+
+        - { type: latency, threshold: 900 }
+      weight: 2
+    - type: g-eval
+      checklist:
+        - Names it # short
+        # the second
+        - item: Says when
+          required: true
+          weight: 2.0
+        - { item: Is kind, evidence: true }
+    """)
+ROWS = [
+    {"item": "Names it", "weight": "", "required": False, "evidence": True},
+    {"item": "Says when", "weight": "2.0", "required": True, "evidence": True},
+    {"item": "Is kind", "weight": "", "required": False, "evidence": True},
+]
+
+
+def test_a_set_shows_its_members_and_a_checklist_its_items() -> None:
+    of_set, of_list = assertion_forms(SET)
+    assert of_set.members is not None
+    assert [(form.type, sorted(form.values)) for form in of_set.members] == [
+        ("contains", ["value"]),
+        ("latency", ["threshold"]),
+    ]
+    assert ("assert" in of_set.values, of_list.members) == (False, None)
+    assert (of_list.values["checklist"].kind, of_list.values["checklist"].value) == ("checklist", ROWS)
+
+
+def checklist(*rows: dict[str, object]) -> AssertionChange:
+    return AssertionChange(1, key="checklist", kind="checklist", value=list(rows))
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "after"),
+    [
+        (AssertionChange(0, within=0, key="value", value="b"), "value: a", "value: b"),
+        (AssertionChange(1, within=0, type="not-latency"), "type: latency", "type: not-latency"),
+        (AssertionChange(1, within=0, is_removed=True), "\n    - { type: latency, threshold: 900 }\n", ""),
+        (
+            AssertionChange(0, within=0, is_removed=True),
+            "    - type: contains\n      value: a # here\n\n",
+            "",
+        ),
+        (AssertionChange(within=0, type="cost"), "900 }\n", "900 }\n\n    - type: cost\n"),
+        (AssertionChange(0, key="threshold", kind="number", value="0.6"), "0.5 # half", "0.6 # half"),
+        (checklist(*ROWS), "", ""),
+        (
+            checklist({**ROWS[0], "weight": "3"}, *ROWS[1:]),
+            "- Names it # short\n",
+            "- item: Names it # short\n      weight: 3\n",
+        ),
+        (checklist({**ROWS[0], "item": "Names her"}, *ROWS[1:]), "Names it", "Names her"),
+        (checklist(ROWS[0], {**ROWS[1], "weight": "1.5"}, ROWS[2]), "2.0", "1.5"),
+        (checklist(ROWS[0], {**ROWS[1], "required": False}, ROWS[2]), "      required: true\n", ""),
+        (checklist(*ROWS[:2], {**ROWS[2], "evidence": False}), "evidence: true", "evidence: false"),
+        (
+            checklist(*ROWS, {"item": "Ends", "weight": "", "required": False}),
+            "true }\n",
+            "true }\n    - Ends\n",
+        ),
+        (checklist(*ROWS, {"item": " ", "weight": "", "required": False}), "", ""),
+        (checklist(*ROWS[:2]), "    - { item: Is kind, evidence: true }\n", ""),
+    ],
+)
+def test_a_set_and_a_checklist_change_where_they_are_changed(
+    change: AssertionChange, before: str, after: str
+) -> None:
+    assert changed_assertions(SET, change) == SET.replace(before, after, 1)
+
+
+def test_a_set_comes_to_its_members_whatever_it_had() -> None:
+    for text in ("- type: assert-set", "- type: assert-set\n  assert:", "- type: assert-set\n  assert: []"):
+        assert assertion_forms(text)[0].members in (None, ())
+        added = changed_assertions(text, AssertionChange(within=0, type="cost"))
+        [form] = assertion_forms(added)
+        assert [member.type for member in form.members or ()] == ["cost"]
+        emptied = changed_assertions(added, AssertionChange(0, within=0, is_removed=True))
+        assert assertion_forms(emptied)[0].members == ()
+
+
+def test_a_set_in_a_set_has_no_form_of_its_members() -> None:
+    text = "- type: assert-set\n  assert:\n    - type: assert-set\n      assert: [{ type: cost }]\n"
+    [outer] = assertion_forms(text)
+    assert outer.members is not None
+    assert outer.members[0].members is None
+    assert outer.members[0].values["assert"].kind == "yaml"
+
+
+@pytest.mark.parametrize(
+    "written", ["[a, 3]", "[{ item: a, odd: 1 }]", "[{ item: a, weight: heavy }]", "[{ weight: 1 }]", "all"]
+)
+def test_a_checklist_of_another_form_is_shown_as_yaml(written: str) -> None:
+    text = f"- type: g-eval\n  checklist: {written}\n"
+    shown = assertion_forms(text)[0].values["checklist"]
+    assert shown.kind == "yaml"
+    assert (
+        changed_assertions(text, AssertionChange(0, key="checklist", kind="yaml", value=shown.value)) == text
+    )
+
+
 def test_assertions_come_and_go_with_the_comments_above_them() -> None:
     assert changed_assertions("", AssertionChange(type="contains")) == "- type: contains"
     assert changed_assertions("# why\n", AssertionChange(type="cost")) == "# why\n- type: cost"
@@ -178,7 +288,13 @@ def test_what_no_form_can_show_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [AssertionChange(9, key="value"), AssertionChange(0, key="value", kind="yaml", value="[")]
+    "change",
+    [
+        AssertionChange(9, key="value"),
+        AssertionChange(0, within=9, key="value"),
+        AssertionChange(5, within=0, key="value"),
+        AssertionChange(0, key="value", kind="yaml", value="["),
+    ],
 )
 def test_a_change_that_cannot_be_made_is_refused(change: AssertionChange) -> None:
     with pytest.raises((ConfigError, UsageError)):

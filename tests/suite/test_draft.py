@@ -128,6 +128,7 @@ class TestNoChange:
         shown = form(text)
         draft = SuiteDraft(
             shown.fields,
+            ItemDraft(shown.default_test.fields),
             *(
                 tuple(ItemDraft(item.fields, index) for index, item in enumerate(items))
                 for items in (shown.prompts, shown.providers, shown.tests)
@@ -233,6 +234,17 @@ class TestTests:
             {"vars": {"word": "c"}, "input": "new"},
         ]
 
+    def test_what_is_written_in_a_new_one_goes_in_with_its_comments(self) -> None:
+        new = ItemDraft(
+            {"description": "three", "assert": "# why\n- type: is-json # yes", "vars": "a: 1 # one"}
+        )
+        found = composed(tests=(*kept(2), new))
+        assert found.text == (
+            f"{SUITE}  - description: three\n    vars:\n      a: 1 # one\n"
+            "    assert:\n      # why\n      - type: is-json # yes\n"
+        )
+        assert found.problems == ()
+
     def test_no_list_touches_no_list(self) -> None:
         assert composed().text == SUITE
 
@@ -276,20 +288,137 @@ class TestBrokenFields:
 
     def test_messages_and_defaults_are_checked_too(self) -> None:
         draft = SuiteDraft(
-            {"defaultTest": "[a"}, prompts=kept(4, _1=ItemDraft({"kind": "messages", "body": "x: ["}))
+            default_test=ItemDraft({"more": "[a", "vars": "- b"}),
+            prompts=kept(4, _1=ItemDraft({"kind": "messages", "body": "x: ["})),
         )
         found = compose_suite(source(), draft)
         assert [(problem.item, problem.field) for problem in found.problems] == [
-            (None, "defaultTest"),
+            (("default_test", 0), "vars"),
+            (("default_test", 0), "more"),
             (("prompts", 1), "body"),
         ]
 
 
+DEFAULTS = dedent("""\
+    prompts: ["{{ input }}"]
+    default_test: # of all
+      # the judge
+      options:
+        provider: echo # cheap
+        scoring: single
+      threshold: 0.5 # half
+      assert: # those too
+        - type: latency # fast
+          threshold: 900
+    tests: [{ input: x }]
+    """)
+
+
+def with_default(text: str, **fields: str) -> ComposedSuite:
+    return compose_suite(source(text), SuiteDraft(default_test=ItemDraft(fields)))
+
+
+class TestDefaultTest:
+    def test_it_has_the_fields_of_a_test(self) -> None:
+        shown = form(DEFAULTS)
+        assert shown.default_test.fields.keys() == shown.tests[0].fields.keys()
+        assert shown.default_test.fields["assert"] == "- type: latency # fast\n  threshold: 900"
+        assert (
+            shown.default_test.fields["more"]
+            == "options:\n  provider: echo # cheap\n  scoring: single\nthreshold: 0.5 # half"
+        )
+
+    @pytest.mark.parametrize(
+        ("fields", "old", "new"),
+        [
+            ({"input": "Hi"}, "  # the judge", "  input: Hi\n  # the judge"),
+            ({"assert": "- type: latency # slow\n  threshold: 900"}, "fast", "slow"),
+            ({"assert": "- type: latency # fast\n  threshold: 800"}, "900", "800"),
+            (
+                {"more": "options:\n  provider: echo # dear\n  scoring: single\nthreshold: 0.5 # half"},
+                "cheap",
+                "dear",
+            ),
+            ({"more": "options:\n  provider: echo # cheap\n  scoring: single\nthreshold: 0.6"}, "0.5", "0.6"),
+            ({"assert": ""}, DEFAULTS[DEFAULTS.index("  assert") : DEFAULTS.index("tests:")], ""),
+        ],
+    )
+    def test_a_change_is_in_its_lines_alone(self, fields: dict[str, str], old: str, new: str) -> None:
+        found = with_default(DEFAULTS, **fields)
+        assert (found.text, found.problems) == (DEFAULTS.replace(old, new), ())
+
+    def test_the_first_one_comes_before_the_tests(self) -> None:
+        text = "prompts: [hi]\nproviders: [echo]\ntests: [{ input: x }] # all\n"
+        found = with_default(text, vars="tone: kind")
+        assert found.text == text.replace("tests:", "defaultTest:\n  vars:\n    tone: kind\ntests:")
+        assert with_default(found.text, vars="").text == text
+
+    @pytest.mark.parametrize("written", ["defaultTest:", "defaultTest: {}", "defaultTest: ~ # none"])
+    def test_an_empty_one_stays_as_it_is(self, written: str) -> None:
+        text = f"prompts: [hi]\n{written}\n"
+        fields = form(text).default_test.fields
+        assert with_default(text, **fields).text == text
+        assert "input: Hi" in with_default(text, input="Hi").text
+
+    def test_another_form_is_not_edited(self) -> None:
+        text = "prompts: [hi]\ndefaultTest: file://default.yaml\n"
+        assert not form(text).default_test.is_editable
+        assert with_default(text, input="Hi").text == text
+
+
+CONVERSATIONS = dedent("""\
+    prompts: ["{{ input }}"]
+    tests:
+      - turns:
+          # greets
+          - user: Hello # friendly
+          - user: And now?
+        images: file://one.png # alone
+        metadata:
+          who: me # who wrote it
+      - images:
+          - file://one.png # first
+          - file://two.png
+    """)
+
+
+class TestConversationsAndImages:
+    def test_each_has_a_field(self) -> None:
+        first, second = form(CONVERSATIONS).tests
+        assert first.fields["turns"] == "- user: Hello # friendly\n- user: And now?"
+        assert (first.fields["images"], second.fields["images"]) == (
+            "file://one.png",
+            "file://one.png\nfile://two.png",
+        )
+        assert first.fields["more"] == "metadata:\n  who: me # who wrote it"
+
+    @pytest.mark.parametrize(
+        ("test", "fields", "old", "new"),
+        [
+            (0, {"turns": "- user: Hello # friendly\n- user: And then?"}, "now", "then"),
+            (0, {"images": "file://three.png"}, "one.png # alone", "three.png # alone"),
+            (1, {"images": "file://one.png\n\n file://3.png"}, "two.png", "3.png"),
+            (1, {"images": "file://one.png"}, "\n      - file://two.png", ""),
+            (0, {"more": "metadata:\n  who: me # who reads it"}, "wrote", "reads"),
+        ],
+    )
+    def test_a_change_is_in_its_lines_alone(
+        self, test: int, fields: dict[str, str], old: str, new: str
+    ) -> None:
+        tests = kept(2, **{f"_{test}": ItemDraft(fields)})
+        found = compose_suite(source(CONVERSATIONS), SuiteDraft(tests=tests))
+        before, part, after = CONVERSATIONS.rpartition("- images:") if test else ("", "", CONVERSATIONS)
+        assert found.text == before + part + after.replace(old, new, 1)
+
+    def test_two_images_become_a_list(self) -> None:
+        found = composed(CONVERSATIONS, tests=kept(2, _0=ItemDraft({"images": "a.png\nb.png"})))
+        assert value_of(found)["tests"][0]["images"] == ["a.png", "b.png"]
+
+
 class TestSuiteFields:
-    def test_description_and_defaults(self) -> None:
-        fields = {"description": "café", "defaultTest": "options: { provider: none }"}
-        found = compose_suite(source(), SuiteDraft(fields))
-        assert found.text == SUITE.replace("bakery # short", "café # short").replace("echo }", "none }")
+    def test_the_description_changes(self) -> None:
+        found = compose_suite(source(), SuiteDraft({"description": "café"}))
+        assert found.text == SUITE.replace("bakery # short", "café # short")
 
     def test_a_description_comes_first(self) -> None:
         found = compose_suite(source("tests:\n  - input: x\n"), SuiteDraft({"description": "new"}))

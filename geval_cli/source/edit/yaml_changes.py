@@ -5,6 +5,15 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from geval_cli.records import JsonValue
+from geval_cli.source.edit.targets import (
+    EditedItem,
+    EditedList,
+    TargetValue,
+    Written,
+    has_written,
+    matched,
+    plain_value,
+)
 from geval_cli.source.edit.yaml_layout import (
     MERGE_KEY,
     CutError,
@@ -18,44 +27,6 @@ from geval_cli.source.edit.yaml_layout import (
 )
 from geval_cli.source.edit.yaml_style import block_text, entry_text, flow_text, json_text, same
 from geval_cli.source.yaml_source import read_yaml
-
-
-class EditedItem(Struct, frozen=True):
-    """An item of a list as it is to be. `origin` is the item that it was, or that it is a copy of."""
-
-    value: "TargetValue"
-    origin: int | None = None
-    is_copy: bool = False
-
-
-class EditedList(Struct, frozen=True):
-    """A list as it is to be, when it is known which item is which; those that stay keep their order."""
-
-    items: tuple[EditedItem, ...]
-
-
-class Written(Struct, frozen=True):
-    """A collection as somebody wrote it, comments included: `text` is block YAML that reads as `value`."""
-
-    value: JsonValue
-    text: str
-
-
-TargetValue = JsonValue | EditedList | Written
-"""A value in which parts may be of these kinds."""
-
-
-def plain_value(target: TargetValue) -> JsonValue:
-    """Return the value alone."""
-    if isinstance(target, Written):
-        return target.value
-    if isinstance(target, EditedList):
-        return [plain_value(item.value) for item in target.items]
-    if isinstance(target, dict):
-        return {key: plain_value(value) for key, value in target.items()}
-    if isinstance(target, list):
-        return [plain_value(value) for value in target]
-    return target
 
 
 class _Nesting(Struct, frozen=True):
@@ -104,7 +75,8 @@ class YamlChanges:
             return
         is_same = same(old, new)
         # An equal part is left alone only while no anchor changed: an alias within it may have to be written out.
-        if is_same and not self._moved and not self._gone and not isinstance(target, EditedList):
+        is_left_alone = is_same and not self._moved and not self._gone
+        if is_left_alone and not isinstance(target, EditedList) and not has_written(target):
             return
         if id(node) in self._aliased and not is_same:
             # Aliases of it show the new value from now on, and are compared with that.
@@ -174,21 +146,35 @@ class YamlChanges:
                 self._insert_flow(node, at, plain_value(value), key, is_first=before is None)
             elif before is None:
                 text = self._entry_lines(key, value, column)
-                self._cuts.insert(stays[0].start, f"{text}\n{' ' * column}")
+                self._cuts.insert(self._above(stays[0], column), f"{text}\n{' ' * column}")
             else:
                 text = " " * column + self._entry_lines(key, value, column)
                 self._cuts.insert(self._cuts.line_end(before.whole_end), f"\n{text}")
 
+    def _above(self, entry: Entry, column: int) -> int:
+        """Return the place before an entry and its comments; those at the top of a file are about all of it."""
+        if not column or not self._cuts.begins_line(entry.start):
+            return entry.start
+        return self._cuts.before_comments(self._cuts.line_start(entry.start), column, 0) + column
+
     def _entry_lines(self, key: str, value: TargetValue, column: int) -> str:
-        if isinstance(value, Written):
+        if has_written(value):
             head = entry_text(key, None).removesuffix(" null")
-            return f"{head}\n{indented(value.text, column + self._step, first=True)}"
+            return f"{head}\n{indented(self._block(value), column + self._step, first=True)}"
         return indented(entry_text(key, plain_value(value), self._step), column, first=False)
+
+    def _block(self, value: TargetValue, style: str = "") -> str:
+        """Return a value as block YAML, with the parts that somebody wrote as they are written."""
+        if isinstance(value, Written):
+            return value.text
+        if isinstance(value, dict) and has_written(value):
+            return "\n".join(self._entry_lines(key, part, 0) for key, part in value.items())
+        return block_text(plain_value(value), style)
 
     def _change_list(
         self, node: Node, old: JsonValue, target: Sequence[TargetValue] | EditedList, nesting: _Nesting
     ) -> None:
-        items = target.items if isinstance(target, EditedList) else _matched(old, target)
+        items = target.items if isinstance(target, EditedList) else matched(old, target)
         kept = [item.origin for item in items if item.origin is not None and not item.is_copy]
         # Items in another order, or twice, cannot be moved by cuts: the list is written as a whole.
         if not kept or kept != sorted(set(kept)):
@@ -254,7 +240,7 @@ class YamlChanges:
         """Return a new item; a copy is written as what it is a copy of, as far as it is the same."""
         value = plain_value(item.value)
         if item.origin is None:
-            return block_text(value)
+            return self._block(item.value)
         source = node.items[item.origin]
         is_block = source.kind == "mapping" and not source.is_flow and isinstance(value, dict) and bool(value)
         if not is_block or any(part.anchor or part.kind == "alias" for part in source.walk()):
@@ -325,10 +311,12 @@ class YamlChanges:
             text = self._apart(node, name) + indented(text, column, first=False)
             self._cuts.replace(node.start, node.end, text)
         elif isinstance(target, Written):
-            self._put_block(node, target.text, name, nesting)
+            # The lines of a block were shown with the comment behind them.
+            was_block = node.kind in ("mapping", "list") and not node.is_flow
+            self._put_block(node, target.text, name, nesting, has_comment=was_block)
         else:
             value = plain_value(target)
-            text = block_text(value, node.style if node.kind == "scalar" else "")
+            text = self._block(target, node.style if node.kind == "scalar" else "")
             if isinstance(value, dict | list) and value:
                 self._put_block(node, text, name, nesting)
             else:
@@ -347,28 +335,41 @@ class YamlChanges:
         else:
             self._put_lines(node, self._apart(node, name) + lines)
 
-    def _put_block(self, node: Node, text: str, name: str, nesting: _Nesting) -> None:
+    def _put_block(
+        self, node: Node, text: str, name: str, nesting: _Nesting, *, has_comment: bool = False
+    ) -> None:
         column = self._cuts.column(node.start)
         begins_line = self._cuts.begins_line(node.start)
         if nesting.is_item and not name and not begins_line:
             apart = self._apart(node, "")
-            self._put_lines(node, apart + indented(text, column + len(apart), first=False))
+            lines = apart + indented(text, column + len(apart), first=False)
+            self._put_lines(node, lines, has_comment=has_comment)
         elif begins_line and not name:
             is_deep = column >= nesting.indent or (node.kind == "list" and text.startswith("-"))
             width = column if is_deep else nesting.indent
-            self._put_lines(node, " " * (width - column) + indented(text, width, first=False))
+            lines = " " * (width - column) + indented(text, width, first=False)
+            self._put_lines(node, lines, has_comment=has_comment)
         else:
             before = self._cuts.behind_text(node.start, " ")
             lines = indented(text, nesting.indent, first=True)
-            self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=before)
+            lines = f" {name}".rstrip() + "\n" + lines
+            self._put_lines(node, lines, start=before, has_comment=has_comment)
 
-    def _put_lines(self, node: Node, text: str, *, start: int | None = None) -> None:
-        """Replace a part; a comment behind it moves up to the first of several lines."""
+    def _put_lines(
+        self, node: Node, text: str, *, start: int | None = None, has_comment: bool = False
+    ) -> None:
+        """Replace a part; a comment behind it moves up to the first of several lines.
+
+        With `has_comment`, the text has that comment already, or it is meant to go.
+        """
         begin = node.start if start is None else start
         line_end = self._cuts.line_end(node.end)
         rest = self._cuts.text[node.end : line_end]
-        if "\n" not in text or rest.strip()[:1] not in ("", "#"):
+        if rest.strip()[:1] not in ("", "#"):
             self._cuts.replace(begin, node.end, text)
+            return
+        if "\n" not in text or has_comment:
+            self._cuts.replace(begin, line_end if has_comment else node.end, text)
             return
         head, body = text.split("\n", 1)
         was_one_line = "\n" not in self._cuts.text[begin : node.end]
@@ -379,18 +380,3 @@ class YamlChanges:
         """Return a space where the part, an empty one, touches the colon or dash before it; then its anchor."""
         touches = node.start > 0 and not self._cuts.text[node.start - 1].isspace()
         return f" {name}" if touches and node.start == node.end else name
-
-
-def _matched(old: JsonValue, target: Sequence[TargetValue]) -> tuple[EditedItem, ...]:
-    """Which item was which, for lists that do not say it: those at both ends that stayed, the others in order."""
-    new = [plain_value(item) for item in target]
-    shared = min(len(old), len(new))
-    head = next((i for i in range(shared) if not same(old[i], new[i])), shared)
-    tail = next((i for i in range(shared - head) if not same(old[-1 - i], new[-1 - i])), shared - head)
-    origins: list[int | None] = []
-    for index in range(len(new)):
-        if index >= len(new) - tail:
-            origins.append(len(old) - len(new) + index)
-        else:
-            origins.append(index if index < len(old) - tail else None)
-    return tuple(EditedItem(item, origin) for item, origin in zip(target, origins, strict=True))

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import TargetValue, YamlChanges, plain_value
+from geval_cli.source.edit.targets import TargetValue, plain_value
+from geval_cli.source.edit.yaml_changes import YamlChanges
 from geval_cli.source.edit.yaml_layout import CutError, Cuts, Node, dedented, read_tree
 from geval_cli.source.edit.yaml_style import same
 from geval_cli.source.json_source import read_json

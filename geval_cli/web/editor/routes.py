@@ -4,15 +4,15 @@ import asyncio
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from msgspec import to_builtins
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.records import JsonValue
@@ -24,7 +24,6 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.suite.assertion_forms import (
     OFTEN_USED,
     AssertionChange,
-    InputKind,
     assertion_forms,
     assertion_kinds,
     changed_assertions,
@@ -32,12 +31,18 @@ from geval_cli.suite.assertion_forms import (
 from geval_cli.suite.draft import (
     ComposedSuite,
     FieldProblem,
-    ItemDraft,
-    SuiteDraft,
     compose_suite,
     suite_form,
 )
 from geval_cli.suite.draft_fields import PROMPT_FIELDS, PROVIDER_FIELDS, SUITE_FIELDS, TEST_FIELDS, FieldSpec
+from geval_cli.suite.turn_forms import TURN_ROLES, TurnChange, changed_turns, turn_forms
+from geval_cli.web.editor.requests import (
+    AssertionsAsked,
+    CheckRequest,
+    NewRequest,
+    SaveRequest,
+    TurnsAsked,
+)
 from geval_cli.web.editor.suite_file import (
     LISTED_MAX,
     SuiteFile,
@@ -56,13 +61,16 @@ from geval_cli.web.settings import ServerSettings
 DIFFERENCE_MAX = 400_000
 """Characters of a text beyond which no difference is shown: finding it would take seconds."""
 
-_PLACE = re.compile(r"(prompts|providers|tests)(?:\[(\d+)\])?(?:\.([A-Za-z_]+))?")
-_ENTRY = re.compile(r"tests\[\d+\]\.(?:assert|assertions)\[(\d+)\](?:\.(\w+))?")
+_DEFAULT = r"defaultTest|default_test"
+_PLACE = re.compile(rf"(prompts|providers|tests|{_DEFAULT})(?:\[(\d+)\])?(?:\.([A-Za-z_]+))?")
+_MEMBER = r"\.(?:assert|assertions)\[(\d+)\]"
+_ENTRY = re.compile(rf"(?:tests\[\d+\]|{_DEFAULT}){_MEMBER}(?:{_MEMBER})?(?:\.(\w+))?")
 _TOP = re.compile(r"([A-Za-z_]+)")
 _FIELDS: dict[str, tuple[FieldSpec, ...]] = {
     "prompts": PROMPT_FIELDS,
     "providers": PROVIDER_FIELDS,
     "tests": TEST_FIELDS,
+    "default_test": TEST_FIELDS,
 }
 _BODIES = ("raw", "system", "messages")
 
@@ -78,8 +86,8 @@ def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem
 def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
     """Return problems for the page: first those of fields that cannot be read, then those of the whole text.
 
-    `list`, `index` and `field` say where the page shows it, `assertion` and `key` where in a test's assertions. Lines
-    of the first kind are those of the field.
+    `list`, `index` and `field` say where the page shows it; `assertion`, `member` (of an assert-set) and `key` where in
+    a test's assertions. Lines of the first kind are those of the field.
     """
     found: list[JsonValue] = []
     for item in fields:
@@ -118,7 +126,8 @@ def _problem_json(
         "index": index,
         "field": field,
         "assertion": int(entry.group(1)) if entry else None,
-        "key": entry.group(2) if entry else None,
+        "member": int(entry.group(2)) if entry and entry.group(2) else None,
+        "key": entry.group(3) if entry else None,
     }
 
 
@@ -130,6 +139,8 @@ def _target(problem: Problem) -> tuple[str | None, int | None, str]:
         key = top.group(1) if top else ""
         return None, None, next(iter(_named(SUITE_FIELDS, key)), "")
     name, index, key = found.group(1), found.group(2), found.group(3) or ""
+    if name not in _FIELDS or name == "default_test":  # either spelling
+        name, index = "default_test", "0"
     if not key:
         return name, None if index is None else int(index), ""
     field = "body" if name == "prompts" and key in _BODIES else next(iter(_named(_FIELDS[name], key)), "more")
@@ -138,86 +149,6 @@ def _target(problem: Problem) -> tuple[str | None, int | None, str]:
 
 def _named(specs: tuple[FieldSpec, ...], key: str) -> Iterator[str]:
     yield from (spec.name for spec in specs if key in (spec.name, *spec.also))
-
-
-_ITEMS_MAX = 100_000
-
-SuiteName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
-
-class _Asked(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ItemAsked(_Asked):
-    """A prompt, provider or test as it is to be."""
-
-    fields: dict[str, str] = {}
-    origin: int | None = Field(None, ge=0)
-    is_copy: bool = False
-
-    def draft(self) -> ItemDraft:
-        return ItemDraft(self.fields, self.origin, self.is_copy)
-
-
-Items = Annotated[list[ItemAsked], Field(max_length=_ITEMS_MAX)]
-
-
-class DraftAsked(_Asked):
-    """A suite as it is to be."""
-
-    fields: dict[str, str] = {}
-    prompts: Items | None = None
-    providers: Items | None = None
-    tests: Items | None = None
-
-    def draft(self) -> SuiteDraft:
-        return SuiteDraft(self.fields, _drafts(self.prompts), _drafts(self.providers), _drafts(self.tests))
-
-
-def _drafts(items: list[ItemAsked] | None) -> tuple[ItemDraft, ...] | None:
-    return None if items is None else tuple(item.draft() for item in items)
-
-
-class CheckRequest(_Asked):
-    """A draft to be looked at. `digest` is that of its file; `base` the text it was made from, if that is gone."""
-
-    path: SuiteName
-    digest: Digest
-    base: str | None = None
-    draft: DraftAsked
-
-
-class SaveRequest(CheckRequest):
-    """A draft to be saved. `anyway`: although it has problems."""
-
-    anyway: bool = False
-
-
-class ChangeAsked(_Asked):
-    """One change to a list of assertions, as `suite.assertion_forms` takes it."""
-
-    index: int | None = Field(None, ge=0)
-    type: str | None = None
-    key: str | None = None
-    kind: InputKind = "text"
-    value: str | bool | list[tuple[str, str]] | None = None
-    drop: tuple[str, ...] = ()
-    is_removed: bool = False
-
-
-class AssertionsAsked(_Asked):
-    """The YAML of a test's assertions, and what is to change in it."""
-
-    text: str
-    change: ChangeAsked | None = None
-
-
-class NewRequest(_Asked):
-    """The name of a suite that is to be made."""
-
-    path: SuiteName
 
 
 router = APIRouter(prefix="/suites", include_in_schema=False)
@@ -285,6 +216,12 @@ async def read_assertions(asked: AssertionsAsked) -> Response:
     return _json(await asyncio.to_thread(_assertions, asked))
 
 
+@router.post("/turns")
+async def read_turns(asked: TurnsAsked) -> Response:
+    """Return the turns of a conversation as forms, after a change to their YAML where one is asked for."""
+    return _json(await asyncio.to_thread(_turns, asked))
+
+
 @router.post("/new", status_code=201)
 async def create_suite(request: Request, asked: NewRequest) -> Response:
     """Write a suite to begin with."""
@@ -293,10 +230,24 @@ async def create_suite(request: Request, asked: NewRequest) -> Response:
 
 
 def _assertions(asked: AssertionsAsked) -> dict[str, Any]:
-    try:
+    with _refusing():
         change = asked.change and AssertionChange(**dict(asked.change))
         text = changed_assertions(asked.text, change) if change else asked.text
         return {"text": text, "assertions": to_builtins(assertion_forms(text))}
+
+
+def _turns(asked: TurnsAsked) -> dict[str, Any]:
+    with _refusing():
+        change = asked.change and TurnChange(**dict(asked.change))
+        text = changed_turns(asked.text, change) if change else asked.text
+        return {"text": text, "turns": to_builtins(turn_forms(text)), "roles": TURN_ROLES}
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse what cannot be done to a text with 422."""
+    try:
+        yield
     except UsageError as error:
         raise RefusedError(error.message, status=_UNPROCESSABLE, hint=error.hint) from error
 
@@ -347,10 +298,8 @@ def _base(settings: ServerSettings, asked: CheckRequest) -> SuiteFile | None:
 
 
 def _composed(source: EditableText, asked: CheckRequest) -> ComposedSuite:
-    try:
+    with _refusing():
         return compose_suite(source, asked.draft.draft())
-    except UsageError as error:
-        raise RefusedError(error.message, status=_UNPROCESSABLE, hint=error.hint) from error
 
 
 def _problems(settings: ServerSettings, path: Path, composed: ComposedSuite) -> list[Problem]:

@@ -1,25 +1,11 @@
-// The assertions of one test as forms, made of what the server knows of each type. The YAML beside them is what counts:
-// a change in a form is made in the YAML by the server, which keeps every other byte of it.
+// The assertions of a test as forms, made of what the server knows of each type; those of a set stand within its form.
 
 import { announce } from "./page.js";
-import { send } from "./editor-server.js";
+import { YamlForms } from "./editor-forms.js";
+import { button, element, makeInput } from "./editor-inputs.js";
 
-const CHANGE_AFTER_MS = 250;
-const READ_AFTER_MS = 400;
-
-const busy = new Set();
 let known = null;
 let lastId = 0;
-
-/** Whether something that was typed in a form is not in its YAML yet. */
-export function isUnsettled() {
-  return busy.size > 0;
-}
-
-/** Wait until every change that was made in a form is in its YAML. */
-export async function settled() {
-  while (busy.size) await Promise.all([...busy].map((forms) => forms.settle()));
-}
 
 async function loadKinds() {
   known ??= fetch("/suites/assertions", { headers: { accept: "application/json" } }).then((answer) => answer.json());
@@ -27,299 +13,166 @@ async function loadKinds() {
   return { kinds, oftenUsed, byType: new Map(kinds.map((kind) => [kind.type, kind])) };
 }
 
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) if (value !== false) made.setAttribute(key, value === true ? "" : value);
-  made.append(...children);
-  return made;
+/** Where an assertion stands: its number in the list, or in that of the set `within`. */
+function placeOf(index, within = null) {
+  const name = within === null ? `${index}` : `${within}.${index}`;
+  const words = within === null ? `${index + 1}` : `${index + 1} of set ${within + 1}`;
+  return { index, within, name, words };
 }
 
-function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("class", "icon");
-  svg.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `#icon-${name}`);
-  svg.append(use);
-  return svg;
+/** The place that a problem is about. */
+function placeOfProblem({ assertion, member }) {
+  return member === null ? placeOf(assertion) : placeOf(member, assertion);
 }
 
-function button(label, act, { kind = "", sign = "", hidden = "" } = {}) {
-  const made = element("button", { type: "button", class: `button ${kind}` });
-  if (sign) made.append(icon(sign));
-  made.append(hidden ? element("span", { class: "visually-hidden" }, hidden) : label);
-  made.addEventListener("click", act);
-  return made;
+/** Every form with its place: those of the list, each set followed by its members. */
+function placed(assertions) {
+  return assertions.flatMap((form, index) => [
+    [form, placeOf(index)],
+    ...(form.members ?? []).map((member, number) => [member, placeOf(number, index)]),
+  ]);
 }
 
-// Inputs: each has `read()`, what it holds now, and `show(value)`
-
-function textInput(kind, value, isLong) {
-  const isLine = kind === "number" || kind === "numbers" || (kind === "text" && !isLong && !String(value ?? "").includes("\n"));
-  const input = isLine ? element("input", { class: "input", autocomplete: "off", dir: "auto" }) : element("textarea", { class: "textarea", rows: "2", dir: "auto" });
-  if (kind === "number" || kind === "numbers") input.inputMode = "decimal";
-  if (kind === "yaml") {
-    input.classList.add("mono");
-    input.wrap = "off";
-    input.spellcheck = false;
-  }
-  const show = (shown) => {
-    const text = shown ?? "";
-    if (input.value !== text) input.value = text;
-    if (!isLine) input.rows = Math.min(14, Math.max(2, input.value.split("\n").length));
-  };
-  return { element: input, focusable: input, read: () => input.value || null, show };
+function holdsOthers(kind) {
+  return kind.inputs.some((entry) => entry.kind === "assertions");
 }
 
-function flagInput(entry) {
-  const input = element("input", { type: "checkbox" });
-  const show = (value) => { input.checked = value ?? entry.default ?? false; };
-  return { element: input, focusable: input, read: () => (input.checked === (entry.default ?? false) ? null : input.checked), show };
-}
-
-function choiceInput(entry) {
-  const input = element("select", { class: "select" }, new Option("–", ""), ...entry.choices.map((word) => new Option(word, word)));
-  const show = (value) => {
-    if (value && ![...input.options].some((option) => option.value === value)) input.add(new Option(value, value));
-    input.value = value ?? "";
-  };
-  return { element: input, focusable: input, read: () => input.value || null, show };
-}
-
-function pairsInput(entry, onChange) {
-  const rows = element("div", { class: "pair-rows" });
-  const box = element("div", { class: "pairs" }, rows);
-  const addRow = (name = "", text = "") => {
-    const number = rows.children.length + 1;
-    const key = element("input", { class: "input mono", "aria-label": `${entry.label}, ${number}: which`, autocomplete: "off" });
-    const said = element("input", { class: "input", "aria-label": `${entry.label}, ${number}: text`, autocomplete: "off", dir: "auto" });
-    const row = element("div", { class: "pair-row" }, key, said);
-    row.append(button("", () => { row.remove(); onChange(); }, { kind: "is-quiet is-icon", sign: "close", hidden: `Remove row ${number}` }));
-    [key.value, said.value] = [name, text];
-    rows.append(row);
-    return key;
-  };
-  const add = button("Add a row", () => addRow().focus(), { kind: "is-quiet", sign: "plus" });
-  box.append(add);
-  const read = () => [...rows.children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value)).filter(([name, text]) => name || text);
-  const show = (value) => {
-    if (JSON.stringify(read()) === JSON.stringify(value ?? [])) return;
-    rows.replaceChildren();
-    for (const [name, text] of value ?? []) addRow(name, text);
-  };
-  return { element: box, focusable: add, read: () => (read().length ? read() : null), show };
-}
-
-function makeInput(kind, entry, value, onChange) {
-  if (kind === "flag") return flagInput(entry);
-  if (kind === "choice") return choiceInput(entry);
-  if (kind === "pairs") return pairsInput(entry, onChange);
-  return textInput(kind, value, ["criteria", "value", "transform"].includes(entry.key));
-}
-
-export class AssertionForms {
-  #place;
-  #yaml;
+export class AssertionForms extends YamlForms {
   #controls = new Map();
-  #timers = new Map();
-  #chain = Promise.resolve();
   #shape = null;
   #problems = [];
-  #isOwn = false;
-  #readTimer = 0;
 
   /** `place` is where the forms go, `yaml` the field whose text they show. */
   constructor(place, yaml) {
-    this.#place = place;
-    this.#yaml = yaml;
-    this.#list = element("div", { class: "assertion-list" });
-    this.#note = element("p", { class: "field-problem is-error", role: "status", hidden: true });
-    place.replaceChildren(this.#note, this.#list);
-    yaml.addEventListener("input", () => {
-      if (this.#isOwn) return;
-      clearTimeout(this.#readTimer);
-      this.#readTimer = setTimeout(() => this.refresh(), READ_AFTER_MS);
-    });
+    super(place, yaml, "/suites/assertions");
   }
 
-  #list;
-  #note;
-
-  /** Show what the YAML says now. */
-  refresh() {
-    return this.#queue(() => this.#send(null));
-  }
-
-  /** Make what was typed a change at once, and wait until it is in the YAML. */
-  async settle() {
-    for (const commit of [...this.#timers.values()]) commit.now();
-    await this.#chain;
-  }
-
-  #queue(work) {
-    busy.add(this);
-    this.#chain = this.#chain.then(work).finally(() => {
-      if (!this.#timers.size) busy.delete(this);
-    });
-    return this.#chain;
-  }
-
-  async #send(change, control = null) {
-    const text = this.#yaml.value;
-    const answer = await send("/suites/assertions", change ? { text, change } : { text });
-    if (change && this.#yaml.value !== text) { // typed there meanwhile: make the change in that
-      await this.#send(change, control);
-      return;
-    }
-    if (!answer.ok) {
-      this.#refuse(answer, control);
-      return;
-    }
-    this.#note.hidden = true;
-    if (control) control.say([]);
-    if (change && answer.body.text !== text) {
-      this.#isOwn = true;
-      this.#yaml.value = answer.body.text;
-      this.#yaml.dispatchEvent(new Event("input", { bubbles: true }));
-      this.#isOwn = false;
-    }
-    await this.#draw(answer.body.assertions);
-  }
-
-  #refuse(answer, control) {
-    const { body } = answer;
-    const [first] = body.errors ?? [];
-    const words = first ? `${first.detail}${first.line ? ` (line ${first.line}, column ${first.column})` : ""}` : body.detail;
-    const hint = first?.hint ?? body.hint;
-    const text = hint ? `${words}: ${hint}` : words;
-    if (control) {
-      control.say([text]);
-      return;
-    }
-    this.#note.textContent = answer.status === 422 ? `The form comes back when the YAML can be read: ${text}` : text;
-    this.#note.hidden = false;
-    this.#list.replaceChildren();
+  clear() {
+    super.clear();
     this.#shape = null;
   }
 
-  #change(change, control = null) {
-    return this.#queue(() => this.#send(change, control));
-  }
-
-  /** What was typed becomes a change after a moment, so that not every letter is one. */
-  #later(name, work) {
-    clearTimeout(this.#timers.get(name)?.timer);
-    const now = () => {
-      clearTimeout(this.#timers.get(name)?.timer);
-      this.#timers.delete(name);
-      work();
-    };
-    busy.add(this);
-    this.#timers.set(name, { timer: setTimeout(now, CHANGE_AFTER_MS), now });
-  }
-
-  // Drawing
-
-  async #draw(assertions) {
-    const { kinds, oftenUsed, byType } = await loadKinds();
-    const kindsOf = (form) => (byType.get(form.type)?.inputs ?? []).map((entry) => form.values[entry.key]?.kind ?? entry.kind);
-    const shape = JSON.stringify(assertions.map((form) => [form.type, form.left_over, kindsOf(form)]));
+  async draw({ assertions }) {
+    const knownKinds = await loadKinds();
+    const forms = placed(assertions);
+    const kindsOf = (form) => (knownKinds.byType.get(form.type)?.inputs ?? []).map((entry) => form.values[entry.key]?.kind ?? entry.kind);
+    const shape = JSON.stringify(forms.map(([form, place]) => [place.name, form.type, form.left_over, kindsOf(form)]));
     if (shape !== this.#shape) {
       this.#shape = shape;
       const focused = document.activeElement?.closest("[data-path]")?.dataset.path;
       this.#controls.clear();
-      const made = assertions.map((form, index) => this.#makeForm(form, index, { kinds, oftenUsed, kind: byType.get(form.type) }));
-      this.#list.replaceChildren(...made, this.#makeAdder({ kinds, oftenUsed }));
-      this.#list.querySelector(`[data-path="${focused}"]`)?.querySelector("input, select, textarea, button")?.focus();
+      const made = assertions.map((form, index) => this.#makeForm(form, placeOf(index), knownKinds));
+      this.list.replaceChildren(...made, this.#makeAdder(knownKinds));
+      this.list.querySelector(`[data-path="${focused}"]`)?.querySelector("input, select, textarea, button")?.focus();
     }
-    assertions.forEach((form, index) => this.#show(form, index));
+    for (const [form, place] of forms) this.#show(form, place);
     this.showProblems(this.#problems);
   }
 
-  #show(form, index) {
+  #show(form, place) {
     for (const [path, control] of this.#controls) {
-      if (control.index !== index || control.box.contains(document.activeElement) || this.#timers.has(path)) continue;
+      if (control.place.name !== place.name || control.box.contains(document.activeElement) || this.isWaiting(path)) continue;
       control.show(form.values[control.key]?.value ?? null);
     }
-    const negated = this.#list.querySelector(`[data-negated="${index}"]`);
+    const negated = this.list.querySelector(`[data-negated="${place.name}"]`);
     if (negated) negated.checked = form.is_negated;
   }
 
-  #typeSelect({ kinds, oftenUsed }, label, chosen = "") {
+  #typeSelect({ kinds, oftenUsed }, label, { chosen = "", isWithin = false } = {}) {
     const select = element("select", { class: "select", "aria-label": label });
-    const group = (name, listed) => element("optgroup", { label: name }, ...listed.map((kind) => new Option(kind.type, kind.type)));
+    // A set cannot hold another set.
+    const options = (listed) => listed.filter((kind) => !isWithin || kind.type === chosen || !holdsOthers(kind)).map((kind) => new Option(kind.type, kind.type));
+    const group = (name, listed) => element("optgroup", { label: name }, ...options(listed));
     select.append(group("Often used", kinds.slice(0, oftenUsed)), group("All others", kinds.slice(oftenUsed)));
     if (chosen) select.value = chosen;
     return select;
   }
 
-  #makeAdder(choices) {
-    const select = this.#typeSelect(choices, "Type of the new assertion");
-    const add = button("Add an assertion", async () => {
-      await this.#change({ type: select.value });
-      this.#list.querySelector(".assertion-form:last-of-type [data-path] :is(input, select, textarea, button)")?.focus();
+  #makeAdder(choices, within = null) {
+    const where = within === null ? "" : ` of set ${within + 1}`;
+    const select = this.#typeSelect(choices, `Type of the new assertion${where}`, { isWithin: within !== null });
+    const add = button(within === null ? "Add an assertion" : "Add to the set", async () => {
+      await this.change({ type: select.value, within });
+      const list = within === null ? this.list : this.list.querySelector(`[data-members="${within}"]`);
+      const added = [...list.children].findLast((child) => child.matches(".assertion-form"));
+      added?.querySelector("[data-path] :is(input, select, textarea, button)")?.focus();
       announce(`Added ${select.value}.`);
     }, { sign: "plus" });
     return element("div", { class: "assertion-adder" }, select, add);
   }
 
-  #makeForm(form, index, choices) {
-    const number = index + 1;
-    const box = element("section", { class: "assertion-form", "aria-label": `Assertion ${number}` });
-    if (!choices.kind) {
+  #makeForm(form, place, choices) {
+    const { index, within, name } = place;
+    const kind = choices.byType.get(form.type);
+    const box = element("div", { class: "assertion-form", role: "group", "aria-label": `Assertion ${place.words}`, "data-form": name });
+    if (!kind) {
       const what = form.type ? `${form.type} is no type of assertion that this editor knows.` : "This assertion has a form that only its YAML shows.";
       box.append(element("p", { class: "muted" }, what));
       return box;
     }
-    const type = this.#typeSelect(choices, `Type of assertion ${number}`, form.type);
-    const negated = element("input", { type: "checkbox", "data-negated": index });
-    const retype = () => this.#change({ index, type: (negated.checked ? "not-" : "") + type.value });
+    const type = this.#typeSelect(choices, `Type of assertion ${place.words}`, { chosen: form.type, isWithin: within !== null });
+    const negated = element("input", { type: "checkbox", "data-negated": name });
+    const retype = () => this.change({ index, within, type: (negated.checked ? "not-" : "") + type.value });
     type.addEventListener("change", retype);
     negated.addEventListener("change", retype);
-    const remove = button("", () => this.#change({ index, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete assertion ${number}` });
-    const typePlace = element("span", { "data-path": `${index}:type` }, type);
+    const remove = button("", () => this.change({ index, within, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete assertion ${place.words}` });
+    const typePlace = element("span", { "data-path": `${name}:type` }, type);
     box.append(element("div", { class: "assertion-form-head" }, typePlace, element("label", { class: "assertion-not" }, negated, "not"), remove));
-    box.append(element("p", { class: "hint" }, choices.kind.about.replaceAll("`", "")));
-    box.append(element("div", { class: "field-problems", "data-about": index, "aria-live": "polite" }));
-    if (form.left_over.length) box.append(this.#leftOver(form, index));
-    const first = choices.kind.inputs.filter((entry) => entry.is_first || form.values[entry.key]);
-    const rest = choices.kind.inputs.filter((entry) => !first.includes(entry));
-    box.append(...first.map((entry) => this.#makeControl(form, index, entry)));
+    box.append(element("p", { class: "hint" }, kind.about.replaceAll("`", "")));
+    box.append(element("div", { class: "field-problems", "data-about": name, "aria-live": "polite" }));
+    if (form.left_over.length) box.append(this.#leftOver(form, place));
+    // Members that have no forms of their own are shown as the YAML that they are.
+    const inputs = kind.inputs.filter((entry) => entry.kind !== "assertions" || form.values[entry.key]);
+    const first = inputs.filter((entry) => entry.is_first || form.values[entry.key]);
+    const rest = inputs.filter((entry) => !first.includes(entry));
+    box.append(...first.map((entry) => this.#makeControl(form, place, entry)));
     if (rest.length) {
-      box.append(element("details", { class: "more" }, element("summary", {}, "More settings"), ...rest.map((entry) => this.#makeControl(form, index, entry))));
+      box.append(element("details", { class: "more" }, element("summary", {}, "More settings"), ...rest.map((entry) => this.#makeControl(form, place, entry))));
     }
+    if (inputs.length < kind.inputs.length) box.append(this.#makeMembers(form, index, choices));
     return box;
   }
 
-  #leftOver(form, index) {
+  #makeMembers(form, index, choices) {
+    const made = (form.members ?? []).map((member, number) => this.#makeForm(member, placeOf(number, index), choices));
+    const list = element("div", { class: "assertion-list is-members", role: "group", "aria-label": `Assertions of set ${index + 1}`, "data-members": index });
+    list.append(element("p", { class: "label" }, "Assertions of the set"), ...made, this.#makeAdder(choices, index));
+    return list;
+  }
+
+  #leftOver(form, { index, within }) {
     const keys = form.left_over.map((key) => `“${key}”`).join(", ");
     const words = element("p", { dir: "auto" }, `${keys} ${form.left_over.length > 1 ? "mean" : "means"} nothing to ${form.type}.`);
-    const drop = button(form.left_over.length > 1 ? "Remove them" : "Remove it", () => this.#change({ index, drop: form.left_over }));
+    const drop = button(form.left_over.length > 1 ? "Remove them" : "Remove it", () => this.change({ index, within, drop: form.left_over }));
     return element("div", { class: "note is-warning assertion-left-over", role: "status" }, words, drop);
   }
 
-  #makeControl(form, index, entry) {
-    const path = `${index}:${entry.key}`;
+  #makeControl(form, place, entry) {
+    const { index, within } = place;
+    const path = `${place.name}:${entry.key}`;
     const kind = form.values[entry.key]?.kind ?? entry.kind;
-    const commit = () => this.#change({ index, key: entry.key, kind, value: control.read() }, control);
+    const commit = () => this.change({ index, within, key: entry.key, kind, value: control.read() }, control);
     const control = makeInput(kind, entry, form.values[entry.key]?.value, commit);
     lastId += 1;
     const id = `assertion-input-${lastId}`;
-    control.focusable.id = id;
-    const label = element("label", { for: id }, entry.label);
-    const hint = element("p", { class: "hint", id: `${id}-hint` }, [entry.hint.replaceAll("`", ""), kind === "texts" ? "One a line." : "", kind === "texts" && entry.choices.length ? `One of ${entry.choices.join(", ")}.` : ""].filter(Boolean).join(" "));
+    const label = control.isGroup ? element("p", { class: "label", id }, entry.label) : element("label", { for: id }, entry.label);
+    if (control.isGroup) {
+      control.element.setAttribute("role", "group");
+      control.element.setAttribute("aria-labelledby", id);
+    } else control.focusable.id = id;
+    const hint = element("p", { class: "hint", id: `${id}-hint` }, hintOf(entry, kind));
     const problems = element("div", { class: "field-problems", id: `${id}-problems`, "aria-live": "polite" });
     control.focusable.setAttribute("aria-describedby", `${id}-problems ${id}-hint`);
     const box = element("div", { class: `field is-${kind}`, "data-path": path }, label, control.element, problems, hint);
     if (kind === "yaml") label.append(" ", element("span", { class: "chip" }, "YAML"));
-    control.element.addEventListener("input", () => this.#later(path, commit));
-    control.element.addEventListener("change", () => this.#timers.get(path)?.now());
+    control.element.addEventListener("input", () => this.later(path, commit));
+    control.element.addEventListener("change", () => this.now(path));
     const say = (texts) => {
       problems.replaceChildren(...texts.map((text) => element("p", { class: "field-problem is-error" }, text)));
       if (texts.length) control.focusable.setAttribute("aria-invalid", "true");
       else control.focusable.removeAttribute("aria-invalid");
     };
-    Object.assign(control, { index, key: entry.key, box, say });
+    Object.assign(control, { place, key: entry.key, box, say });
     this.#controls.set(path, control);
     control.show(form.values[entry.key]?.value ?? null);
     return box;
@@ -328,27 +181,34 @@ export class AssertionForms {
   /** Bring the input that a problem is about into view; the assertion where it is about none. */
   async goTo(problem) {
     await this.settle();
-    const control = this.#controls.get(`${problem.assertion}:${problem.key}`);
-    const place = control?.box ?? this.#list.children[problem.assertion] ?? this.#yaml;
+    const { name } = placeOfProblem(problem);
+    const control = this.#controls.get(`${name}:${problem.key}`);
+    const place = control?.box ?? this.list.querySelector(`[data-form="${name}"]`) ?? this.yaml;
     place.closest("details")?.setAttribute("open", "");
     place.scrollIntoView({ block: "center" });
-    (control?.focusable ?? place.querySelector("select") ?? this.#yaml).focus({ preventScroll: true });
+    (control?.focusable ?? place.querySelector("select") ?? this.yaml).focus({ preventScroll: true });
   }
 
   /** Say beside its input what the check of the suite found; what is about no input, under the type. */
   showProblems(problems) {
     this.#problems = problems;
     const texts = (found) => found.map((problem) => [problem.message, problem.hint].filter(Boolean).join(": "));
+    const named = problems.map((problem) => [placeOfProblem(problem).name, problem]);
     const isShown = new Set();
     for (const control of this.#controls.values()) {
-      const here = problems.filter((problem) => problem.assertion === control.index && problem.key === control.key);
+      const here = named.filter(([name, problem]) => name === control.place.name && problem.key === control.key).map(([, problem]) => problem);
       here.forEach((problem) => isShown.add(problem));
       control.say(texts(here));
       if (here.length) control.box.closest("details")?.setAttribute("open", "");
     }
-    for (const place of this.#list.querySelectorAll("[data-about]")) {
-      const here = problems.filter((problem) => problem.assertion === Number(place.dataset.about) && !isShown.has(problem));
+    for (const place of this.list.querySelectorAll("[data-about]")) {
+      const here = named.filter(([name, problem]) => name === place.dataset.about && !isShown.has(problem)).map(([, problem]) => problem);
       place.replaceChildren(...texts(here).map((text) => element("p", { class: "field-problem is-error" }, text)));
     }
   }
+}
+
+function hintOf(entry, kind) {
+  const isList = kind === "texts";
+  return [entry.hint.replaceAll("`", ""), isList ? "One a line." : "", isList && entry.choices.length ? `One of ${entry.choices.join(", ")}.` : ""].filter(Boolean).join(" ");
 }

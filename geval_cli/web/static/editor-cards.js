@@ -1,6 +1,7 @@
 // The cards of prompts, providers and tests: fields bound to the model, and what is wrong with them beside each.
 
 import { AssertionForms } from "./editor-assertions.js";
+import { TurnForms } from "./editor-turns.js";
 
 const templates = new Map();
 let lastId = 0;
@@ -46,7 +47,7 @@ export function showFields(element, item) {
     if (input.value !== value) input.value = value;
     fit(input);
   }
-  element.assertionForms?.refresh();
+  for (const forms of Object.values(element.forms ?? {})) forms.refresh();
   for (const more of element.querySelectorAll("[data-more]")) {
     const isFilled = [...more.querySelectorAll("[data-input]")].some((input) => input.value);
     const more_name = more.querySelector("summary");
@@ -82,11 +83,15 @@ export function openCard(card, isOpen) {
   card.querySelector("[data-toggle]").setAttribute("aria-expanded", String(isOpen));
   if (!isOpen) return;
   card.querySelectorAll("textarea").forEach(fit);
-  const place = card.querySelector("[data-assertions]");
-  if (!place || card.assertionForms) return;
-  card.assertionForms = new AssertionForms(place, fieldOf(card, "assert").querySelector("[data-input]"));
-  card.assertionForms.showProblems(card.assertionProblems ?? []);
-  card.assertionForms.refresh();
+  if (!card.querySelector("[data-assertions]") || card.forms) return;
+  const yaml = (name) => fieldOf(card, name).querySelector("[data-input]");
+  for (const part of card.querySelectorAll("[data-opened-if]")) part.open = part.dataset.openedIf.split(" ").some((name) => yaml(name).value);
+  card.forms = {
+    assertions: new AssertionForms(card.querySelector("[data-assertions]"), yaml("assert")),
+    turns: new TurnForms(card.querySelector("[data-turns]"), yaml("turns")),
+  };
+  card.forms.assertions.showProblems(card.assertionProblems ?? []);
+  for (const forms of Object.values(card.forms)) forms.refresh();
 }
 
 function firstLine(text) {
@@ -95,9 +100,10 @@ function firstLine(text) {
 
 /** The heading of a card, which fields it shows, and its tags. */
 export function describeCard(card, item, number, suite) {
-  const names = { prompts: "prompt", providers: "provider", tests: "test" };
+  const names = { prompts: "prompt", providers: "provider", default_test: "defaults", tests: "test" };
   const { fields } = item;
-  const title = fields.label || fields.id || fields.description || firstLine(fields.body) || firstLine(fields.input) || firstLine(fields.vars);
+  const said = /^\s*(?:- )?(?:user|content): *(.+)/m.exec(fields.turns ?? "")?.[1];
+  const title = fields.label || fields.id || fields.description || firstLine(fields.body) || firstLine(fields.input) || said || firstLine(fields.vars);
   const name = card.querySelector("[data-name]");
   if (name) name.textContent = title || `new ${names[item.list]}`;
   const numbered = card.querySelector("[data-number]");
@@ -108,7 +114,7 @@ export function describeCard(card, item, number, suite) {
   }
   showLeftOver(card, suite.leftOver(item));
   if (item.list === "prompts") showPromptFields(card, fields);
-  if (item.list === "tests") showTestFields(card, fields, suite);
+  if (["tests", "default_test"].includes(item.list)) showTestFields(card, fields, suite);
 }
 
 const FIELD_NAMES = { evaluation_criteria: "evaluation criteria", evaluation_parsing: "parsing", evaluation_schema: "Evaluation Schema" };
@@ -131,12 +137,16 @@ function showPromptFields(card, fields) {
   body.querySelector("textarea").classList.toggle("mono", fields.kind === "messages");
 }
 
+/** How many items a text has, in words: those of a YAML list unless told otherwise. A file of them is not counted. */
+function tagOf(text, word, item = /^- /gm) {
+  const count = ((text ?? "").match(item) ?? []).length;
+  if (count) return count === 1 ? `1 ${word}` : `${count} ${word}s`;
+  return text?.trim() ? `${word}s` : "";
+}
+
 function showTestFields(card, fields, suite) {
   card.querySelector("[data-schema-fields]").hidden = !suite.usesSchemas;
-  const checks = (fields.assert.match(/^- /gm) ?? []).length;
-  const tags = [];
-  if (checks) tags.push(checks === 1 ? "1 assertion" : `${checks} assertions`);
-  else if (fields.assert.trim()) tags.push("assertions");
+  const tags = [tagOf(fields.turns, "turn"), tagOf(fields.images, "image", /\S.*/g), tagOf(fields.assert, "assertion")].filter(Boolean);
   if (fields.evaluation_schema.trim() && suite.usesSchemas) tags.push("schema");
   card.querySelector("[data-tags]").replaceChildren(...tags.map((text) => {
     const tag = document.createElement("span");
@@ -166,7 +176,7 @@ export function showProblems(element, problems) {
     else input?.removeAttribute("aria-invalid");
   }
   element.assertionProblems = problems.map(([, problem]) => problem).filter((problem) => problem.assertion !== null);
-  element.assertionForms?.showProblems(element.assertionProblems);
+  element.forms?.assertions.showProblems(element.assertionProblems);
   element.classList.toggle("has-problems", problems.some(([, problem]) => problem.severity === "error"));
 }
 

@@ -1,11 +1,14 @@
 // What the editor knows of a suite: the fields as the file has them, as they are on the page, and the difference.
 
-export const LISTS = ["prompts", "providers", "tests"];
+/** The parts of a suite. What every test has is a part of one item, which is always there. */
+export const LISTS = ["prompts", "providers", "default_test", "tests"];
 
+const TEST = ["description", "vars", "input", "turns", "images", "expected_output", "evaluation_schema", "evaluation_parsing", "assert", "more"];
 const EMPTY = {
   prompts: ["id", "label", "kind", "body", "evaluation_mode", "evaluation_criteria", "evaluation_parsing", "expected_schema", "more"],
   providers: ["id", "label", "more"],
-  tests: ["description", "vars", "input", "expected_output", "evaluation_schema", "evaluation_parsing", "assert", "more"],
+  default_test: TEST,
+  tests: TEST,
 };
 
 let lastKey = 0;
@@ -14,6 +17,10 @@ function newItem(list, values) {
   lastKey += 1;
   const empty = Object.fromEntries(EMPTY[list].map((name) => [name, ""]));
   return { key: lastKey, list, origin: null, isCopy: false, isEditable: true, initial: empty, fields: { ...empty }, ...values };
+}
+
+function formsOf(form, list) {
+  return list === "default_test" ? [form.default_test] : form[list];
 }
 
 export class Suite {
@@ -31,7 +38,7 @@ export class Suite {
     this.testsFile = page.form.tests_file;
     this.suite = { list: "suite", initial: page.form.fields, fields: { ...page.form.fields } };
     for (const list of LISTS) {
-      this[list] = page.form[list].map((form, origin) => newItem(list, {
+      this[list] = formsOf(page.form, list).map((form, origin) => newItem(list, {
         origin, isEditable: form.is_editable, initial: form.fields, fields: { ...form.fields },
       }));
     }
@@ -81,7 +88,7 @@ export class Suite {
       // Without a mode the criteria go along anyway: they would mean one.
       return [mode === "schema" && "evaluation_criteria", mode !== "schema" && "evaluation_parsing"].filter((name) => name && isFilled(name));
     }
-    if (item.list !== "tests" || this.usesSchemas) return [];
+    if (!["tests", "default_test"].includes(item.list) || this.usesSchemas) return [];
     return ["evaluation_schema", "evaluation_parsing"].filter(isFilled);
   }
 
@@ -99,7 +106,8 @@ export class Suite {
   draft() {
     const lists = LISTS.map((list) => {
       if (list === "tests" && this.testsFile) return [list, null];
-      return [list, this[list].map((item) => ({ origin: item.origin, is_copy: item.isCopy, fields: this.changes(item) }))];
+      const items = this[list].map((item) => ({ origin: item.origin, is_copy: item.isCopy, fields: this.changes(item) }));
+      return [list, list === "default_test" ? items[0] : items];
     });
     return { fields: this.changes(this.suite), ...Object.fromEntries(lists) };
   }
@@ -125,7 +133,7 @@ export class Suite {
   /** Come back to a remembered draft of the same file. */
   restore(snapshot) {
     this.suite.fields = { ...this.suite.fields, ...snapshot.fields };
-    for (const list of LISTS) {
+    for (const list of LISTS.filter((name) => snapshot[name])) {
       const originals = this[list];
       this[list] = snapshot[list].map(({ origin, isCopy, fields }) => {
         const original = origin === null ? null : originals[origin];
@@ -142,13 +150,14 @@ export class Suite {
     this.base = null;
     settle(this.suite, answer.form.fields, sent.suite);
     for (const list of LISTS) {
-      this.counts[list] = answer.form[list].length;
+      const forms = formsOf(answer.form, list);
+      this.counts[list] = forms.length;
       for (const item of this[list]) {
         item.origin = null;
         item.isCopy = false;
       }
       if (list === "tests" && this.testsFile) continue;
-      answer.form[list].forEach((form, index) => {
+      forms.forEach((form, index) => {
         const { item, fields } = sent[list][index];
         item.origin = index;
         item.isEditable = form.is_editable;

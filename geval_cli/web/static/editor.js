@@ -2,7 +2,7 @@
 
 import { announce } from "./page.js";
 import { bindFields, describeCard, fieldOf, makeCard, openCard, showFields, showProblems } from "./editor-cards.js";
-import { isUnsettled, settled } from "./editor-assertions.js";
+import { isUnsettled, settled } from "./editor-forms.js";
 import { LISTS, Suite } from "./editor-model.js";
 import { send, sentence } from "./editor-server.js";
 
@@ -105,7 +105,8 @@ function draw() {
     const container = root.querySelector(`[data-items="${list}"]`);
     const isSame = wanted.length === container.children.length && wanted.every((card, index) => card === container.children[index]);
     if (!isSame) container.replaceChildren(...wanted);
-    root.querySelector(`[data-count="${list}"]`).textContent = list === "tests" && suite.testsFile ? "file" : suite[list].length;
+    const count = root.querySelector(`[data-count="${list}"]`);
+    if (count) count.textContent = list === "tests" && suite.testsFile ? "file" : suite[list].length;
     if (list === "tests") drawPager(items.length);
   }
   showAllProblems();
@@ -223,8 +224,8 @@ function goTo(problem) {
   draw();
   const card = item === suite.suite || !item ? root.querySelector('[data-item="suite"]') : cards.get(item.key);
   openCard(card, true);
-  if (problem.assertion !== null && card.assertionForms) {
-    card.assertionForms.goTo(problem);
+  if (problem.assertion !== null && card.forms) {
+    card.forms.assertions.goTo(problem);
     return;
   }
   const field = (problem.field && fieldOf(card, problem.field)) || card;

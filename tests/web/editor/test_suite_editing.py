@@ -411,6 +411,41 @@ class TestAssertions:
         [problem] = editor.check(tests=only(**{"assert": broken}))["problems"]
         assert (problem["field"], problem["assertion"], problem["key"]) == ("assert", 1, "threshold")
 
+    def test_problems_name_the_member_of_a_set_and_what_every_test_has(self, editor: Editor) -> None:
+        members = "- type: assert-set\n  assert:\n    - type: is-json\n    - {type: latency, threshold: soon}"
+        default = {"fields": {"assert": members}}
+        (of_test,) = editor.check(tests=only(**{"assert": members}))["problems"]
+        (of_default,) = editor.check(default_test=default)["problems"]
+        assert [(item["list"], item["index"], item["field"]) for item in (of_test, of_default)] == [
+            ("tests", 0, "assert"),
+            ("default_test", 0, "assert"),
+        ]
+        assert (of_test["assertion"], of_test["member"], of_test["key"]) == (0, 1, "threshold")
+        assert (of_default["assertion"], of_default["member"], of_default["key"]) == (0, 1, "threshold")
+
+    def test_what_every_test_has_is_saved(self, editor: Editor) -> None:
+        answer = editor.save(default_test={"fields": {"vars": "tone: kind # always"}})
+        assert answer.json["form"]["default_test"]["fields"]["vars"] == "tone: kind # always"
+        assert editor.text == SUITE.replace(
+            "tests:", "defaultTest:\n  vars:\n    tone: kind # always\ntests:"
+        )
+
+    @pytest.mark.parametrize(
+        ("asked", "words"),
+        [
+            ({"text": "a: b"}, "turns are a list"),
+            ({"text": "- user: a", "change": {"index": 4, "text": "b"}}, "there is no turn 5"),
+            ({"text": "- 3", "change": {"index": 0, "text": "b"}}, "only its YAML shows"),
+            ({"text": "- ["}, ""),
+        ],
+    )
+    def test_turns_that_cannot_be_changed_are_refused(
+        self, editor: Editor, asked: dict[str, Any], words: str
+    ) -> None:
+        answer = editor.server.post("/suites/turns", asked)
+        assert answer.status == 422
+        assert words in answer.text
+
     def test_a_comment_above_the_first_assertion_is_saved(self, editor: Editor) -> None:
         commented = "# what counts\n- type: equals\n  value: Hello\n- type: latency\n  threshold: 9\n"
         assert editor.save(tests=only(**{"assert": commented})).status == 200

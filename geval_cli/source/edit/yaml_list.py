@@ -1,0 +1,52 @@
+"""A list that is a text of its own, as a field of an editor has it: read, and written with its items changed."""
+
+from collections.abc import Sequence
+
+from geval_cli.errors import UsageError
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.targets import EditedItem, EditedList, plain_value
+from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.source.edit.yaml_style import write_yaml
+from geval_cli.source.yaml_source import read_yaml
+
+
+def read_list(text: str, what: str) -> list[JsonValue]:
+    """Return the items of a YAML list; none for an empty text, or one of comments alone.
+
+    Raises:
+        ConfigError: the text is broken.
+        UsageError: it is no list; `what` says of what it should be one.
+    """
+    if not _has_content(text):
+        return []
+    value = read_yaml(text, "").value
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise UsageError(f"{what} are a list", hint="put `- ` before each of them")
+    return value
+
+
+def write_list(text: str, items: Sequence[JsonValue], edited: Sequence[EditedItem]) -> str:
+    """Return the YAML of a list that had `items` and is to have `edited`; every other byte of it stays.
+
+    Raises:
+        UsageError: its layout does not allow the change.
+    """
+    if not edited:
+        return ""
+    if not items:
+        comments = text.rstrip("\n")
+        written = write_yaml([plain_value(item.value) for item in edited]).rstrip("\n")
+        return f"{comments}\n{written}" if comments.strip() else written
+    ending = "\n" if text.endswith("\n") else ""
+    return editable_text(text, "").with_value(EditedList(tuple(edited))).rstrip("\n") + ending
+
+
+def no_item(what: str, index: int) -> UsageError:
+    """Return the error of an item that a change is about and that is not there."""
+    return UsageError(f"there is no {what} {index + 1}", hint="reload the page")
+
+
+def _has_content(text: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n"))

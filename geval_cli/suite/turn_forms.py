@@ -1,0 +1,96 @@
+"""Show the turns of a conversation as forms, and write what is changed in a form back into their YAML."""
+
+from typing import get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import UsageError
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.targets import EditedItem
+from geval_cli.source.edit.yaml_list import no_item, read_list, write_list
+from geval_cli.specs.conversation import TurnRole
+
+PLAYED = "played"
+"""Stands for a role in what a user is going to say: the model answers it in the run."""
+
+TURN_ROLES = (PLAYED, *get_args(TurnRole))
+
+
+class TurnForm(Struct, frozen=True):
+    """One turn: who says what, and the names of its other keys. Without a role in a form that only its YAML shows."""
+
+    role: str
+    text: str = ""
+    others: tuple[str, ...] = ()
+
+
+class TurnChange(Struct, frozen=True):
+    """One change to the turns: of the one at `index`, or a new one at the end. What is None stays."""
+
+    index: int | None = None
+    role: str | None = None
+    text: str | None = None
+    is_removed: bool = False
+
+
+def turn_forms(text: str) -> list[TurnForm]:
+    """Return the turns of a YAML list; none for an empty text.
+
+    Raises:
+        ConfigError: the text is broken.
+        UsageError: it is no list.
+    """
+    return [_form(item) for item in read_list(text, "turns")]
+
+
+def changed_turns(text: str, change: TurnChange) -> str:
+    """Return the YAML of a list of turns with one change; every other byte of it stays.
+
+    Raises:
+        ConfigError: the text is broken.
+        UsageError: there is no such turn, or only its YAML shows it.
+    """
+    items = read_list(text, "turns")
+    edited = [EditedItem(item, number) for number, item in enumerate(items)]
+    if change.index is None:
+        edited.append(EditedItem(_said(change.role or PLAYED, change.text or "")))
+    elif not 0 <= change.index < len(items):
+        raise no_item("turn", change.index)
+    elif change.is_removed:
+        del edited[change.index]
+    else:
+        edited[change.index] = replace(edited[change.index], value=_changed(items[change.index], change))
+    return write_list(text, items, edited)
+
+
+def _form(item: JsonValue) -> TurnForm:
+    if not isinstance(item, dict):
+        return TurnForm("")
+    role = PLAYED if "user" in item else str(item.get("role"))
+    own = _said(role, "")
+    words = item.get("user", item.get("content", ""))
+    if (
+        role not in TURN_ROLES
+        or not isinstance(words, str)
+        or ("user" in item and {"role", "content"} & set(item))
+    ):
+        return TurnForm("")
+    return TurnForm(role, words, tuple(str(key) for key in item if key not in own))
+
+
+def _said(role: str, text: str) -> dict[str, JsonValue]:
+    return {"user": text} if role == PLAYED else {"role": role, "content": text}
+
+
+def _changed(item: JsonValue, change: TurnChange) -> JsonValue:
+    shown = _form(item)
+    if not shown.role or not isinstance(item, dict):
+        raise UsageError("this turn has a form that only its YAML shows", hint="change it there")
+    role = shown.role if change.role is None else change.role
+    text = shown.text if change.text is None else change.text
+    said = _said(role, text)
+    if text == shown.text == "" and "content" not in item:
+        said.pop("content", None)  # a turn of tool calls alone
+    kept = {key: value for key, value in item.items() if key in said or key in shown.others}
+    return {**kept, **said} if said.keys() & item.keys() else {**said, **kept}
