@@ -11,7 +11,13 @@ from rich.text import Text
 from geval_cli.numbers import fixed, format_cost, format_score
 from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
+from geval_cli.report.numbers import (
+    format_count,
+    format_difference,
+    format_duration,
+    format_percentage,
+    plural,
+)
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import STYLES, column_title, signs_of
@@ -21,7 +27,7 @@ METRICS_MAX = 6
 DIFFERENCES_MAX = 30
 PASS_RATE = "pass rate"
 _NAME_WIDTH = 40
-_DIGITS, _DIGITS_MAX = 2, 6
+_DIGITS = 2
 _LEAST_P = 0.001
 _GAP = 3
 """Cells between two columns of a table."""
@@ -61,14 +67,6 @@ def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
         return text
     low, high = stat.interval
     return f"{text} [{fixed(low, _DIGITS)}, {fixed(high, _DIGITS)}]"
-
-
-def signed(value: float) -> str:
-    """`+0.07`: a difference with two decimals, or with more where two would make it look like none."""
-    digits = _DIGITS
-    while value and digits < _DIGITS_MAX and round(value, digits) == 0:
-        digits += 1
-    return f"{value:+.{digits}f}" if value else "0.00"
 
 
 def p_text(p: float) -> str:
@@ -337,7 +335,9 @@ def _print_differences(columns: Sequence[ColumnSummary], console: Console) -> No
         interval = [interval_of(item)] if has_interval else []
         mde = [mde_of(item)] if has_mde else []
         verdict = Text(decision_text(item), style=_VERDICT_STYLES.get(item.verdict or "", ""))
-        table.add_row(Text(name), signed(item.delta.value or 0.0), *interval, p_of(item), *mde, verdict)
+        table.add_row(
+            Text(name), format_difference(item.delta.value or 0.0), *interval, p_of(item), *mde, verdict
+        )
     print_trimmed(indented(table), console)
     hidden = len(rows) - DIFFERENCES_MAX
     if hidden > 0:
@@ -347,7 +347,7 @@ def _print_differences(columns: Sequence[ColumnSummary], console: Console) -> No
 
 def interval_of(item: Difference) -> str:
     """`-0.02 to +0.16`: the 95 % interval of a difference."""
-    return "" if item.delta.interval is None else " to ".join(map(signed, item.delta.interval))
+    return "" if item.delta.interval is None else " to ".join(map(format_difference, item.delta.interval))
 
 
 def p_of(item: Difference) -> str:

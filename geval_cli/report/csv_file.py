@@ -1,7 +1,7 @@
 """`-o results.csv`: one row for each case, for spreadsheets and data frames."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -36,6 +36,12 @@ _FIXED_COLUMNS = (
     "cost_usd",
     "rendered_prompt",
 )
+SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN = (
+    "score",
+    "var",
+    "metadata",
+    "conversation",
+)
 
 
 class CsvFile:
@@ -65,7 +71,7 @@ def csv_document(results: Callable[[], Iterator[CaseResult]]) -> Iterator[str]:
         names.add(result)
     yield _BYTE_ORDER_MARK + csv_line(names.header())
     for result in results():
-        yield csv_line(_row(result, names))
+        yield _row(result, names)
 
 
 class _Names(Struct):
@@ -85,14 +91,50 @@ class _Names(Struct):
     def header(self) -> list[str]:
         return [
             *_FIXED_COLUMNS,
-            *(f"score {name}" for name in self.metrics),
-            *(f"var {name}" for name in self.variables),
-            *(f"metadata {name}" for name in self.metadata),
-            *(["conversation"] if self.has_turns else []),
+            *(f"{SCORE_COLUMN} {name}" for name in self.metrics),
+            *(f"{VARIABLE_COLUMN} {name}" for name in self.variables),
+            *(f"{METADATA_COLUMN} {name}" for name in self.metadata),
+            *([CONVERSATION_COLUMN] if self.has_turns else []),
         ]
 
 
-def _row(result: CaseResult, names: _Names) -> Iterator[str]:
+class CsvCells(Struct, frozen=True):
+    """The cells of a result as they stand in a file: quoted, and harmless to spreadsheets.
+
+    Attributes:
+        fixed: of the columns that every file has, joined.
+        scores: by metric; likewise `variables` and `metadata`.
+        conversation: empty without one.
+    """
+
+    fixed: str
+    scores: Mapping[str, str]
+    variables: Mapping[str, str]
+    metadata: Mapping[str, str]
+    conversation: str = ""
+
+
+def csv_cells(result: CaseResult) -> CsvCells:
+    """Return the cells of a result."""
+    return CsvCells(
+        ",".join(map(_quoted, _fixed_cells(result))),
+        {name: _quoted(_number(score)) for name, score in result.named_scores.items()},
+        {name: _quoted(value_text(value)) for name, value in result.vars.items()},
+        {name: _quoted(value_text(value)) for name, value in result.metadata.items()},
+        _quoted(output_text(result)) if result.turns else "",
+    )
+
+
+def _row(result: CaseResult, names: _Names) -> str:
+    cells = csv_cells(result)
+    named = [cells.scores.get(name, "") for name in names.metrics]
+    named += [cells.variables.get(name, "") for name in names.variables]
+    named += [cells.metadata.get(name, "") for name in names.metadata]
+    named += [cells.conversation] if names.has_turns else []
+    return ",".join([cells.fixed, *named]) + "\r\n"
+
+
+def _fixed_cells(result: CaseResult) -> Iterator[str]:
     usage = sum(result.usage.values(), Usage())
     yield str(result.test_index + 1)
     yield str(result.repeat_index + 1)
@@ -114,13 +156,6 @@ def _row(result: CaseResult, names: _Names) -> Iterator[str]:
     yield str(usage.output_tokens)
     yield _number(usage.cost_usd)
     yield result.prompt.rendered
-    yield from (_number(result.named_scores.get(name)) for name in names.metrics)
-    yield from (value_text(result.vars[name]) if name in result.vars else "" for name in names.variables)
-    yield from (
-        value_text(result.metadata[name]) if name in result.metadata else "" for name in names.metadata
-    )
-    if names.has_turns:
-        yield output_text(result) if result.turns else ""
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:
@@ -144,6 +179,16 @@ def _number(value: float | None) -> str:
 def csv_line(cells: Iterable[str]) -> str:
     """Return a row of texts as a line, each harmless to spreadsheets."""
     return ",".join(map(_quoted, cells)) + "\r\n"
+
+
+def csv_start() -> str:
+    """Return the beginning of a file: its byte order mark, and the heads of the columns that every file has."""
+    return _BYTE_ORDER_MARK + ",".join(map(csv_head, _FIXED_COLUMNS))
+
+
+def csv_head(name: str) -> str:
+    """Return the name of a column as it stands in the first line of a file."""
+    return _quoted(name)
 
 
 def _quoted(cell: str) -> str:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
@@ -14,9 +14,11 @@ from jinja2 import Environment
 
 from geval_cli.events import RunEvent
 from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.report.charts.drawing import Choice
 from geval_cli.report.charts.figures import RunFigures
 from geval_cli.report.charts.run_charts import run_charts
+from geval_cli.report.csv_file import CONVERSATION_COLUMN, csv_head, csv_start
 from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.environment import STATIC_FOLDER, make_environment
 from geval_cli.report.html.matrix import (
@@ -31,14 +33,18 @@ from geval_cli.report.html.matrix import (
 )
 from geval_cli.report.html.packing import Packer
 from geval_cli.report.html.run_view import run_values
-from geval_cli.report.label_sheet import MetricCriteria
+from geval_cli.report.label_sheet import MetricCriteria, MetricLabels
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.sanitize import whole_text
 from geval_cli.store.result_filter import Facet, ResultFilter, facets_of
 from geval_cli.store.run_pages import ResultRow, SortOrder
 
 CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
+
+EXPORTED_MAX = 5_000
+"""Above it, the file leaves out what an export needs: it would be nearly twice as large, and is to fit into a mail."""
 
 _STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css", "report.css")
 _SCRIPTS = (
@@ -76,10 +82,14 @@ class HtmlFile:
         counted = _Counted(report)
         room = max(self._cases_max - counted.problems, 0)
         left_out = max(counted.total - max(self._cases_max, counted.problems), 0)
+        packer = Packer(has_exports=counted.total - left_out <= EXPORTED_MAX)
+        labels, first = report.labels(), list(islice(_rows(report, room), ROWS_PER_PAGE))
         with SafeFile(self._path) as file:
-            file.write(_page(report, counted, list(islice(_rows(report, room), ROWS_PER_PAGE)), left_out))
-            for chunk in _chunks(report, room):
+            file.write(whole_text(_page(report, counted, labels, first, left_out, packer.has_exports)))
+            for chunk, exported in _chunks(report, labels, room, packer):
                 file.write(f'<script type="text/plain" data-chunk>{chunk}</script>\n')
+                if exported:
+                    file.write(f'<script type="text/plain" data-exported>{exported}</script>\n')
             file.write(f'<script type="module">{_script()}</script>\n</body>\n</html>\n')
 
 
@@ -119,7 +129,14 @@ class _Counted:
         }
 
 
-def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out: int) -> str:
+def _page(
+    report: RunReport,
+    counted: _Counted,
+    labels: Sequence[MetricLabels],
+    rows: list[ResultRow],
+    left_out: int,
+    has_exports: bool,
+) -> str:
     """Return the page up to its packed cases."""
     style, theme = "".join(map(_asset, _STYLES)), _asset("theme.js")
     policy = (
@@ -140,7 +157,10 @@ def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out:
     values: dict[str, Any] = {
         **run_values(report),
         "matrix": matrix,
-        "charts": list(run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link)),
+        "charts": [
+            *run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link),
+            *label_charts(labels, _choice_link),
+        ],
         "style": style,
         "theme_script": theme,
         "policy": policy,
@@ -149,6 +169,13 @@ def _page(report: RunReport, counted: _Counted, rows: list[ResultRow], left_out:
         "form_action": "#",
         "clear_link": "#",
         "export_link": None,
+        "has_own_export": has_exports,
+        "export_command": f"geval show {report.run.id} -o results.csv",
+        "export_data": {
+            "name": report.run.id,
+            "csv_start": csv_start(),
+            "conversation": csv_head(CONVERSATION_COLUMN),
+        },
         "has_case_pages": False,
         "tag_link": None,
         "page_link": lambda number: f"#page={number}",
@@ -180,9 +207,15 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
             yield result
 
 
-def _chunks(report: RunReport, room: int) -> Iterator[str]:
-    """Yield the packed cases of the file, chunk by chunk."""
-    environment, packer = _environment(), Packer()
+def _chunks(
+    report: RunReport, labels: Sequence[MetricLabels], room: int, packer: Packer
+) -> Iterator[tuple[str, str]]:
+    """Yield the packed cases of the file, chunk by chunk, and what is exported of them."""
+    labels_of: dict[str, dict[str, float]] = {}
+    for item in labels:
+        for output in item.outputs:
+            labels_of.setdefault(output.id, {})[item.metric] = output.label
+    environment = _environment()
     parts = cast(Any, environment.get_template("cells.html").module)
     page = environment.get_template("case_detail.html")
     for row in _rows(report, room):
@@ -192,6 +225,7 @@ def _chunks(report: RunReport, room: int) -> Iterator[str]:
             packer.add(
                 result,
                 chips_of(result),
+                labels_of.get(result.id, {}),
                 cell=parts.cell_link(cell_of(result), _case_link(result)),
                 page=page.render(**case_values(result, results, title), case_link=_case_link),
                 head="" if number else parts.test_head(row, title),

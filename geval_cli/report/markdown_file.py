@@ -34,13 +34,19 @@ from geval_cli.report.columns import (
     metric_names,
     p_of,
     share_text,
-    signed,
     tokens_text,
     verdict_word,
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
+from geval_cli.report.numbers import (
+    format_count,
+    format_difference,
+    format_duration,
+    format_interval,
+    format_percentage,
+    plural,
+)
 from geval_cli.report.report import (
     RunReport,
     assertion_name,
@@ -219,7 +225,7 @@ def _differences(report: RunReport) -> str:
         (
             code_span(suite_name(column)),
             name if name == PASS_RATE else code_span(one_line(name, 40)),
-            signed(item.delta.value or 0.0),
+            format_difference(item.delta.value or 0.0),
             interval_of(item),
             p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
             mde_of(item),

@@ -13,6 +13,15 @@ def format_interval(bounds: tuple[float, float]) -> str:
     return f"{fixed(low, _DIGITS)} to {fixed(high, _DIGITS)}"
 
 
+def format_difference(value: float) -> str:
+    """`+0.07`: a difference with two decimals, or with as many as show its sign; below a billionth it is `0.00`."""
+    value = round(value, _DIGITS_MAX)
+    for digits in range(_DIGITS, _DIGITS_MAX + 1):
+        if round(value, digits):
+            return f"{value:+.{digits}f}"
+    return "0.00"
+
+
 def format_percentage(part: float, whole: float) -> str:
     """`part` of `whole` in per cent; "100%" only when nothing is missing and "0%" only when nothing is there."""
     if whole <= 0:

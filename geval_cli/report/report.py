@@ -1,12 +1,13 @@
 """A run as the reports read it: its record, its counts, a way to go through its results, and the names of these."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
 from geval_cli.judge.conversation import USER, said
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, RunSummary
+from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 
@@ -20,6 +21,7 @@ class RunReport(Struct, frozen=True):
         bugs: how many results a bug in geval spoilt.
         is_stored: whether all of it can be shown again by its id.
         file: the results file that it was read from; empty for a run of the store.
+        labels: returns what people said of its outputs, metric by metric.
     """
 
     run: RunRecord
@@ -29,6 +31,7 @@ class RunReport(Struct, frozen=True):
     bugs: int = 0
     is_stored: bool = True
     file: str = ""
+    labels: Callable[[], Sequence[MetricLabels]] = tuple
 
     @property
     def way_to_everything(self) -> str:

@@ -77,6 +77,11 @@ def sanitized_lines(text: str) -> list[str]:
     return [sanitize(line.replace("\t", TAB)) for line in lines]
 
 
+def whole_text(text: str) -> str:
+    """Replace halves of surrogate pairs, which UTF-8 cannot hold, by question marks."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode()
+
+
 def one_line(text: str, width: int) -> str:
     """`text` sanitized on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
     # Each cell needs at most a few characters; the rest of a huge output is never looked at.

@@ -1,5 +1,6 @@
 """A whole run on the terminal: table, failures, and the last lines with counts, metrics, cost and duration."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -121,7 +122,8 @@ def _gates_headline(summary: RunSummary) -> Text:
 def _way_to_the_rest(report: RunReport) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: the cache has what was answered"
-    return f"; `geval run {report.run.config_path} --resume` does the rest"
+    config = shlex.quote(report.run.config_path)
+    return f"; `geval run {config} --resume` with the same options does the rest"
 
 
 def _remark(report: RunReport) -> str:

@@ -12,6 +12,7 @@ from geval_cli.report.charts.drawing import (
     WIDTH,
     Chart,
     FigureTable,
+    NamedRow,
     Scale,
     across,
     dot,
@@ -20,6 +21,7 @@ from geval_cli.report.charts.drawing import (
     hit_area,
     line,
     mark,
+    named_rows,
     plain,
     rect,
     round_scale,
@@ -32,7 +34,7 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.probes import Finding, Verdict
 
-_NAME = 60
+_NAME = 160
 _LENGTH_GROUPS = 5
 _ROW, _LAST = 34.0, 40.0
 
@@ -147,8 +149,8 @@ def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
         reached += [item.estimate.value or 0.0, *(item.estimate.interval or ())]
         reached += _allowed(item.bar, (0.0, 1.0)) or ()
     scale = round_scale(reached, 20, WIDTH - 20)
-    floor = 8 + _ROW * len(shown)
-    rows = [_probe_row(item, 8 + _ROW * place, scale) for place, item in enumerate(shown)]
+    places, floor = named_rows((_probe_cells(item)[0] for item in shown), 8, _ROW, WIDTH - 100)
+    rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
     axis = across(scale, floor, 8, "grey: what the bar allows; line: interval", plain)
     title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
     failing = sum(item.verdict is Verdict.FAILS for item in shown)
@@ -161,9 +163,9 @@ def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
     return f"{item.probe}, {item.figure}", fixed(item.estimate.value or 0.0, 2), item.bar, item.verdict.value
 
 
-def _probe_row(item: Finding, top: float, scale: Scale) -> str:
+def _probe_row(item: Finding, place: NamedRow, scale: Scale) -> str:
     value, interval = item.estimate.value or 0.0, item.estimate.interval
-    allowed, middle = _allowed(item.bar, (scale.low, scale.high)), top + 24
+    allowed, middle = _allowed(item.bar, (scale.low, scale.high)), place.last_line + 24
     kind = {Verdict.FAILS: "chart-dot is-worse", Verdict.HOLDS: "chart-dot"}.get(
         item.verdict, "chart-dot is-hollow"
     )
@@ -171,13 +173,11 @@ def _probe_row(item: Finding, top: float, scale: Scale) -> str:
     parts = []
     if allowed is not None:
         start, end = map(scale.at, allowed)
-        parts.append(rect(start, top + 17, max(end - start, 2), 14, "chart-allowed", 2))
+        parts.append(rect(start, middle - 7, max(end - start, 2), 14, "chart-allowed", 2))
     if interval is not None:
         parts.append(line(scale.at(interval[0]), middle, scale.at(interval[1]), middle, "chart-whisker"))
     parts.append(dot(scale.at(value), middle, 5, kind))
-    words = text(12, top + 12, name, room=WIDTH - 100) + text(
-        RIGHT, top + 12, verdict, anchor="end", kind="is-strong"
-    )
+    words = place.name(down=12) + text(RIGHT, place.top + 12, verdict, anchor="end", kind="is-strong")
     return words + mark("".join(parts), f"{name}: {figure}, must be {bar}, {verdict}")
 
 

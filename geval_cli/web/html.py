@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment
 
 from geval_cli.report.html.environment import make_environment
+from geval_cli.report.sanitize import whole_text
 
 _TEMPLATE_FOLDER = Path(__file__).with_name("templates")
 
@@ -14,7 +15,7 @@ _TEMPLATE_FOLDER = Path(__file__).with_name("templates")
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
     """Return the page that `template` makes of `values`; every text in them is escaped."""
     text = _environment().get_template(template).render(**values)
-    return HTMLResponse(text, status_code=status)
+    return HTMLResponse(whole_text(text), status_code=status)
 
 
 def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +27,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.report.json_file import json_text
+from geval_cli.web.html import error_page
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -91,6 +92,9 @@ _ADVICE = {
     400: "send JSON as text in UTF-8",
 }
 
+_PAGE_ADVICE = {404: "the list of runs and the suites lead to every page that there is"}
+"""What a reader can do, where that differs from what a program can."""
+
 _WORDS = {
     "missing": "this is required",
     "extra_forbidden": "there is no such field",
@@ -141,6 +145,31 @@ def problem_response(
     return Response(json_text(body), status, dict(headers or {}), media_type=PROBLEM_TYPE)
 
 
+def problem_answer(
+    scope: Scope,
+    status: int,
+    detail: str,
+    *,
+    hint: str = "",
+    errors: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a problem as whoever asked can read it: a page for a browser that opens an address, else problem+json."""
+    if not _opens_page(scope):
+        return problem_response(status, detail, hint=hint, errors=errors, headers=headers)
+    reasons = "; ".join(str(error["detail"]) for error in errors)
+    title = HTTPStatus(status).phrase.capitalize()
+    said = f"{detail}: {reasons}" if reasons else detail
+    page = error_page(status, title, said, _PAGE_ADVICE.get(status, hint))
+    page.headers.update(headers or {})
+    return page
+
+
+def _opens_page(scope: Scope) -> bool:
+    is_read = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/api/")
+    return is_read and "text/html" in Headers(scope=scope).get("accept", "")
+
+
 def add_problem_handlers(app: FastAPI) -> None:
     """Make `app` report every error as problem+json."""
     app.add_exception_handler(RequestValidationError, _invalid_request)
@@ -185,10 +214,10 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     broken = next((item for item in found if item["type"] == "json_invalid"), None)
     if broken is not None:
         detail = f"the body is no JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
-        return problem_response(400, detail, hint=_ADVICE[400])
+        return problem_answer(request.scope, 400, detail, hint=_ADVICE[400])
     errors = [_request_error(item) for item in found]
     count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
-    return problem_response(422, f"{count} in the request", errors=errors)
+    return problem_answer(request.scope, 422, f"{count} in the request", errors=errors)
 
 
 def _request_error(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +255,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["allow"] = ", ".join(allowed_methods(request.scope))
-    return problem_response(error.status_code, detail, hint=hint, headers=headers)
+    return problem_answer(request.scope, error.status_code, detail, hint=hint, headers=headers)
 
 
 async def _geval_error(request: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from geval_cli.web.problems_json import has_route, problem_response
+from geval_cli.web.problems_json import has_route, problem_answer, problem_response
 from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
 
 OPEN_PATHS = frozenset({"/healthz"})
@@ -88,7 +88,8 @@ class TokenCheck:
             return self._let_in(scope)
         if self._has_token(Headers(scope=scope)):
             return None
-        return problem_response(
+        return problem_answer(
+            scope,
             401,
             "this server wants its token",
             hint="open the address that the server printed when it started, or send `Authorization: Bearer TOKEN`; "

@@ -18,19 +18,29 @@ from support.sample_run import COLUMNS, make_case, make_judged
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import leaderboard
-from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, round_scale, score_scale
-from geval_cli.report.charts.figures import BINS, FURTHER_MAX, METRICS_MAX, SCORE, Histogram, RunFigures
+from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, legend, round_scale, score_scale
+from geval_cli.report.charts.figures import (
+    BINS,
+    FURTHER_MAX,
+    METRICS_MAX,
+    SCORE,
+    Histogram,
+    RunFigures,
+    Spread,
+    Verdicts,
+)
 from geval_cli.report.charts.pair_charts import (
     DOTS_MAX,
     DifferenceRow,
     PairedScore,
+    ScoreRange,
     TrendPoint,
     difference_intervals,
     score_scatter,
     sorted_differences,
     trend,
 )
-from geval_cli.report.charts.run_charts import run_charts, score_histograms
+from geval_cli.report.charts.run_charts import repeat_spreads, repeat_verdicts, run_charts, score_histograms
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script>"\x00\x1b[31m\u202e&amp;'
@@ -318,6 +328,24 @@ def test_scatter_counts_what_changed() -> None:
     assert differences.description == "From -0.60 to +0.60; half of the cases are at 0.00 or below."
 
 
+def test_counted_dots_lead_to_all_pairs_and_to_each_once() -> None:
+    scores = [place / 100 for place in range(101)] + [0.02, 0.06, 0.1 + 0.2, 1 - 1e-12, 0.5 - 1e-13]
+    pairs = [PairedScore(one, other, "") for one in scores for other in scores[::9]]
+    ranges: list[tuple[ScoreRange, ScoreRange]] = []
+
+    def link_to(before: ScoreRange, after: ScoreRange) -> str:
+        ranges.append((before, after))
+        return "/compare"
+
+    chart = score_scatter("pairs-1", "score", pairs, link_to)
+    said = [item.get("aria-label", "") for item in parse(chart).iter(f"{SVG}a")]
+    for label, (before, after) in zip(said, ranges, strict=True):
+        fitting = sum(before.holds(pair.before) and after.holds(pair.after) for pair in pairs)
+        assert label.startswith(f"{fitting:,} case"), label
+    fits = [sum(one.holds(pair.before) and two.holds(pair.after) for one, two in ranges) for pair in pairs]
+    assert set(fits) == {1}
+
+
 def test_intervals_are_drawn_around_zero() -> None:
     rows = [
         DifferenceRow("tone", 0.1, (0.02, 0.18), 40, "better"),
@@ -370,8 +398,7 @@ def test_long_lines_and_addresses_are_whole() -> None:
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
     chart = trend("trend-1", "tone", [point(0.5), point(0.7, is_partial=True)])
     assert chart.description == (
-        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Last change: +0.20."
-        " Hollow: runs that did not finish."
+        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Hollow: runs that did not finish."
     )
     assert [("is-hollow" in item.attrib["class"]) for item in parse(chart).iter(f"{SVG}circle")] == [
         False,
@@ -397,6 +424,66 @@ def test_labels_say_how_far_the_judge_is_off() -> None:
     curve = chance_of_good("calibration-1", "tone", [(0.5, 1.0, 3), (0.5, 0.0, 1)])
     assert curve.figures is not None
     assert curve.figures.rows == (("0.50", "75%", "4"),)
+
+
+def test_dots_of_labels_lead_to_all_outputs_and_to_each_once() -> None:
+    values = [place / 40 for place in range(41)] + [0.1 + 0.2, 1e-12, 1 - 1e-12]
+    points = [LabelledScore(label, score) for label in values[::3] for score in values]
+    choices: list[Choice] = []
+
+    def link_to(choice: Choice) -> str:
+        choices.append(choice)
+        return "/"
+
+    def holds(choice: Choice, point: LabelledScore) -> bool:
+        scores = ScoreRange(choice.low, choice.high)
+        return scores.holds(point.score) and ScoreRange(choice.label_low, choice.label_high).holds(
+            point.label
+        )
+
+    shares = [(point.score, 1.0, 1) for point in points]
+    for draw in (
+        lambda: score_against_label("people-1", "tone", points, links=link_to),
+        lambda: chance_of_good("calibration-1", "tone", shares, links=link_to),
+    ):
+        choices.clear()
+        chart = draw()
+        check(chart)
+        said = [item.get("aria-label", "") for item in parse(chart).iter(f"{SVG}a")]
+        for label, choice in zip(said, choices, strict=True):
+            fitting = sum(holds(choice, point) for point in points)
+            assert re.search(rf"\b{fitting} output", label), label
+        assert {sum(holds(choice, point) for choice in choices) for point in points} == {1}
+
+
+LONG = "with sources, step by step, in the words of the customer × a model with a long name (local)"
+
+
+def test_names_are_whole_in_as_many_lines_as_they_need() -> None:
+    columns = (column(LONG), column("b"), column("語" * 70))
+    verdicts = {0: Verdicts(1, 1, 1)}
+    spreads = [Spread(0.5, 3, 0, LONG, (0.2, 0.7))]
+    drawn = [
+        *run_charts(columns, figures_of([0.5, 0.7], columns=3), link),
+        repeat_verdicts(columns, verdicts, link),
+        repeat_spreads(columns, spreads, link),
+        difference_intervals("intervals-1", "tone", [DifferenceRow(LONG, 0.1, (0.0, 0.2), 4, "better")]),
+    ]
+    for chart in drawn:
+        check(chart)
+        if chart.name == "heat":
+            continue
+        texts = ["".join(item.itertext()) for item in parse(chart).iter(f"{SVG}text")]
+        assert not any("…" in text for text in texts), chart.name
+        assert LONG in " ".join(texts), chart.name
+        assert max(map(len, texts)) < 60, "a line runs out of the drawing"
+
+
+def test_a_legend_takes_the_rows_it_needs() -> None:
+    markup, end = legend([(f"chart-bar is-{number}", "a kind of mark") for number in range(7)], 10)
+    places = [float(found) for found in re.findall(r'<text x="([\d.]+)"', markup)]
+    assert end > 40
+    assert max(places) < WIDTH - 60
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1e-12], [3.0, 7.0], [-2.0], [-1e9, 1e9], [0.1 + 0.2]])

@@ -19,7 +19,7 @@ from geval_cli.records import (
     RunSummary,
     Stat,
 )
-from geval_cli.report.columns import p_text, print_columns, share_text, signed, verdict_text
+from geval_cli.report.columns import p_text, print_columns, share_text, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 
@@ -95,14 +95,6 @@ def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
     text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
 
     assert "brief x gpt-4o-mini" in text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0.00"), (-0.0, "0.00"), (0.07, "+0.07"), (-0.004, "-0.004"), (1e-9, "+0.000000")],
-)
-def test_differences_do_not_look_like_none(value: float, text: str) -> None:
-    assert signed(value) == text
 
 
 @pytest.mark.parametrize(

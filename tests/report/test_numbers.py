@@ -6,9 +6,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geval_cli.numbers import format_comparison, format_cost, format_score, format_score_beside
-from geval_cli.report.numbers import format_clock, format_count, format_duration, format_percentage, plural
+from geval_cli.report.numbers import (
+    format_clock,
+    format_count,
+    format_difference,
+    format_duration,
+    format_percentage,
+    plural,
+)
 
 unit = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.00"),
+        (-0.0, "0.00"),
+        (0.0687, "+0.07"),
+        (-0.1125, "-0.11"),
+        (-0.004, "-0.004"),
+        (0.0012, "+0.001"),
+        (0.9 - 0.525, "+0.38"),
+        (1e-9, "+0.000000001"),
+        (-1e-12, "0.00"),
+    ],
+)
+def test_a_difference_never_looks_like_none(value: float, text: str) -> None:
+    assert format_difference(value) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import io
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from support.sample_run import RUN, console_of, make_report
 
@@ -55,13 +56,17 @@ def test_nothing_evaluated() -> None:
     assert "give the tests an `assert`" in last_lines(text)[-1]
 
 
-def test_interrupted() -> None:
-    text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED, planned=18)
+@pytest.mark.parametrize(
+    ("path", "written"), [("c.yaml", "c.yaml"), ("my suite/c.yaml", "'my suite/c.yaml'")]
+)
+def test_interrupted(path: str, written: str) -> None:
+    run = replace(RUN, status=RunStatus.INTERRUPTED, config_path=path)
+    text = printed(RunSummary(7, passed=7), run=run, planned=18)
 
     assert last_lines(text)[0].startswith("INTERRUPTED  7 passed")
     said = " ".join(last_lines(text)[1:])
-    assert "the run was stopped before its end: 7 of 18 cases finished; `geval run" in said
-    assert "--resume` does the rest" in said
+    assert "the run was stopped before its end: 7 of 18 cases finished; " in said
+    assert f"`geval run {written} --resume` with the same options does the rest" in said
 
 
 def test_a_run_that_judged_another_is_not_to_be_resumed() -> None:

@@ -93,7 +93,14 @@ class Visit:
 @contextmanager
 def open_window(browser: Any, **context: Any) -> Iterator[Any]:
     """A fresh window: a page of Playwright that shares nothing with any other."""
-    window = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, "locale": "en-GB", **context})
+    window = browser.new_context(
+        **{
+            "viewport": {"width": 1440, "height": 900},
+            "locale": "en-GB",
+            "reduced_motion": "reduce",
+            **context,
+        }
+    )
     window.set_default_timeout(_PATIENCE_MS)
     try:
         yield window.new_page()
@@ -134,6 +141,15 @@ def forget(visited: Visit) -> None:
     """Leave the page, and whatever it kept in the browser."""
     visited.go("/")
     visited.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+
+
+def press_tab_until(page: Any, selector: str) -> None:
+    """Walk with Tab alone to the first element that fits."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab leads to no {selector}")
 
 
 def _note(found: Visit, message: Any) -> None:

@@ -61,6 +61,12 @@ def hostile_tests() -> list[dict[str, Any]]:
     ]
 
 
+def store_hostile_run(folder: Path, **assertion: Any) -> str:
+    """A run of `hostile_tests` that all pass; what is given is added to the assertion of each."""
+    tests = [{**test, "assert": [{**test["assert"][0], **assertion}]} for test in hostile_tests()]
+    return store_run(write_config(folder, "hostile.json", tests))
+
+
 def store_judged_run(folder: Path, name: str = "judged.json", *, good: Sequence[str] = ("one", "two")) -> str:
     """A run of two prompts and three tests that a scripted judge rates; the outputs of `good` tests are good."""
     model = write_replies(

@@ -20,6 +20,7 @@ from typing import Any
 from fastapi import FastAPI
 from support.loopback import LoopbackServer
 
+from geval_cli.web.app import ROUTERS
 from geval_cli.web.server import Server, bind
 from geval_cli.web.settings import ServerSettings
 
@@ -116,3 +117,15 @@ def judge_environ(judge: LoopbackServer) -> dict[str, str]:
 
 def _lower(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
+
+
+def all_routes() -> Iterator[Any]:
+    """Every route of the application but those of static files and of the OpenAPI document."""
+    pending: list[Any] = [route for router in ROUTERS for route in router.routes]
+    while pending:
+        route = pending.pop()
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield route
+        else:
+            pending += inner.routes

@@ -15,6 +15,7 @@ from geval_cli.report.charts.drawing import (
     Choice,
     FigureTable,
     Links,
+    NamedRow,
     Scale,
     across,
     dot,
@@ -24,6 +25,7 @@ from geval_cli.report.charts.drawing import (
     hit_area,
     line,
     mark,
+    named_rows,
     percent,
     rect,
     round_scale,
@@ -39,7 +41,8 @@ COLUMNS_MAX = 30
 """Columns that are drawn; those beyond are counted in words."""
 METRICS_MAX = 20
 """Metrics that are drawn."""
-NAME_WIDTH = 60
+NAME_WIDTH = 160
+"""Cells of a name; longer ones are cut. A name takes as many lines as it needs."""
 ROW, LAST = 34.0, 40.0
 """Heights of the row of a column, and of the axis below the last one."""
 _HEAT_LEVELS = 10
@@ -71,9 +74,10 @@ def leaderboard(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     said = _leader_text(judged) + left_out(len(ranked), COLUMNS_MAX, "column")
     scale = unit_scale(12, RIGHT)
     shown = ranked[:COLUMNS_MAX]
-    floor = 8 + ROW * len(shown)
+    places, floor = named_rows((name_of(column) for _, column in shown), 8, ROW, WIDTH - 120)
     rows = [
-        _leader_row(8 + ROW * row, scale, index, column, links) for row, (index, column) in enumerate(shown)
+        _leader_row(place, scale, index, column, links)
+        for place, (index, column) in zip(places, shown, strict=True)
     ]
     axis = across(scale, floor, 8, "pass rate; bar: 95 % interval over tests", percent)
     return Chart(name, title, said, drawing(name, title, said, floor + LAST, axis, *rows), figures)
@@ -95,19 +99,18 @@ def _leader_text(judged: Sequence[ColumnSummary]) -> str:
     )
 
 
-def _leader_row(top: float, scale: Scale, index: int, column: ColumnSummary, links: Links) -> str:
-    stat, middle = column.pass_rate, top + 24
+def _leader_row(row: NamedRow, scale: Scale, index: int, column: ColumnSummary, links: Links) -> str:
+    stat, middle = column.pass_rate, row.last_line + 24
     said = share_text(stat)
-    # The link has no text of its own: its name says more, and a shortened text would contradict it.
-    words = text(12, top + 13, name_of(column), room=WIDTH - 120)
-    words += text(RIGHT, top + 13, said, anchor="end", kind="is-strong")
+    # The link has no text of its own: its name says more, and the text would be read twice.
+    words = row.name() + text(RIGHT, row.top + 13, said, anchor="end", kind="is-strong")
     parts = []
     if stat.value is not None:
         if stat.interval is not None:
             low, high = map(scale.at, stat.interval)
             parts.append(rect(low, middle - 4, high - low, 8, "chart-interval", 4))
         parts.append(dot(scale.at(stat.value), middle, 5))
-    parts.append(hit_area(0, top, WIDTH, ROW))
+    parts.append(hit_area(0, row.top, WIDTH, row.height))
     label = f"{name_of(column)}: {said} of {plural(stat.n, 'case')}, {plural(stat.clusters, 'test')}"
     return words + mark("".join(parts), label, href=links(Choice(column=index)))
 
@@ -122,7 +125,7 @@ def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     )
     rows = "".join(_heat_row(index, column, drawn, links) for index, column in enumerate(shown))
     said = (
-        "Means of each metric; the darker a cell, the higher."
+        "Means of each metric; the stronger a cell's colour, the higher."
         + left_out(len(columns), COLUMNS_MAX, "column")
         + left_out(len(names), METRICS_MAX, "metric")
     )
@@ -220,17 +223,16 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
     )
     places = [(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]]
     numbers = _number_places(places)
-    marks, legend = [], []
-    for row, (place, number, (index, column, value, _)) in enumerate(
-        zip(places, numbers, placed, strict=False)
-    ):
+    rows, end = named_rows((name_of(item[1]) for item in placed[:COLUMNS_MAX]), _FLOOR + 37, 17, RIGHT - LEFT)
+    marks = []
+    for row, place, number, (index, column, value, _) in zip(rows, places, numbers, placed, strict=False):
         marks.append(_tradeoff_mark(index, column, place, high, say(value), links))
         marks.append(text(*number, str(index + 1), anchor="middle", kind="is-strong"))
-        legend.append(_legend_row(_FLOOR + 50 + 17 * row, index + 1, name_of(column)))
+        marks.append(text(LEFT - 8, row.top + 13, f"{index + 1}", anchor="end", kind="is-strong"))
+        marks.append(row.name(LEFT))
     axes = across(wide, _FLOOR, 22, price.axis, lambda value: say(value) if value else "0", 5)
     axes += upwards(high, LEFT, RIGHT, "pass rate; line: 95 % interval", percent)
-    height = 232 + 17 * len(legend)
-    return Chart(name, title, said, drawing(name, title, said, height, axes, *marks, *legend), figures)
+    return Chart(name, title, said, drawing(name, title, said, end + 5, axes, *marks), figures)
 
 
 def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -269,12 +271,6 @@ def _tradeoff_mark(
     )
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
     return mark(f"{whisker}{dot(x, y, _DOT)}", label, href=links(Choice(column=index)))
-
-
-def _legend_row(y: float, number: int, said: str) -> str:
-    return text(LEFT - 8, y, f"{number}", anchor="end", kind="is-strong") + text(
-        LEFT, y, said, room=RIGHT - LEFT
-    )
 
 
 def name_of(column: ColumnSummary) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
+from rich.cells import cell_len, chop_cells
 
 from geval_cli.numbers import fixed, trimmed
 from geval_cli.report.sanitize import one_line, sanitize
@@ -19,6 +20,8 @@ LEFT, RIGHT = 42.0, 350.0
 """The ends of a horizontal scale that leaves room for the figures of a vertical one."""
 _CELL = 6.3
 """At most so wide is half of a wide character, or a common narrow one, in the letters of a drawing."""
+LINE = 13.0
+"""The height of a further line of a text."""
 _TITLE_CELLS = 300
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _DUST = 1e-9
@@ -31,12 +34,20 @@ class Choice(Struct, frozen=True):
         column: the index of a column.
         low: scores from here on, of the `metric` where there is one.
         high: scores below this.
+        label_low: people's mean label of the `metric` from here on.
+        label_high: mean labels below this.
+        test: the index of a test.
+        repeats: what the repeats of a test have in common, `passed`, `mixed` or `failed`.
     """
 
     column: int | None = None
     metric: str | None = None
     low: float | None = None
     high: float | None = None
+    label_low: float | None = None
+    label_high: float | None = None
+    test: int | None = None
+    repeats: str | None = None
 
 
 Links = Callable[[Choice], str]
@@ -151,6 +162,86 @@ def text(
     title = element("title", escape(said)) if shown != one_line(said, _TITLE_CELLS) else ""
     names = f"chart-text {kind}".strip()
     return element("text", html.escape(shown), title, x=x, y=y, class_=names, text_anchor=anchor)
+
+
+def wrapped(said: str, room: float) -> list[str]:
+    """Return a text as lines that fit into `room`, broken at spaces, or within a word that is longer than a line."""
+    width = max(int(room / _CELL), 2)
+    lines = [""]
+    for word in one_line(said, _TITLE_CELLS).split(" "):
+        for piece in chop_cells(word, width):
+            joined = f"{lines[-1]} {piece}".strip()
+            if cell_len(joined) <= width:
+                lines[-1] = joined
+            else:
+                lines.append(piece)
+    return lines
+
+
+class NamedRow(Struct, frozen=True):
+    """A row of a drawing below its name, which takes as many lines as it needs.
+
+    Attributes:
+        top: of the whole row.
+        lines: of the name.
+        height: of the whole row.
+    """
+
+    top: float
+    lines: Sequence[str]
+    height: float
+
+    @property
+    def last_line(self) -> float:
+        """The top of the last line of the name: of the whole row where there is one line."""
+        return self.top + LINE * (len(self.lines) - 1)
+
+    def name(self, x: float = 12, *, down: float = 13) -> str:
+        """Return the name, its first line `down` below the top."""
+        return text_lines(x, self.top + down, self.lines)
+
+
+def named_rows(names: Iterable[str], top: float, height: float, room: float) -> tuple[list[NamedRow], float]:
+    """Return rows one below the other, and where the last one ends.
+
+    Args:
+        names: of the rows.
+        top: of the first one.
+        height: of a row whose name takes one line.
+        room: for the lines of a name.
+    """
+    rows = []
+    for name in names:
+        lines = wrapped(name, room)
+        rows.append(NamedRow(top, lines, height + LINE * (len(lines) - 1)))
+        top += rows[-1].height
+    return rows, top
+
+
+def text_lines(x: float, y: float, lines: Sequence[str], *, kind: str = "", anchor: str | None = None) -> str:
+    """Return lines of text one below the other, the first one at `y`."""
+    return "".join(
+        text(x, y + LINE * place, said, kind=kind, anchor=anchor) for place, said in enumerate(lines)
+    )
+
+
+def legend(entries: Iterable[tuple[str, str]], top: float) -> tuple[str, float]:
+    """Return a sample of each kind of mark or line with what it means, in as many rows as they need, and their end.
+
+    Args:
+        entries: the class of the mark, and its meaning.
+        top: of the first row.
+    """
+    x, parts = 12.0, []
+    for kind, said in entries:
+        width = 17 + _CELL * cell_len(said)
+        if x > 12 and x + width > RIGHT:  # noqa: PLR2004 - where a row begins
+            x, top = 12.0, top + 16
+        is_line = kind.startswith(("chart-line", "chart-diagonal", "chart-threshold"))
+        sample = line(x, top + 10, x + 12, top + 10, kind) if is_line else rect(x, top + 5, 12, 10, kind, 2)
+        parts.append(sample + text(x + 17, top + 14, said, kind="is-muted"))
+        x += width + 12
+    return "".join(parts), top + 20
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -18,14 +18,14 @@ from geval_cli.report.sanitize import one_line, value_text
 BINS = 20
 """Of scores from 0 to 1; each holds its lower end, and the last one 1 as well."""
 DUST = 1e-10
-"""What is a round score but for so much is that score: the way it was computed must not move it into another step."""
+"""Scores this near to a round one count as that: the way they were computed must not move them into another step."""
 SCORE = "score"
 """Stands for the score of a whole case where no assertion has a metric."""
 METRICS_MAX = 24
 """Metrics that are counted: the first ones that results have. Names may come from a model, so there must be an end."""
 FURTHER_MAX = 24
 _SPREADS_KEPT = 12
-_TITLE_WIDTH = 80
+_TITLE_WIDTH = 120
 _THRESHOLDS_MAX = 100
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 

@@ -1,6 +1,7 @@
 """The drawings of two runs compared, and of one suite's runs over time. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -13,13 +14,16 @@ from geval_cli.report.charts.drawing import (
     WIDTH,
     Chart,
     FigureTable,
+    NamedRow,
     Scale,
     across,
     dot,
     drawing,
     hit_area,
+    legend,
     line,
     mark,
+    named_rows,
     path,
     percent,
     plain,
@@ -30,7 +34,8 @@ from geval_cli.report.charts.drawing import (
     text,
     upwards,
 )
-from geval_cli.report.numbers import plural
+from geval_cli.report.charts.figures import DUST
+from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
 
@@ -38,7 +43,7 @@ DOTS_MAX = 400
 """Pairs that are drawn one by one; of more, those of equal places are counted and drawn together."""
 ROWS_MAX = 30
 _CELLS = 25
-_NAME, _TITLE = 60, 80
+_NAME, _TITLE = 160, 120
 _ROW, _LAST = 34.0, 40.0
 _SIDE_TOP, _SIDE_END = 22.0, 322.0
 _SORTED_TOP, _SORTED_END = 22.0, 190.0
@@ -64,23 +69,52 @@ class PairedScore(Struct, frozen=True):
         return self.after - self.before
 
 
+class ScoreRange(Struct, frozen=True):
+    """Scores from `low` on and below `high`; None stands for no end."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def holds(self, score: float | None) -> bool:
+        """Return whether a score lies within; what is an end but for dust is that end."""
+        if score is None:
+            return False
+        return (self.low is None or score >= self.low - DUST) and (
+            self.high is None or score < self.high - DUST
+        )
+
+
+PairLinks = Callable[[ScoreRange, ScoreRange], str]
+"""Returns the address of the page that shows the cases with scores before, and after, in these ranges."""
+
+
 class DifferenceRow(Struct, frozen=True):
-    """A mean difference, later minus earlier, with its 95 % interval and the verdict on it; `name` is the column's."""
+    """A mean difference, later minus earlier, with its 95 % interval and the verdict on it.
+
+    Attributes:
+        name: of the column.
+        n: of how many pairs.
+        href: where the cases of the column are shown.
+    """
 
     name: str
     value: float
     interval: Interval | None
     n: int
     verdict: str
+    href: str | None = None
 
 
-def score_scatter(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
+def score_scatter(
+    name: str, what: str, pairs: Sequence[PairedScore], links: PairLinks | None = None
+) -> Chart:
     """Return later scores (upwards) against earlier ones: what lies above the diagonal became better.
 
     Args:
         name: of the drawing.
         what: which scores they are.
         pairs: of all cases that have a score in both runs.
+        links: where the pairs are shown that are drawn as one dot.
     """
     title = f"Before and after: {one_line(what, _NAME)}"
     if not pairs:
@@ -97,9 +131,17 @@ def score_scatter(name: str, what: str, pairs: Sequence[PairedScore]) -> Chart:
     figures = FigureTable(
         ("cases", "higher", "lower", "the same"), ((_n(len(pairs)), _n(better), _n(worse), _n(equal)),)
     )
-    draw = _single_dots if len(pairs) <= DOTS_MAX else _counted_dots
-    svg = drawing(name, title, said, _SIDE_END + _LAST, axes, diagonal, *draw(pairs, wide, high))
+    dots = (
+        _single_dots(pairs, wide, high) if len(pairs) <= DOTS_MAX else _counted_dots(pairs, wide, high, links)
+    )
+    kinds, end = legend(
+        [*_CHANGES, ("chart-bar", "the same"), ("chart-diagonal", "no change")], _SIDE_END + 36
+    )
+    svg = drawing(name, title, said, end, axes, diagonal, *dots, kinds)
     return Chart(name, title, said, svg, figures)
+
+
+_CHANGES = (("chart-bar is-better", "higher"), ("chart-bar is-worse", "lower"))
 
 
 def _single_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list[str]:
@@ -113,12 +155,11 @@ def _single_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list
     ]
 
 
-def _counted_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list[str]:
+def _counted_dots(
+    pairs: Sequence[PairedScore], wide: Scale, high: Scale, links: PairLinks | None
+) -> list[str]:
     """Return a dot for each cell of a fine grid, whose area is the number of pairs there."""
-    counts: dict[tuple[int, int], int] = {}
-    for pair in pairs:
-        cell = _cell(pair.before, wide), _cell(pair.after, high)
-        counts[cell] = counts.get(cell, 0) + 1
+    counts = Counter((_cell(pair.before, wide), _cell(pair.after, high)) for pair in pairs)
     most = max(counts.values())
     step = (wide.high - wide.low) / _CELLS
     found = []
@@ -127,12 +168,22 @@ def _counted_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> lis
         radius = max(8 * math.sqrt(count / most), 1.5)
         said = f"{plural(count, 'case')} near {format_score(before)} before and {format_score(after)} after"
         kind = f"chart-dot is-clear {_kind(after - before)}"
-        found.append(mark(dot(wide.at(before), high.at(after), radius, kind), said))
+        spot = dot(wide.at(before), high.at(after), radius, kind)
+        href = None if links is None else links(_range_of(x, wide), _range_of(y, high))
+        found.append(mark(spot, said, href=href))
     return found
 
 
 def _cell(value: float, scale: Scale) -> int:
-    return round((value - scale.low) / (scale.high - scale.low) * _CELLS)
+    """Return the number of the cell, each of which holds its lower end."""
+    return math.floor((value - scale.low + DUST) / (scale.high - scale.low) * _CELLS + 0.5)
+
+
+def _range_of(cell: int, scale: Scale) -> ScoreRange:
+    """Return the scores of a cell; the first and the last one are open to the outside."""
+    step = (scale.high - scale.low) / _CELLS
+    low, high = (round(scale.low + (cell + half) * step, 9) for half in (-0.5, 0.5))
+    return ScoreRange(low if cell else None, high if cell < _CELLS else None)
 
 
 def _kind(difference: float) -> str:
@@ -182,9 +233,8 @@ def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Ch
         ("lowest", "middle", "highest", "higher", "lower", "the same"),
         ((*ends, _n(better), _n(worse), _n(equal)),),
     )
-    return Chart(
-        name, title, said, drawing(name, title, said, _SORTED_END + 24, axes, *bars, zero, foot), figures
-    )
+    kinds, end = legend(_CHANGES, _SORTED_END + 20)
+    return Chart(name, title, said, drawing(name, title, said, end, axes, *bars, zero, foot, kinds), figures)
 
 
 def _difference_bar(pair: PairedScore, x: float, step: float, high: Scale) -> str:
@@ -214,8 +264,8 @@ def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) ->
     shown = rows[:ROWS_MAX]
     ends = [end for row in shown for end in (row.value, *(row.interval or ()))]
     scale = _symmetric(ends, 20, WIDTH - 20)
-    floor = 8 + _ROW * len(shown)
-    drawn = [_interval_row(8 + _ROW * place, scale, row) for place, row in enumerate(shown)]
+    places, floor = named_rows((one_line(row.name, _NAME) for row in shown), 8, _ROW, WIDTH - 150)
+    drawn = [_interval_row(place, scale, row) for place, row in zip(places, shown, strict=True)]
     axis = across(scale, floor, 8, "after minus before; bar: 95 % interval", signed, 5)
     zero = line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
     figures = FigureTable(
@@ -231,33 +281,38 @@ def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) ->
             for row in rows
         ),
     )
-    return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, zero, *drawn), figures)
+    kinds, end = legend(_VERDICTS, floor + 36)
+    return Chart(name, title, said, drawing(name, title, said, end, axis, zero, *drawn, kinds), figures)
 
 
-def _interval_row(top: float, scale: Scale, row: DifferenceRow) -> str:
+_VERDICTS = (
+    ("chart-bar is-better", "better"),
+    ("chart-bar is-worse", "worse"),
+    ("chart-bar", "may be chance"),
+)
+
+
+def _interval_row(place: NamedRow, scale: Scale, row: DifferenceRow) -> str:
     said = f"{format_difference(row.value)} {_interval_text(row)}".strip()
     kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
-    parts = [
-        text(12, top + 13, one_line(row.name, _NAME), room=WIDTH - 150),
-        text(RIGHT, top + 13, said, anchor="end", kind="is-strong"),
-    ]
+    middle = place.last_line + 24
+    words = place.name() + text(RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
+    parts = []
     if row.interval is not None:
         low, high = map(scale.at, row.interval)
-        parts.append(rect(low, top + 20, high - low, 8, f"chart-interval {kind}", 4))
-    parts += [dot(scale.at(row.value), top + 24, 5, f"chart-dot {kind}"), hit_area(0, top, WIDTH, _ROW)]
+        parts.append(rect(low, middle - 4, high - low, 8, f"chart-interval {kind}", 4))
+    parts += [
+        dot(scale.at(row.value), middle, 5, f"chart-dot {kind}"),
+        hit_area(0, place.top, WIDTH, place.height),
+    ]
     label = f"{one_line(row.name, _NAME)}: {said} of {plural(row.n, 'pair')}, {row.verdict}"
-    return mark("".join(parts), label)
+    return words + mark("".join(parts), label, href=row.href)
 
 
 def _interval_text(row: DifferenceRow) -> str:
     if row.interval is None:
         return ""
     return f"[{', '.join(map(format_difference, row.interval))}]"
-
-
-def format_difference(value: float) -> str:
-    """`+0.07`: a difference with two decimals."""
-    return f"{value:+.2f}" if abs(value) >= _EQUAL else "0.00"
 
 
 class TrendPoint(Struct, frozen=True):
@@ -302,8 +357,6 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     first, last = known[0], known[-1]
     said = f"{plural(len(known), 'run')}: {say(first[2])} on {_day(first[1].when)}"
     said += f", {say(last[2])} on {_day(last[1].when)}." if last is not first else "."
-    if len(known) > 1:
-        said += f" Last change: {_change_text(last[2] - known[-2][2], is_share=is_share)}."
     if any(point.is_partial for point in points):
         said += " Hollow: runs that did not finish."
     ends = [end for _, point, value in known for end in point.interval or (value,)]
@@ -382,10 +435,6 @@ def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, s
 
 def _note(point: TrendPoint) -> str:
     return "did not finish" if point.is_partial else ""
-
-
-def _change_text(change: float, *, is_share: bool) -> str:
-    return f"{100 * change:+.1f} points" if is_share else format_difference(change)
 
 
 def _percent_text(share: float) -> str:

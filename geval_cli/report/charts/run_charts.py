@@ -19,26 +19,32 @@ from geval_cli.report.charts.column_charts import (
     name_of,
 )
 from geval_cli.report.charts.drawing import (
+    LINE,
     RIGHT,
     WIDTH,
     Chart,
     Choice,
     FigureTable,
     Links,
+    NamedRow,
     Scale,
     across,
     dot,
     drawing,
     hit_area,
+    legend,
     line,
     listed,
     mark,
+    named_rows,
     percent,
     plain,
     rect,
     score_scale,
     text,
+    text_lines,
     unit_scale,
+    wrapped,
 )
 from geval_cli.report.charts.figures import BINS, FURTHER_MAX, SCORE, Histogram, RunFigures, Spread, Verdicts
 from geval_cli.report.numbers import plural
@@ -46,7 +52,7 @@ from geval_cli.report.sanitize import one_line
 
 _LINKED_HISTOGRAMS_MAX = 40
 """Above it a histogram is one link and its steps are none: a page must stay light."""
-_SCORES_ROW, _BAR = 56.0, 34.0
+_SCORES_ROW, _BAR = 60.0, 34.0
 _THRESHOLDS_DRAWN = 12
 
 
@@ -60,13 +66,14 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
     """
     if not columns:
         return
+    # The wide one stands first, so that all others fill their columns without a hole.
+    if any(column.metrics for column in columns):
+        yield heat_table(columns, links)
     yield leaderboard(columns, links)
     if any(column.cost_usd != 0 for column in columns):
         yield cost_chart(columns, links)
     if any(column.latency_ms.median is not None for column in columns):
         yield latency_chart(columns, links)
-    if any(column.metrics for column in columns):
-        yield heat_table(columns, links)
     metrics = [name for name in figures.scores if name != SCORE]
     for number, name in enumerate(metrics[:METRICS_MAX] or [SCORE], start=1):
         yield score_histograms(f"scores-{number}", name, columns, figures, links)
@@ -75,9 +82,9 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
         said = f"Not drawn: {listed(further)}{', or further ones' if is_cut else ''}."
         yield Chart("scores-further", "Further metrics", said)
     if figures.verdicts:
-        yield repeat_verdicts(columns, figures.verdicts)
+        yield repeat_verdicts(columns, figures.verdicts, links)
     if spreads := figures.spreads():
-        yield repeat_spreads(columns, spreads)
+        yield repeat_spreads(columns, spreads, links)
 
 
 def score_histograms(
@@ -104,24 +111,24 @@ def score_histograms(
     scale = unit_scale(32, WIDTH - 32) if outside else unit_scale(12, RIGHT)
     top = 18.0 if thresholds else 6.0
     shown = rows[:COLUMNS_MAX]
-    floor = top + _SCORES_ROW * len(shown)
+    places, floor = named_rows((name_of(item[1]) for item in shown), top, _SCORES_ROW, WIDTH - 100)
     has_links = len(rows) * max(len(figures.scores), 1) <= _LINKED_HISTOGRAMS_MAX
     drawn = [
         _histogram_row(
-            top + _SCORES_ROW * row,
+            place,
             scale,
             item,
             Choice(item[0], None if metric == SCORE else metric),
             links,
             has_links=has_links,
         )
-        for row, item in enumerate(shown)
+        for place, item in zip(places, shown, strict=True)
     ]
     axis = across(scale, floor, top, "score; height: how many, row by row", plain)
     cuts = [
         line(scale.at(value), bottom - _BAR, scale.at(value), bottom, "chart-threshold")
         for value in thresholds[:_THRESHOLDS_DRAWN]
-        for bottom in (top + _SCORES_ROW * (row + 1) for row in range(len(shown)))
+        for bottom in (place.top + place.height for place in places)
     ]
     if cuts:
         cuts.append(_threshold_name(scale, thresholds))
@@ -132,13 +139,14 @@ _HistogramRow = tuple[int, ColumnSummary, Histogram]
 
 
 def _histogram_row(
-    top: float, scale: Scale, row: _HistogramRow, choice: Choice, links: Links, *, has_links: bool
+    place: NamedRow, scale: Scale, row: _HistogramRow, choice: Choice, links: Links, *, has_links: bool
 ) -> str:
     _, column, counts = row
-    floor = top + _SCORES_ROW
+    floor = place.top + place.height
     most = max(counts.counts) or 1
-    words = text(12, top + 12, name_of(column), room=WIDTH - 100)
-    words += text(RIGHT, top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted")
+    words = place.name(down=12) + text(
+        RIGHT, place.top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted"
+    )
     parts = [line(scale.start, floor, scale.end, floor, "chart-axis")]
     whole = f"{name_of(column)}: mean {_mean(counts)} of {plural(counts.n, 'score')}"
     for low, high, count in counts.bins():
@@ -152,7 +160,7 @@ def _histogram_row(
         parts.append(bar)
     if has_links:
         return words + "".join(parts)
-    parts.append(hit_area(0, top, WIDTH, _SCORES_ROW))
+    parts.append(hit_area(0, place.top, WIDTH, place.height))
     return words + mark("".join(parts), whole, href=links(choice))
 
 
@@ -208,55 +216,50 @@ def _counts_text(counts: Histogram) -> str:
 _VERDICT_WORDS = (("passed", "all repeats pass"), ("mixed", "mixed"), ("failed", "all fail"))
 
 
-def repeat_verdicts(columns: Sequence[ColumnSummary], verdicts: Mapping[int, Verdicts]) -> Chart:
+def repeat_verdicts(
+    columns: Sequence[ColumnSummary], verdicts: Mapping[int, Verdicts], links: Links
+) -> Chart:
     """Return for each column how many tests had equal verdicts in all repeats, and how many did not."""
     name, title = "repeats", "Repeats: equal verdicts"
-    rows = [(column, verdicts.get(index, Verdicts())) for index, column in enumerate(columns)]
+    rows = [(index, column, verdicts.get(index, Verdicts())) for index, column in enumerate(columns)]
     figures = FigureTable(
         ("column", "tests", *(said for _, said in _VERDICT_WORDS)),
         tuple(
             (name_of(column), f"{item.total:,}", f"{item.passed:,}", f"{item.mixed:,}", f"{item.failed:,}")
-            for column, item in rows
+            for _, column, item in rows
         ),
     )
-    mixed, tests = sum(item.mixed for _, item in rows), sum(item.total for _, item in rows)
+    mixed, tests = sum(item.mixed for *_, item in rows), sum(item.total for *_, item in rows)
     said = f"The repeats of {mixed:,} of {plural(tests, 'test')} had different verdicts, counted column by column."
     said += left_out(len(rows), COLUMNS_MAX, "column")
     scale = unit_scale(12, RIGHT)
     shown = rows[:COLUMNS_MAX]
-    floor = 28 + ROW * len(shown)
-    drawn = [_verdict_row(28 + ROW * row, scale, column, item) for row, (column, item) in enumerate(shown)]
-    axis = across(scale, floor, 28, "share of tests", percent)
-    return Chart(
-        name, title, said, drawing(name, title, said, floor + LAST, axis, _verdict_legend(), *drawn), figures
-    )
+    kinds, top = legend([(f"chart-{kind}", word) for kind, word in _VERDICT_WORDS], 0)
+    places, floor = named_rows((name_of(item[1]) for item in shown), top + 8, ROW, WIDTH - 120)
+    drawn = [_verdict_row(place, scale, item, links) for place, item in zip(places, shown, strict=True)]
+    axis = across(scale, floor, top + 8, "share of tests", percent)
+    return Chart(name, title, said, drawing(name, title, said, floor + LAST, axis, kinds, *drawn), figures)
 
 
-def _verdict_legend() -> str:
-    parts = []
-    for (kind, said), x in zip(_VERDICT_WORDS, (12.0, 130.0, 205.0), strict=True):
-        parts.append(rect(x, 5, 12, 10, f"chart-{kind}", 2) + text(x + 17, 14, said, kind="is-muted"))
-    return "".join(parts)
-
-
-def _verdict_row(top: float, scale: Scale, column: ColumnSummary, item: Verdicts) -> str:
+def _verdict_row(
+    place: NamedRow, scale: Scale, row: tuple[int, ColumnSummary, Verdicts], links: Links
+) -> str:
+    index, column, item = row
     share = f"{item.mixed:,} of {item.total:,} mixed"
-    parts = [
-        text(12, top + 13, name_of(column), room=WIDTH - 120),
-        text(RIGHT, top + 13, share, anchor="end", kind="is-muted"),
-    ]
+    parts = [place.name(), text(RIGHT, place.top + 13, share, anchor="end", kind="is-muted")]
     start = 0
     for kind, said in _VERDICT_WORDS:
         count = getattr(item, kind)
         if count:
             left, right = scale.at(start / item.total), scale.at((start + count) / item.total)
-            bar = rect(left + 0.5, top + 19, right - left - 1, 10, f"chart-{kind}", 2)
-            parts.append(mark(bar, f"{name_of(column)}: {plural(count, 'test')}, {said}"))
+            bar = rect(left + 0.5, place.last_line + 19, right - left - 1, 10, f"chart-{kind}", 2)
+            choice = Choice(index, repeats=kind)
+            parts.append(mark(bar, f"{name_of(column)}: {plural(count, 'test')}, {said}", href=links(choice)))
         start += count
     return "".join(parts)
 
 
-def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread]) -> Chart:
+def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread], links: Links) -> Chart:
     """Return the tests whose repeats scored furthest apart, a dot for each repeat."""
     name, title = "spreads", "Repeats: widest spread of scores"
     rows = [
@@ -274,20 +277,26 @@ def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread]) 
     ends = " to ".join(format_score(widest[0].scores[end]) for end in (0, -1))
     said = f"Widest: {widest[1]} in {widest[2]}, from {ends}."
     scale = score_scale([score for item in spreads for score in item.scores], 12, RIGHT)
-    floor = 8 + ROW * len(rows)
-    drawn = [_spread_row(8 + ROW * row, scale, *item) for row, item in enumerate(rows)]
-    axis = across(scale, floor, 8, "score; a dot for each repeat", plain)
-    return Chart(name, title, said, drawing(name, title, said, floor + LAST, axis, *drawn), figures)
+    drawn, top = [], 8.0
+    for row in rows:
+        part, top = _spread_row(top, scale, *row, links)
+        drawn.append(part)
+    axis = across(scale, top, 8, "score; a dot for each repeat", plain)
+    return Chart(name, title, said, drawing(name, title, said, top + LAST, axis, *drawn), figures)
 
 
-def _spread_row(top: float, scale: Scale, item: Spread, test: str, column: str) -> str:
+def _spread_row(
+    top: float, scale: Scale, item: Spread, test: str, column: str, links: Links
+) -> tuple[str, float]:
+    """Return a row and where it ends."""
     low, high = scale.at(item.scores[0]), scale.at(item.scores[-1])
-    dots = (dot(scale.at(score), top + 24, 4, "chart-dot is-clear") for score in dict.fromkeys(item.scores))
-    parts = [
-        text(12, top + 13, test, room=WIDTH - 150),
-        text(RIGHT, top + 13, column, anchor="end", kind="is-muted", room=120),
-        rect(low, top + 22, high - low, 4, "chart-interval", 2),
-        *dots,
-    ]
+    titles, names = wrapped(test, RIGHT - 12), wrapped(column, RIGHT - 12)
+    middle = top + LINE * (len(titles) + len(names)) + 11
+    dots = (dot(scale.at(score), middle, 4, "chart-dot is-clear") for score in dict.fromkeys(item.scores))
+    words = text_lines(12, top + 13, titles)
+    words += text_lines(12, top + 13 + LINE * len(titles), names, kind="is-muted")
+    parts = [rect(low, middle - 2, high - low, 4, "chart-interval", 2), *dots]
+    parts.append(hit_area(0, top, WIDTH, middle + 8 - top))
     said = f"{test}, {column}: {', '.join(map(format_score, item.scores[:20]))}"
-    return mark("".join(parts), said)
+    choice = Choice(item.column, test=item.test_index)
+    return words + mark("".join(parts), said, href=links(choice)), middle + 10

@@ -25,8 +25,9 @@ _SHOWN_ELSEWHERE = frozenset(
     }
 )  # fmt: skip
 _NO_SIGNS = Signs({}, "·", "x")
-_BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 36, 12, 72
+_BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 24, 6, 72
 _SCALE_MAX = 21
+_LEAST_SHARE = 0.001
 
 
 class Bar(Struct, frozen=True):
@@ -122,6 +123,11 @@ def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[
     return shares
 
 
+def _share_text(share: float) -> str:
+    """Return a share as it fits above its bar: next to nothing is not drawn out in decimals."""
+    return "<0.1%" if 0 < share < _LEAST_SHARE else format_percentage(share, 1.0)
+
+
 def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
     if not shares:
         return None
@@ -129,7 +135,7 @@ def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
     bars = tuple(
         Bar(
             rating,
-            format_percentage(share, 1.0),
+            _share_text(share),
             number * (_BAR_WIDTH + _BAR_GAP),
             round(BAR_HEIGHT * share / highest, 1),
         )

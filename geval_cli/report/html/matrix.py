@@ -1,6 +1,6 @@
 """A run as a matrix for the templates: tests down, prompts x providers across."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -8,9 +8,8 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, ColumnSummary, RunSummary, Status
 from geval_cli.report.html.environment import short_text
-from geval_cli.report.matching import column_label
 from geval_cli.report.verdict import has_fallback
-from geval_cli.store.result_filter import Facet, ResultFilter
+from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
 from geval_cli.store.run_pages import ResultRow, SortOrder
 
 ROWS_PER_PAGE = 50
@@ -88,16 +87,40 @@ class Matrix(Struct, frozen=True):
 
 def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
     """Return in words what a drawing's mark chose beside status and metric."""
-    words = []
+    words = [] if wanted.test is None else [f"of test {wanted.test + 1:,}"]
+    if wanted.repeats is not None:
+        words.append(_REPEATS_WORDS[wanted.repeats])
     if wanted.column is not None:
         named = [item for item in columns if item.index == wanted.column]
-        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
-    if wanted.low is not None:
-        words.append(f"with a score from {format_score(wanted.low)}")
-    if wanted.high is not None:
-        joint = " to" if wanted.low is not None else "with a score"
-        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
+        words.append(f"in {_name_of(named[0])}" if named else f"in column {wanted.column + 1:,}")
+    words += _range_words("with a score", wanted.low, wanted.high)
+    if wanted.metric is not None:
+        joint = "and " if (wanted.low, wanted.high) != (None, None) else ""
+        if (wanted.label_low, wanted.label_high) == (0.0, None):
+            words.append("that people labelled")
+        else:
+            words += _range_words(f"{joint}with a mean label", wanted.label_low, wanted.label_high)
     return words
+
+
+def _name_of(column: Column) -> str:
+    return " × ".join(filter(None, (column.prompt_label, column.provider_label)))  # noqa: RUF001
+
+
+_REPEATS_WORDS = {
+    Repeats.PASSED: "whose repeats all passed",
+    Repeats.MIXED: "whose repeats had different verdicts",
+    Repeats.FAILED: "whose repeats all failed",
+}
+
+
+def _range_words(what: str, low: float | None, high: float | None) -> Iterator[str]:
+    """Yield `with a score from 0.50` and `to below 0.55`, as far as there are ends."""
+    if low is not None:
+        yield f"{what} from {format_score(low)}"
+    if high is not None:
+        joint = "to" if low is not None else what
+        yield f"{joint} {'' if high == 1 else 'below '}{format_score(high)}"
 
 
 def heads_of(columns: Iterable[Column], summary: RunSummary) -> tuple[Head, ...]:

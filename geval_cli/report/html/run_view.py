@@ -1,14 +1,14 @@
 """One run for the templates that the page and the report share: its sums, and how its figures are written."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import verdict_text
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.numbers import format_percentage
 from geval_cli.report.report import RunReport
-from geval_cli.report.verdict import derived_rows, gate_value
+from geval_cli.report.verdict import derived_rows, gate_value, ranking_note
 
 _FLAKY_SHOWN = 20
 
@@ -17,6 +17,8 @@ def run_values(report: RunReport) -> dict[str, Any]:
     """Return the values of the templates `run_head.html` and `run_summary.html`."""
     run, summary = report.run, report.summary
     titles = {column.index: suite_name(column) for column in run.columns}
+    # Of a finished run they are called as in the table that sets them side by side.
+    titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
     return {
         "run": run,
         "summary": summary,
@@ -30,10 +32,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
         "verdicts": [verdict_text(column) for column in summary.columns],
-        "consistency": {
-            name: None if share is None else format_percentage(share, 1)
-            for name, share in summary.order_consistency.items()
-        },
+        "ranking_note": partial(ranking_note, summary),
     }
 
 

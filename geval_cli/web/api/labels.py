@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat,
 from geval_cli.errors import UsageError
 from geval_cli.labels.file import UNIT_SCALE, Scale
 from geval_cli.labels.matching import judged_items
+from geval_cli.labels.review import Reviewed, review
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.report.label_sheet import Criterion
@@ -22,12 +23,10 @@ from geval_cli.trust.labelling import (
     Given,
     LabelChoice,
     Output,
-    Reviewed,
     Sheet,
     label_row,
     outputs_to_label,
     removed_run,
-    review,
     scales_of,
     stored_label,
 )
@@ -291,7 +290,7 @@ def reviewed_labels(runs: RunStore, run_id: str) -> ReviewAnswer:
     """
     report = load_report(runs, run_id)
     kept = runs.labels().of_run(report.run.id)
-    rows = review(report, kept) if kept else []
+    rows = review(report.results(), kept) if kept else []
     flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
     return ReviewAnswer(report.run.id, flipped, broken, rows)
 

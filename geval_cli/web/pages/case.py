@@ -14,6 +14,7 @@ from geval_cli.source.access import access_in
 from geval_cli.source.images import names_image, read_image
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, place_link, run_link, stored_runs
+from geval_cli.web.pages.run_actions import display_name
 
 router = APIRouter(route_class=PageRoute)
 
@@ -42,7 +43,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
-        config_name=Path(run.config_path).name or run.config_path,
+        config_name=display_name(run),
         **{**case_values(result, row, row_title(result)), "images": _images(request, run, result)},
     )
 

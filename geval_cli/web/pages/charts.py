@@ -3,21 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.labels.file import GOOD_AT
+from geval_cli.errors import UsageError
 from geval_cli.records import MetricSummary, RunStatus
-from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
+from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import Chart, Choice
 from geval_cli.report.charts.figures import SCORE, RunFigures
 from geval_cli.report.charts.pair_charts import (
     DifferenceRow,
     PairedScore,
+    ScoreRange,
     TrendPoint,
     difference_intervals,
     score_scatter,
@@ -25,20 +26,16 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.paired_cases import Comparison, Kind, compare_runs
+from geval_cli.report.paired_cases import Comparison, Kind
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_comparison import ComparedRow, ComparisonOptions, NamedRun, compare
+from geval_cli.report.run_comparison import ComparedRow
 from geval_cli.runs.stored import load_report
-from geval_cli.statistics.calibration import chance_at, rising_blocks
 from geval_cli.statistics.intervals import Interval
-from geval_cli.store.labels import StoredLabel
 from geval_cli.store.run_pages import RunPages, RunPoint
-from geval_cli.trust.labelling import Reviewed, review
 from geval_cli.web.html import render_page
+from geval_cli.web.pages.compare import column_indexes, compared, refusal
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
-
-_CURVE_FROM = 20
-"""Labelled outputs from which on a curve is drawn through them; through fewer it would follow chance."""
+from geval_cli.web.pages.run_actions import display_name
 
 _PAIRED_METRICS_MAX = 8
 """Metrics of which pairs of scores are drawn."""
@@ -83,15 +80,18 @@ def show_charts(request: Request, run_id: str) -> Response:
         return RedirectResponse(f"{run_link(run.id)}/charts")
     pages = runs.pages()
     figures = request.app.state.figures.of(report, pages)
-    charts = list(run_charts(report.summary.columns, figures, lambda choice: choice_link(run.id, choice)))
-    labels = runs.labels().of_run(run.id)
+    links = partial(choice_link, run.id)
+    charts = [
+        *run_charts(report.summary.columns, figures, links),
+        *label_charts(report.labels(), links),
+    ]
     return render_page(
         "run_charts.html",
         section="runs",
         run=run,
-        charts=[*charts, *_label_charts(report, pages, labels)],
+        charts=charts,
         run_link=run_link,
-        config_name=Path(run.config_path).name or run.config_path,
+        config_name=display_name(run),
     )
 
 
@@ -102,16 +102,14 @@ def show_comparison_charts(request: Request) -> Response:
     before, after = (
         load_report(runs, request.query_params.get(name) or "latest") for name in ("before", "after")
     )
-    pages = runs.pages()
-    found = compare_runs(
-        pages.verdicts(before.run.id),
-        pages.verdicts(after.run.id),
-        before_columns=before.run.columns,
-        after_columns=after.run.columns,
-    )
-    compared = compare(NamedRun(before.run.id, before), NamedRun(after.run.id, after), ComparisonOptions())
-    charts = list(_comparison_charts(compared.rows, _paired_scores(found, after.run.id)))
+    try:
+        decided, cases = compared(request, before, after)
+    except UsageError as error:
+        return refusal(error)
     query = {"before": before.run.id, "after": after.run.id}
+    indexes = column_indexes((before, after))
+    links = _ComparisonLinks(query, indexes)
+    charts = list(_comparison_charts(decided.rows, _paired_scores(cases, after.run.id), links))
     return render_page(
         "compare_charts.html",
         section="runs",
@@ -123,21 +121,49 @@ def show_comparison_charts(request: Request) -> Response:
     )
 
 
+class _ComparisonLinks(Struct, frozen=True):
+    """Addresses of cases of the comparison that `query` names; `columns` are indexes by label."""
+
+    query: Mapping[str, str]
+    columns: Mapping[str, int]
+
+    def column(self, label: str) -> str:
+        """Return the address of the cases of a column."""
+        return link_with("/compare", {**self.query, "column": self.columns.get(label)}) + "#cases"
+
+    def scores(self, metric: str | None, before: ScoreRange, after: ScoreRange) -> str:
+        """Return the address of the cases with scores in both ranges; without a `metric`, scores of the case."""
+        ends = {
+            "metric": metric,
+            "before_low": before.low,
+            "before_high": before.high,
+            "after_low": after.low,
+            "after_high": after.high,
+        }
+        return link_with("/compare", {**self.query, **ends}) + "#cases"
+
+
 def _comparison_charts(
-    rows: Sequence[ComparedRow], scores: Mapping[str, Sequence[PairedScore]]
+    rows: Sequence[ComparedRow], scores: Mapping[str, Sequence[PairedScore]], links: _ComparisonLinks
 ) -> Iterator[Chart]:
     """Yield the differences of each metric column by column, then its scores before and after."""
     metrics: dict[tuple[Kind, str], list[DifferenceRow]] = {}
     for row in rows:
         found = DifferenceRow(
-            row.column, row.delta.value or 0.0, row.delta.interval, row.delta.n, row.verdict.value
+            row.column,
+            row.delta.value or 0.0,
+            row.delta.interval,
+            row.delta.n,
+            row.verdict.value,
+            href=links.column(row.column),
         )
         metrics.setdefault((row.kind, row.metric), []).append(found)
     for number, ((kind, name), differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
         what = "pass rate" if kind is Kind.PASS_RATE else name
         yield difference_intervals(f"intervals-{number}", what, differences)
         if kind is not Kind.PASS_RATE and name in scores:
-            yield score_scatter(f"pairs-{number}", what, scores[name])
+            to_scores = partial(links.scores, None if kind is Kind.SCORE else name)
+            yield score_scatter(f"pairs-{number}", what, scores[name], to_scores)
             yield sorted_differences(f"differences-{number}", what, scores[name])
 
 
@@ -207,33 +233,3 @@ def choice_link(run_id: str, choice: Choice) -> str:
     """Return the address of a run's page that shows a choice of its results."""
     values = {name: getattr(choice, name) for name in choice.__struct_fields__}
     return f"{link_with(run_link(run_id), values)}#results-title"
-
-
-def _label_charts(report: RunReport, pages: RunPages, labels: Sequence[StoredLabel]) -> Iterator[Chart]:
-    """Yield for each metric that people labelled how the judge's scores compare with their labels."""
-    ids = dict.fromkeys(label.case_id for label in labels)
-    labelled = replace(report, results=lambda: iter(pages.cases(report.run.id, ids).values()))
-    by_metric: dict[str, dict[str, list[Reviewed]]] = {}
-    for row in review(labelled, labels) if labels else []:
-        if row.score is not None:
-            by_metric.setdefault(row.metric, {}).setdefault(row.id, []).append(row)
-    for number, (metric, outputs) in enumerate(list(by_metric.items())[:METRICS_MAX], start=1):
-        yield from _metric_charts(number, metric, outputs)
-
-
-def _metric_charts(number: int, metric: str, outputs: Mapping[str, Sequence[Reviewed]]) -> Iterator[Chart]:
-    points = [
-        LabelledScore(fmean(row.human for row in rows), rows[0].score)
-        for rows in outputs.values()
-        if rows[0].score is not None
-    ]
-    thresholds = {row.threshold for rows in outputs.values() for row in rows}
-    threshold = thresholds.pop() if len(thresholds) == 1 else None
-    yield score_against_label(f"people-{number}", metric, points, threshold=threshold, good_at=GOOD_AT)
-    verdicts = [(point.score, point.label >= GOOD_AT) for point in points]
-    shares = [(score, float(is_good), 1) for score, is_good in verdicts]
-    curve = None
-    if len(points) >= _CURVE_FROM:
-        blocks = rising_blocks(verdicts)
-        curve = partial(chance_at, blocks)
-    yield chance_of_good(f"calibration-{number}", metric, shares, curve=curve, threshold=threshold)

@@ -4,22 +4,23 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import CaseResult, RunStatus, Status
-from geval_cli.report.comparison_text import flips_text, interval_text, p_text, rounded_up, row_name, signed
+from geval_cli.report.charts.pair_charts import ScoreRange
+from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, p_text, row_name
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
-from geval_cli.report.numbers import plural
-from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs
+from geval_cli.report.numbers import format_difference, plural
+from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs, verdict_of
 from geval_cli.report.report import RunReport, assertion_name
 from geval_cli.report.run_comparison import (
     ComparedRow,
@@ -29,24 +30,27 @@ from geval_cli.report.run_comparison import (
     compare,
     turned_assertion,
 )
+from geval_cli.report.sanitize import one_line
 from geval_cli.runs.history import pass_rate_test
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages, StoredVerdict
-from geval_cli.store.runs import RunStore
 from geval_cli.web.html import error_page, render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
     Recent,
     case_link,
     link_with,
+    number_in_query,
     page_count,
     page_number,
+    page_shown,
     run_link,
     stored_runs,
     whole_number_in_query,
     word_in_query,
 )
+from geval_cli.web.pages.run_actions import display_name
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -54,6 +58,7 @@ _UNPROCESSABLE = 422
 _DIFFERENCE_MAX = 100_000
 """Characters of both outputs beyond which no difference is shown."""
 _MATCHES_MAX = 30_000
+_METRIC_WIDTH = 60
 
 router = APIRouter(route_class=PageRoute)
 
@@ -104,6 +109,85 @@ class DecidedColumn(Struct, frozen=True):
     flips: str
 
 
+class PairChoice(Struct, frozen=True):
+    """The pairs that an address chooses; None chooses all.
+
+    Attributes:
+        change: of the verdict.
+        column: the index of the later run's column.
+        metric: whose scores the two ranges are about; None for those of the case.
+        before: scores of the earlier run.
+        after: scores of the later run.
+    """
+
+    change: Change | None = None
+    column: int | None = None
+    metric: str | None = None
+    before: ScoreRange = ScoreRange()
+    after: ScoreRange = ScoreRange()
+
+    @property
+    def has_ranges(self) -> bool:
+        """Return whether pairs are chosen by their scores."""
+        return self.before != ScoreRange() or self.after != ScoreRange()
+
+    @property
+    def query(self) -> dict[str, object]:
+        """The query that makes this choice."""
+        return {"change": self.change, "column": self.column, **self.ranges}
+
+    @property
+    def ranges(self) -> dict[str, object]:
+        """The part of the query that a dot of a drawing made."""
+        return {
+            "metric": self.metric,
+            "before_low": self.before.low,
+            "before_high": self.before.high,
+            "after_low": self.after.low,
+            "after_high": self.after.high,
+        }
+
+    def fits(self, pair: Pair) -> bool:
+        """Return whether a pair is chosen, whatever its change is."""
+        if self.column not in (None, pair.after.column):
+            return False
+        return not self.has_ranges or (
+            self.before.holds(self._score(pair.before)) and self.after.holds(self._score(pair.after))
+        )
+
+    def _score(self, verdict: StoredVerdict) -> float | None:
+        return verdict.score if self.metric is None else verdict.named_scores.get(self.metric)
+
+    @property
+    def words(self) -> str:
+        """The ranges in words: `tone from 0.50 to below 0.54 before, below 0.02 after`."""
+        what = "score" if self.metric is None else one_line(self.metric, _METRIC_WIDTH)
+        sides = ((self.before, "before"), (self.after, "after"))
+        said = [f"{_range_words(side)} {when}" for side, when in sides if side != ScoreRange()]
+        return f"{what} {', '.join(said)}"
+
+
+def _range_words(scores: ScoreRange) -> str:
+    low = "" if scores.low is None else f"from {format_score(scores.low)}"
+    high = "" if scores.high is None else f"below {format_score(scores.high)}"
+    return " to ".join(part for part in (low, high) if part)
+
+
+def pair_choice(request: Request) -> PairChoice:
+    """Read the query of an address; what makes no sense is passed over."""
+    before, after = (
+        ScoreRange(number_in_query(request, f"{side}_low"), number_in_query(request, f"{side}_high"))
+        for side in ("before", "after")
+    )
+    return PairChoice(
+        change=word_in_query(request, "change", Change),
+        column=whole_number_in_query(request, "column"),
+        metric=request.query_params.get("metric") or None,
+        before=before,
+        after=after,
+    )
+
+
 @router.get("/compare", response_class=HTMLResponse)
 def show_comparison(request: Request) -> Response:
     """Compare `?before=RUN&after=RUN`; of `?run=RUN&run=RUN` the one that began first is the earlier one."""
@@ -116,29 +200,62 @@ def show_comparison(request: Request) -> Response:
         hint = "choose two runs in the list, then Compare"
         raise UsageError("it takes two runs to compare", hint=hint)
     before, after = (load_report(runs, name) for name in names)
-    made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
     try:
-        if RunStatus.RUNNING in (before.run.status, after.run.status):
-            decided, cases = _compared(runs, before, after)
-        else:
-            recent: Recent[tuple[str, ...], tuple[RunComparison, Comparison]] = request.app.state.comparisons
-            decided, cases = recent.get(made_of, lambda: _compared(runs, before, after))
+        decided, cases = compared(request, before, after)
     except UsageError as error:
-        return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
+        return refusal(error)
     return _page(request, runs.pages(), (before, after), decided, cases)
 
 
-def _compared(runs: RunStore, before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+class _NotedRun:
+    """A run whose verdicts are kept while something goes through its results."""
+
+    def __init__(self, report: RunReport) -> None:
+        self.report = report
+        self.verdicts: list[StoredVerdict] = []
+
+    def noting(self) -> RunReport:
+        """Return the run as a report that keeps the verdicts of the results it yields."""
+        return replace(self.report, results=self._results)
+
+    def _results(self) -> Iterator[CaseResult]:
+        self.verdicts = []
+        for result in self.report.results():
+            self.verdicts.append(verdict_of(result))
+            yield result
+
+
+def refusal(error: UsageError) -> HTMLResponse:
+    """Return the page that says why two runs are not compared."""
+    return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
+
+
+def compared(request: Request, before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+    """Return what is decided about two runs, and their cases in pairs; what was compared last is kept.
+
+    Raises:
+        UsageError: the suites are unrelated.
+    """
+    if RunStatus.RUNNING in (before.run.status, after.run.status):
+        return _compared(before, after)
+    recent: Recent[tuple[str, ...], tuple[RunComparison, Comparison]] = request.app.state.comparisons
+    made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
+    return recent.get(made_of, lambda: _compared(before, after))
+
+
+def _compared(before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
     """Return what is decided about two runs, and their cases in pairs.
 
     Raises:
         UsageError: the suites are unrelated.
     """
-    decided = compare(NamedRun(before.run.id, before), NamedRun(after.run.id, after), ComparisonOptions())
-    pages = runs.pages()
+    # One reading of each run serves both: of large runs it takes most of the time.
+    noted = [_NotedRun(before), _NotedRun(after)]
+    first, second = (NamedRun(item.report.run.id, item.noting()) for item in noted)
+    decided = compare(first, second, ComparisonOptions())
     cases = compare_runs(
-        pages.verdicts(before.run.id),
-        pages.verdicts(after.run.id),
+        noted[0].verdicts,
+        noted[1].verdicts,
         before_columns=before.run.columns,
         after_columns=after.run.columns,
     )
@@ -153,12 +270,13 @@ def _page(
     cases: Comparison,
 ) -> HTMLResponse:
     before, after = sides
-    change, column = word_in_query(request, "change", Change), whole_number_in_query(request, "column")
-    of_column = [pair for pair in cases.pairs if column in (None, pair.after.column)]
-    pairs = [pair for pair in of_column if change in (None, pair.change)]
-    number = page_number(request)
+    chosen = pair_choice(request)
+    fitting = [pair for pair in cases.pairs if chosen.fits(pair)]
+    pairs = [pair for pair in fitting if chosen.change in (None, pair.change)]
+    number = page_shown(page_number(request), len(pairs), PAIRS_PER_PAGE)
     shown = pairs[(number - 1) * PAIRS_PER_PAGE : number * PAIRS_PER_PAGE]
-    query = {"before": before.run.id, "after": after.run.id, "change": change, "column": column}
+    runs = {"before": before.run.id, "after": after.run.id}
+    query = {**runs, **chosen.query}
     columns = decided_columns(decided, sides)
     return render_page(
         "compare.html",
@@ -169,13 +287,14 @@ def _page(
         columns=columns,
         headline=headline(columns, decided),
         overall=overall_change(cases) if len(columns) > 1 else "",
-        counts=cases.counts() if column is None else _counts(of_column),
-        cases_total=len(of_column),
+        counts=_counts(fitting),
+        cases_total=len(fitting),
         columns_by=cases.columns_by,
         only_before=cases.only_before,
         only_after=cases.only_after,
-        change=change,
-        column=column,
+        change=chosen.change,
+        column=chosen.column,
+        score_words=chosen.words if chosen.has_ranges else "",
         pairs=[shown_pair(pages, (before.run.id, after.run.id), pair) for pair in shown],
         pairs_total=len(pairs),
         page=number,
@@ -185,11 +304,12 @@ def _page(
         column_link=lambda index: (
             link_with("/compare", {**query, "change": None, "column": index}) + "#cases"
         ),
-        charts_link=link_with("/compare/charts", {"before": before.run.id, "after": after.run.id}),
+        all_link=link_with("/compare", runs) + "#cases",
+        charts_link=link_with("/compare/charts", runs),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,
-        config_name=lambda run: run.title or Path(run.config_path).name or run.config_path,
+        config_name=display_name,
         has_columns=max(len(before.run.columns), len(after.run.columns)) > 1,
         title_of=row_title,
     )
@@ -197,8 +317,7 @@ def _page(
 
 def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) -> list[DecidedColumn]:
     """Return the rows of a comparison by pair of columns, in the order of the later run."""
-    matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
-    indexes = {pair.label: pair.after.index for pair in reversed(matched)}
+    indexes = column_indexes(sides)
     found = []
     for label in dict.fromkeys(row.column for row in decided.rows):
         rows = [row for row in decided.rows if row.column == label]
@@ -208,18 +327,24 @@ def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) 
     return found
 
 
+def column_indexes(sides: tuple[RunReport, RunReport]) -> dict[str, int]:
+    """Return the indexes of the later run's columns by the label of their pair."""
+    matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
+    return {pair.label: pair.after.index for pair in reversed(matched)}
+
+
 def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
     delta = row.delta
     p = delta.p if delta.p_adjusted is None else delta.p_adjusted
     power = ""
     if delta.mde is not None and delta.needed_tests is not None:
         shown = format_score(delta.mde) if delta.mde <= 1 else "more than 1"
-        power = f"{shown}; {detect:g} needs ~{rounded_up(delta.needed_tests)} tests"
+        power = f"{shown}; {needed_text(delta.needed_tests, detect)}"
     return DecidedRow(
         name=row_name(row),
         verdict=row.verdict,
         means=(format_score(row.a), format_score(row.b)),
-        change=signed(delta.value or 0.0),
+        change=format_difference(delta.value or 0.0),
         interval=interval_text(delta),
         p="" if p is None else p_text(p),
         tests=delta.clusters,

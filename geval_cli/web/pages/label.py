@@ -1,7 +1,5 @@
 """Rating outputs on the page, without the judge's verdict, and afterwards what people said beside it."""
 
-from pathlib import Path
-
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
@@ -21,9 +19,11 @@ from geval_cli.web.pages.routing import (
     link_with,
     page_count,
     page_number,
+    page_shown,
     run_link,
     stored_runs,
 )
+from geval_cli.web.pages.run_actions import display_name
 
 LABELS_PER_PAGE = 50
 
@@ -43,7 +43,7 @@ def label_outputs(request: Request, run_id: str) -> Response:
         run=run,
         metrics=list(report.summary.metrics),
         run_link=run_link,
-        config_name=Path(run.config_path).name or run.config_path,
+        config_name=display_name(run),
     )
 
 
@@ -94,7 +94,7 @@ def review_labels(request: Request, run_id: str) -> Response:
     metrics = list(dict.fromkeys(row.metric for row in found.rows))
     metric = request.query_params.get("metric") or None
     rows = [row for row in found.rows if metric in (None, row.metric)]
-    number = page_number(request)
+    number = page_shown(page_number(request), len(rows), LABELS_PER_PAGE)
     shown = rows[(number - 1) * LABELS_PER_PAGE : number * LABELS_PER_PAGE]
     results = runs.pages().cases(run.id, {row.id for row in shown})
     return render_page(
@@ -113,5 +113,5 @@ def review_labels(request: Request, run_id: str) -> Response:
         filter_link=lambda name: link_with(path, {"metric": name}),
         links={name: case_link(run.id, result) for name, result in results.items()},
         run_link=run_link,
-        config_name=Path(run.config_path).name or run.config_path,
+        config_name=display_name(run),
     )

@@ -57,6 +57,11 @@ def page_number(request: Request) -> int:
     return max(whole_number_in_query(request, "page") or 1, 1)
 
 
+def page_shown(asked: int, total: int, size: int) -> int:
+    """Return the page to show where page `asked` was asked for: the last one where there are not so many."""
+    return min(asked, page_count(total, size))
+
+
 def page_count(total: int, size: int) -> int:
     """Return how many pages of `size` it takes, at least one."""
     return max(-(-total // size), 1)

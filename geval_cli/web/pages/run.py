@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, RunRecord, Status
+from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.csv_file import csv_document
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import ROWS_PER_PAGE, Matrix, columns_of, heads_of, shown_row
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
-from geval_cli.store.result_filter import Facet, ResultFilter
-from geval_cli.store.run_pages import RunPages, SortOrder
+from geval_cli.runs.stored import kept_labels_of
+from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
+from geval_cli.store.run_pages import ResultPage, RunPages, SortOrder
+from geval_cli.store.runs import RunStore
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
@@ -27,6 +32,7 @@ from geval_cli.web.pages.routing import (
     number_in_query,
     page_count,
     page_number,
+    page_shown,
     place_link,
     run_link,
     stored_runs,
@@ -62,13 +68,28 @@ class Choice(Struct, frozen=True):
             "column": wanted.column,
             "low": wanted.low,
             "high": wanted.high,
+            "label_low": wanted.label_low,
+            "label_high": wanted.label_high,
+            "test": wanted.test,
+            "repeats": wanted.repeats,
             **{f"{_METADATA}{name}": value for name, value in wanted.metadata},
             "sort": None if self.sort is SortOrder.TEST else self.sort,
         }
 
 
-def choice_of(request: Request) -> Choice:
-    """Read the query of an address; what makes no sense is passed over."""
+def choice_of(request: Request, runs: RunStore, run_id: str) -> Choice:
+    """Read the query of an address about a run; what makes no sense is passed over."""
+    choice = _asked_choice(request)
+    wanted = choice.wanted
+    labels = ScoreRange(wanted.label_low, wanted.label_high)
+    if wanted.metric is None or labels == ScoreRange():
+        return choice
+    outputs = [item.outputs for item in kept_labels_of(runs, run_id) if item.metric == wanted.metric]
+    ids = frozenset(item.id for item in chain.from_iterable(outputs) if labels.holds(item.label))
+    return replace(choice, wanted=replace(wanted, ids=ids))
+
+
+def _asked_choice(request: Request) -> Choice:
     metadata = {
         name.removeprefix(_METADATA): value
         for name, value in request.query_params.items()
@@ -83,6 +104,10 @@ def choice_of(request: Request) -> Choice:
         column=whole_number_in_query(request, "column"),
         low=number_in_query(request, "low"),
         high=number_in_query(request, "high"),
+        test=whole_number_in_query(request, "test"),
+        repeats=word_in_query(request, "repeats", Repeats),
+        label_low=number_in_query(request, "label_low"),
+        label_high=number_in_query(request, "label_high"),
     )
     sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
     return Choice(wanted, sort, page_number(request))
@@ -102,7 +127,7 @@ def show_run(request: Request, run_id: str) -> Response:
     run = report.run
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
-    choice, pages = choice_of(request), runs.pages()
+    choice, pages = choice_of(request, runs, run.id), runs.pages()
     return render_page(
         "run.html",
         section="runs",
@@ -129,7 +154,7 @@ def show_results(request: Request, run_id: str) -> HTMLResponse:
     """Return the part of a run's page that its filters change, for the script that puts it in place."""
     runs = stored_runs(request)
     report, progress = seen_run(request, run_id)
-    values = _results_values(runs.pages(), report, choice_of(request))
+    values = _results_values(runs.pages(), report, choice_of(request, runs, report.run.id))
     return render_page("results.html", run=report.run, is_live=progress is not None, **values)
 
 
@@ -138,7 +163,7 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
     """Return the results that fit the filter as a file, `csv` or `jsonl`."""
     runs = stored_runs(request)
     run = runs.find(run_id).run
-    choice, pages = choice_of(request), runs.pages()
+    choice, pages = choice_of(request, runs, run.id), runs.pages()
 
     def results() -> Iterator[CaseResult]:
         return _fitting(pages, run, choice)
@@ -161,14 +186,21 @@ def _fitting(pages: RunPages, run: RunRecord, choice: Choice) -> Iterator[CaseRe
             yield from (row.cells[column] for column in sorted(row.matching))
 
 
+def _rows_of_page(pages: RunPages, run_id: str, choice: Choice, page: int) -> ResultPage:
+    first = (page - 1) * ROWS_PER_PAGE
+    return pages.rows(run_id, choice.wanted, sort=choice.sort, offset=first, limit=ROWS_PER_PAGE)
+
+
 def _results_values(
     pages: RunPages, report: RunReport, choice: Choice, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
     run, wanted = report.run, choice.wanted
     path = run_link(run.id)
-    first = (choice.page - 1) * ROWS_PER_PAGE
-    found = pages.rows(run.id, wanted, sort=choice.sort, offset=first, limit=ROWS_PER_PAGE)
+    found = _rows_of_page(pages, run.id, choice, choice.page)
+    page = page_shown(choice.page, found.total, ROWS_PER_PAGE)
+    if page != choice.page:
+        found = _rows_of_page(pages, run.id, choice, page)
     matrix = Matrix(
         heads=heads_of(columns_of(run.columns, found.rows), report.summary),
         rows=tuple(shown_row(row, wanted.metric) for row in found.rows),
@@ -176,7 +208,7 @@ def _results_values(
         wanted=wanted,
         sort=choice.sort,
         facets=facets,
-        page=choice.page,
+        page=page,
         pages_total=page_count(found.total, ROWS_PER_PAGE),
     )
     return {
@@ -184,5 +216,7 @@ def _results_values(
         "page_link": lambda page: link_with(path, {**choice.query, "page": page}),
         "case_link": lambda result: case_link(run.id, result),
         "export_link": lambda kind: link_with(f"{path}/results.{kind}", choice.query),
+        "has_own_export": False,
+        "export_command": None,
         "clear_link": path,
     }

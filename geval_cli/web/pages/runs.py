@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from geval_cli.records import Status
 from geval_cli.report.run_list import RunChange, change_text
-from geval_cli.runs.history import read_history
+from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.charts import trends
@@ -17,6 +17,7 @@ from geval_cli.web.pages.routing import (
     link_with,
     page_count,
     page_number,
+    page_shown,
     run_link,
     stored_runs,
 )
@@ -38,8 +39,14 @@ def show_runs(request: Request) -> HTMLResponse:
     number = page_number(request)
     chosen = RunChoice(config=config, tags=pairs)
     changes: Recent[tuple[str, ...], RunChange | None] = request.app.state.changes
-    offset = (number - 1) * RUNS_PER_PAGE
-    history = read_history(runs, chosen, offset=offset, limit=RUNS_PER_PAGE, remember=changes.get)
+
+    def history_of(page: int) -> RunHistory:
+        offset = (page - 1) * RUNS_PER_PAGE
+        return read_history(runs, chosen, offset=offset, limit=RUNS_PER_PAGE, remember=changes.get)
+
+    history = history_of(number)
+    if number > (last := page_shown(number, history.total, RUNS_PER_PAGE)):
+        number, history = last, history_of(last)
     points = [] if number > 1 or tags else runs.pages().history(_HISTORY_RUNS)
     query = {"config": config, "tag": tags}
     return render_page(

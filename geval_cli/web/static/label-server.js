@@ -2,6 +2,7 @@
 
 import { send } from "./editor-server.js";
 import { rateOutputs } from "./label.js";
+import { leadBack } from "./place.js";
 
 function sentence(body) {
   const more = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
@@ -82,5 +83,7 @@ class ServerLabels {
 }
 
 const root = document.querySelector("[data-labelling]");
-const source = new ServerLabels(root.dataset.labelling, document.querySelector("[data-back]"));
+const back = document.querySelector("[data-back]");
+leadBack(back, back.getAttribute("href"));
+const source = new ServerLabels(root.dataset.labelling, back);
 rateOutputs(root, source).begin(new URLSearchParams(location.search).get("at") ?? "");

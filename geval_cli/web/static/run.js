@@ -1,6 +1,7 @@
 // A run's page: its results come from the server.
 
 import { setUpMatrix } from "./matrix.js";
+import { comesBack, keepPlace, keptPlace } from "./place.js";
 
 const runPath = document.querySelector("[data-filters]").getAttribute("action");
 
@@ -29,4 +30,6 @@ setUpMatrix({
     const found = await page(href);
     return { found: found.querySelector("#case") ?? found.querySelector("#content > *"), title: found.title };
   },
+  keep: (cell, list) => keepPlace(runPath, { cell, list }),
+  kept: () => ({ cell: keptPlace(runPath).cell, isReturning: comesBack(runPath) }),
 });

@@ -1,6 +1,7 @@
 // The list of runs: two at most are ticked for comparison, and runs under way keep their rows up to date.
 
 import { announce } from "./page.js";
+import { comesBack, keepPlace, keptPlace } from "./place.js";
 
 const POLL_MS = 2000;
 const form = document.querySelector("[data-runs-form]");
@@ -53,7 +54,18 @@ function update(row, now) {
   }
 }
 
+/** Bring who comes back to the run that they left for. */
+function setUpPlace() {
+  form.addEventListener("click", (event) => {
+    const row = event.target.closest("a.main-link") && event.target.closest("tr");
+    if (row) keepPlace("/", { row: row.id });
+  });
+  const { row } = keptPlace("/");
+  if (row && comesBack("/")) document.getElementById(row)?.querySelector("a.main-link").focus({ preventScroll: true });
+}
+
 if (form) {
   setUpCompare();
+  setUpPlace();
   setTimeout(refresh, POLL_MS);
 }

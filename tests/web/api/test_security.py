@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.web_server import HttpAnswer, RunningServer, running_server
-
-from geval_cli.web.app import ROUTERS
+from support.web_server import HttpAnswer, RunningServer, all_routes, running_server
 
 TOKEN = "a-long-token-for-tests-0123456789"
 MINIMAL = {"name": "clarity", "input": "What is 2 + 2?", "actualOutput": "It is 4."}
@@ -126,6 +124,13 @@ class TestToken:
     )
     def test_is_wanted_everywhere(self, guarded: RunningServer, path: str) -> None:
         assert refused(guarded.get(path), 401)
+
+    def test_is_asked_for_in_words_where_a_browser_opens_a_page(self, guarded: RunningServer) -> None:
+        answer = guarded.get("/docs", accept="text/html,*/*")
+        assert (answer.status, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert "this server wants its token" in answer.text
+        assert "www-authenticate" in answer.headers
+        assert refused(guarded.get("/api/runs", accept="text/html,*/*"), 401)
 
     def test_is_not_wanted_for_asking_whether_the_server_is_there(self, guarded: RunningServer) -> None:
         assert guarded.get("/healthz").json["status"] == "ok"
@@ -245,15 +250,8 @@ class TestCookie:
 def paths_and_methods() -> set[tuple[str, str]]:
     """All that the application answers to, the names in its paths filled in."""
     found = {("GET", "/static/style.css"), ("GET", "/openapi.json")}
-    for router in ROUTERS:
-        pending = list(router.routes)
-        while pending:
-            route: Any = pending.pop()
-            inner = getattr(route, "original_router", None)
-            if inner is not None:
-                pending += inner.routes
-            else:
-                found |= {(method, re.sub(r"\{[^}]*\}", "x", route.path)) for method in route.methods}
+    for route in all_routes():
+        found |= {(method, re.sub(r"\{[^}]*\}", "x", route.path)) for method in route.methods}
     return found
 
 

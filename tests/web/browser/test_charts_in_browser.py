@@ -65,3 +65,31 @@ def test_drawings_need_no_script_and_fit_a_phone(visited: Visit) -> None:
         assert page.locator("#chart-heat .heat-frame").bounding_box()["width"] <= 390
         page.locator(LEADERS).first.click()
         page.wait_for_url("**?column=*")
+
+
+def test_results_begin_on_the_first_screen_of_a_phone(visited: Visit) -> None:
+    """Below the bars of a browser, a phone of 390 x 844 shows about 740 pixels."""
+    page = visited.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    visited.go("/runs/latest")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    top = page.locator("[data-matrix]").evaluate("element => element.getBoundingClientRect().top")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert top < 720
+
+
+def test_drawings_stand_in_columns_without_holes(visited: Visit) -> None:
+    """Opened figures lie over the page: no drawing moves into another column."""
+    visited.go("/runs/latest/charts")
+    places = """() => [...document.querySelectorAll(".chart:not(.is-wide)")].map((card) => {
+        const { left, top, bottom } = card.getBoundingClientRect();
+        return [Math.round(left), Math.round(top + scrollY), Math.round(bottom + scrollY)];
+    })"""
+    before = visited.page.evaluate(places)
+    for left, top, _ in before:
+        above = [bottom for other, _, bottom in before if other == left and bottom <= top]
+        assert not above or top - max(above) <= 12, "a hole between two drawings"
+    assert len({left for left, *_ in before}) == 3
+    visited.page.locator("#chart-leaderboard summary").click()
+    visited.page.locator("#chart-leaderboard .chart-figures-frame").wait_for()
+    assert visited.page.evaluate(places) == before

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Visit, forget, open_window, serve, watch
+from support.browser import Visit, press_tab_until, serve, watch
 from support.geval_command import run_geval
-from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
+from support.stored_runs import HOSTILE, store_hostile_run, store_judged_run
 
 from geval_cli.records import JsonValue
 from geval_cli.report.html_file import HtmlFile
@@ -39,8 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("labels")
     judged = [store_judged_run(folder) for _ in range(_JUDGED_RUNS)]
     metric = "kept \u202e<b>\x1b"
-    tests = [{**test, "assert": [{**test["assert"][0], "metric": metric}]} for test in hostile_tests()]
-    hostile = store_run(write_config(folder, "hostile.json", tests))
+    hostile = store_hostile_run(folder, metric=metric)
     report, reported = folder / "report.html", judged.pop()
     with open_runs(folder / ".geval", {}) as runs:
         HtmlFile(report).finish(load_report(runs, reported))
@@ -59,19 +58,6 @@ def run_id(site: Site) -> str:
     return site.judged.pop()
 
 
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    with open_window(browser) as found:
-        yield found
-
-
-@pytest.fixture
-def window(site: Site, page: Any) -> Iterator[Visit]:
-    with watch(page, site.address) as found:
-        yield found
-        forget(found)
-
-
 def kept(folder: Path, run_id: str) -> list[dict[str, JsonValue]]:
     """The rows of a run's labels, in the order in which they were given."""
     runs = RunStore.open(folder / ".geval")
@@ -79,15 +65,6 @@ def kept(folder: Path, run_id: str) -> list[dict[str, JsonValue]]:
         return [item.row for item in runs.labels().of_run(run_id)]
     finally:
         runs.close()
-
-
-def press_tab_until(page: Any, selector: str) -> None:
-    """Walk with Tab alone to the first element that fits."""
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
-            return
-    raise AssertionError(f"Tab leads to no {selector}")
 
 
 def wait_for_place(page: Any, text: str) -> None:

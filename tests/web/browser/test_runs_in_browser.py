@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.axe import violations
-from support.browser import Visit, forget, open_window, serve, visit, watch
+from support.browser import Visit, serve, visit
 from support.sample_run import RUN, make_case
 from support.stored_runs import (
     HOSTILE,
-    hostile_tests,
+    store_hostile_run,
     store_judged_run,
-    store_run,
     write_config,
     write_replies,
 )
@@ -40,24 +38,10 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    hostile = store_run(write_config(folder, "hostile.json", hostile_tests()))
+    hostile = store_hostile_run(folder)
     before, after = (store_judged_run(folder, good=good) for good in (("one",), ("two",)))
     with serve(folder) as address:
         yield Site(folder, address, hostile, before, after)
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    """One for all tests: a fresh one takes longer than most of them."""
-    with open_window(browser) as found:
-        yield found
-
-
-@pytest.fixture
-def window(site: Site, page: Any) -> Iterator[Visit]:
-    with watch(page, site.address) as found:
-        yield found
-        forget(found)
 
 
 def statuses(window: Visit) -> list[str]:
@@ -298,32 +282,6 @@ def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
         ):
             window.go(path)
             assert window.page.evaluate(_CONTRAST) == []
-
-
-@pytest.mark.parametrize(("scheme", "rules"), [("light", ()), ("dark", ("color-contrast",))])
-def test_assistive_technology_can_use_every_page(
-    site: Site, browser: Any, scheme: str, rules: tuple[str, ...]
-) -> None:
-    """As they are loaded, and with what opens on them."""
-    compare = f"/compare?before={site.before}&after="
-    opened = {
-        "/": "",
-        "/?tag=a=b": "",
-        f"/runs/{site.before}": "",
-        f"/runs/{site.before}/results/2/0/0": "",
-        f"/runs/{site.hostile}": "document.querySelector('[data-act=rename]').click()",
-        f"/runs/{site.after}": "document.querySelector('[data-act=remove]').click()",
-        compare + site.after: "for (const item of document.querySelectorAll('details')) item.open = true",
-        compare + site.hostile: "",
-        "/docs": "",
-    }
-    with visit(browser, site.address, color_scheme=scheme) as window:
-        for path, script in opened.items():
-            window.go(path)
-            if script:
-                window.page.evaluate(f"() => {{ {script} }}")
-            assert (path, violations(window.page, *rules)) == (path, [])
-        window.complaints.clear()  # the browser tells of the comparison that is refused
 
 
 def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:

@@ -96,6 +96,7 @@ class ReportLabels {
       draw: drawn,
       run_id: runId,
       output_sha256: found.sha,
+      test_key: found.test,
       prompt,
       provider,
       repeat: found.at[1] + 1,

@@ -6,6 +6,8 @@
 //   caseIn(href)         the address of the case that an address shows, as cells have it; null for the list
 //   list(query, region)  a promise of the element with these results, for the place of `region`
 //   load(href)           a promise of { found, title }: the element of the case at `href`, and a title for the window
+//   keep(cell, list)     (optional) keeps the addresses of the cell that was looked at and of the list around it
+//   kept()               (optional) { cell, isReturning }: what was kept, and whether the reader comes back to it
 
 import { setUpColumns } from "./columns.js";
 import { setUpOutputs } from "./output.js";
@@ -86,10 +88,15 @@ function targetOf(key, cell) {
   }
 }
 
-function focusOn(cell) {
+function makeCurrent(cell) {
   if (current) current.tabIndex = -1;
   current = cell;
   cell.tabIndex = 0;
+  source.keep?.(addressOf(cell), source.address(new URLSearchParams(shown)));
+}
+
+function focusOn(cell) {
+  makeCurrent(cell);
   cell.focus({ preventScroll: true });
   cell.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
@@ -206,10 +213,7 @@ async function open(href, { keepsHistory = false } = {}) {
   }
   if (own !== turn) return;
   opened = cellAt(href) ?? opened;
-  if (opened) {
-    for (const cell of grid.flat()) if (cell) cell.tabIndex = cell === opened ? 0 : -1;
-    current = opened;
-  }
+  if (opened) makeCurrent(opened);
   drawerBody.replaceChildren(document.adoptNode(loaded.found));
   drawerBody.scrollTop = 0;
   const pageLink = drawer.querySelector("[data-drawer-page]");
@@ -328,12 +332,22 @@ async function route() {
   await show(query, { keepsHistory: true });
 }
 
+/** Begin at the cell that was looked at last; who comes back finds the focus there. */
+function resume() {
+  const { cell: href, isReturning } = source.kept?.() ?? {};
+  const cell = href && cellAt(href);
+  if (!cell) return;
+  if (isReturning) focusOn(cell);
+  else makeCurrent(cell);
+}
+
 /** Make the results work with those that `from` gives. */
 export function setUpMatrix(from) {
   source = from;
   columns = setUpColumns(document.querySelector("[data-columns]"));
   shown = source.isListed ? source.query(location.href).toString() : "";
   readGrid();
+  resume();
   setUpForm();
   setUpDrawer();
   setUpKeys();

@@ -6,6 +6,11 @@ import { setUpMatrix } from "./matrix.js";
 const ROWS_PER_PAGE = 50;
 const SEVERITY = { failed: 3, error: 2, not_evaluated: 1, passed: 0 };
 const WORDS = { failed: "Failed", error: "Error", not_evaluated: "Not evaluated", passed: "Passed" };
+const REPEATS = {
+  passed: "whose repeats all passed",
+  mixed: "whose repeats had different verdicts",
+  failed: "whose repeats all failed",
+};
 const DUST = 1e-10; // a round score but for so much is that score
 const WORD = /"([^"]+)"|([^\s"]+)/g;
 
@@ -26,13 +31,14 @@ async function unpack() {
   const rows = new Map();
   for (const element of document.querySelectorAll("[data-chunk]")) {
     const chunk = JSON.parse(await textOf(element.textContent));
+    chunk.exported = element.nextElementSibling;
     element.remove();
-    for (const found of chunk.cases) {
+    for (const [number, found] of chunk.cases.entries()) {
       const key = `${found.at[0]}.${found.at[1]}`;
       if (!rows.has(key)) rows.set(key, { test: found.at[0], repeat: found.at[1], head: "", cases: new Map() });
       const row = rows.get(key);
       if (found.head) row.head = markup(chunk, found.head);
-      row.cases.set(found.at[2], { ...found, chunk });
+      row.cases.set(found.at[2], { ...found, chunk, number });
     }
   }
   return [...rows.values()].sort((one, other) => one.test - other.test || one.repeat - other.repeat);
@@ -53,8 +59,11 @@ function element(html) {
 
 // ---- choosing ----
 
-/** A text as it is searched: Straße and STRASSE are equal, and so are both small sigmas. */
-const folded = (text) => text.toUpperCase().toLowerCase().replaceAll("ς", "σ");
+/** A text as a server searches it: Straße, STRAẞE and STRASSE are equal, and so are both small sigmas; ı is no i. */
+function folded(text) {
+  const parts = text.toLowerCase().split("ı");
+  return parts.map((part) => part.toUpperCase().toLowerCase()).join("ı").replaceAll("ς", "σ");
+}
 
 /** For each word the numbers of a chunk's strings that have it. */
 function stringsWith(chunk, words) {
@@ -62,19 +71,53 @@ function stringsWith(chunk, words) {
   return words.map((word) => new Set(chunk.folded.flatMap((text, number) => (text.includes(word) ? [number] : []))));
 }
 
-function chooser(query) {
+const isFrom = (number, low) => low === null || number >= low - DUST;
+const isBelow = (number, high) => high === null || number < high - DUST;
+
+/** A number that a query names; null where it names none, as in what makes no sense. */
+function numberIn(query, name, isWhole = false) {
+  const text = query.get(name) ?? "";
+  const isNumber = isWhole ? /^\d{1,9}$/.test(text) : text.trim() && Number.isFinite(Number(text));
+  return isNumber ? Number(text) : null;
+}
+
+const endsIn = (query, names) => names.map((name) => numberIn(query, name));
+
+/** Whether the repeats of a test in one column all passed, all failed, or did both; of each test with several. */
+function repeatsOf(rows) {
+  const statuses = new Map();
+  for (const row of rows) {
+    for (const [column, { status }] of row.cases) {
+      if (status !== "passed" && status !== "failed") continue;
+      const key = `${row.test} ${column}`;
+      statuses.set(key, [...(statuses.get(key) ?? []), status]);
+    }
+  }
+  return new Map(
+    [...statuses].filter(([, all]) => all.length > 1).map(([key, all]) => [key, new Set(all).size > 1 ? "mixed" : all[0]]),
+  );
+}
+
+function chooser(query, rows) {
   const words = [...(query.get("q") ?? "").matchAll(WORD)].map((found) => folded(found[1] ?? found[2]));
-  const status = query.get("status");
+  const status = query.get("status") in SEVERITY ? query.get("status") : null;
   const metric = query.get("metric");
   const meta = [...query].filter(([name, value]) => name.startsWith("meta.") && value).map(([name, value]) => [name.slice(5), value]);
   const hits = new Map();
-  const column = query.get("column");
-  const [low, high] = ["low", "high"].map((name) => (query.has(name) ? Number(query.get(name)) : null));
-  const isBetween = (score) =>
-    typeof score === "number" && (low === null || score >= low - DUST) && (high === null || score < high - DUST || (high === 1 && score <= 1 + DUST));
+  const column = numberIn(query, "column", true);
+  const test = numberIn(query, "test", true);
+  const repeats = query.get("repeats") in REPEATS ? query.get("repeats") : null;
+  const verdicts = repeats ? repeatsOf(rows) : null;
+  const [low, high] = endsIn(query, ["low", "high"]);
+  const isBetween = (score) => typeof score === "number" && isFrom(score, low) && (isBelow(score, high) || (high === 1 && score <= 1 + DUST));
+  const [labelLow, labelHigh] = metric ? endsIn(query, ["label_low", "label_high"]) : [null, null];
+  const isLabelled = (label) => typeof label === "number" && isFrom(label, labelLow) && isBelow(label, labelHigh);
   return (found) => {
     const { chunk } = found;
-    if (column && Number(column) !== found.at[2]) return false;
+    if (column !== null && column !== found.at[2]) return false;
+    if (test !== null && test !== found.at[0]) return false;
+    if (repeats && verdicts.get(`${found.at[0]} ${found.at[2]}`) !== repeats) return false;
+    if ((labelLow !== null || labelHigh !== null) && !isLabelled(found.labels?.[metric])) return false;
     if ((low !== null || high !== null) && !isBetween(metric ? found.metrics[metric]?.[1] : found.score)) return false;
     if (metric && !found.metrics[metric]) return false;
     if (status && (metric ? found.metrics[metric][0] : found.status) !== status) return false;
@@ -89,10 +132,11 @@ const scoreOf = (found, metric) => (metric ? found.metrics[metric]?.[1] : found.
 
 /** The rows that have a result as the query wants it, each with the columns that do, sorted. */
 async function choose(query) {
-  const fits = chooser(query);
+  const rows = await allRows();
+  const fits = chooser(query, rows);
   const metric = query.get("metric");
   const chosen = [];
-  for (const row of await allRows()) {
+  for (const row of rows) {
     const cases = [...row.cases.values()];
     const fitting = cases.filter(fits);
     const differs = new Set(cases.map((found) => found.status)).size > 1;
@@ -161,14 +205,38 @@ function pagesOf(number, count, query) {
   return made;
 }
 
+/** A range of numbers in words, as far as it has ends. */
+function rangeWords(what, low, high) {
+  const said = low === null ? [] : [`${what} from ${low.toFixed(2)}`];
+  if (high !== null) said.push(`${low === null ? what : "to"} ${high === 1 ? "" : "below "}${high.toFixed(2)}`);
+  return said;
+}
+
+/** The name of a column as its head has it. */
+function columnName(index) {
+  const head = [...page.querySelectorAll("[data-column]")].find((item) => Number(item.dataset.column) === index);
+  const names = head ? [...head.querySelectorAll(".column-prompt, .column-provider")].map((item) => item.textContent) : [];
+  return names.filter(Boolean).join(" × ") || `column ${index + 1}`;
+}
+
+/** What the mark of a drawing chose beside status and metric, in words. */
+function choiceWords(query) {
+  const said = [];
+  const [test, column] = ["test", "column"].map((name) => numberIn(query, name, true));
+  if (test !== null) said.push(`of test ${test + 1}`);
+  if (query.get("repeats") in REPEATS) said.push(REPEATS[query.get("repeats")]);
+  if (column !== null) said.push(`in ${columnName(column)}`);
+  const scores = rangeWords("with a score", ...endsIn(query, ["low", "high"]));
+  const [low, high] = endsIn(query, ["label_low", "label_high"]);
+  const labels = low === 0 && high === null ? ["that people labelled"] : rangeWords(`${scores.length ? "and " : ""}with a mean label`, low, high);
+  return [...said, ...scores, ...(query.has("metric") ? labels : [])];
+}
+
 function foundText(count, query) {
   const rows = `${count.toLocaleString("en")} row${count === 1 ? "" : "s"}`;
   const isChosen = [...query.keys()].some((name) => name !== "sort" && name !== "page");
   const metric = query.get("metric");
-  const said = [];
-  if (query.has("column")) said.push(`in column ${Number(query.get("column")) + 1}`);
-  if (query.has("low")) said.push(`with a score from ${query.get("low")}`);
-  if (query.has("high")) said.push(`${query.has("low") ? "to" : "with a score"} ${query.get("high") === "1" ? "" : "below "}${query.get("high")}`);
+  const said = choiceWords(query);
   const only = said.length ? `; only those ${said.join(" ")}` : "";
   return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; scores are those of ${metric}` : "") + only;
 }
@@ -186,6 +254,8 @@ async function list(query) {
   const shown = chosen.slice((number - 1) * ROWS_PER_PAGE, number * ROWS_PER_PAGE);
   frame.querySelector("tbody").replaceChildren(...shown.map((item) => lineOf(item, columns, query.get("metric"))));
   if (count > 1) made.append(pagesOf(number, count, query));
+  const exports = made.querySelector(".export");
+  if (exports) exports.hidden = !chosen.length;
   if (!chosen.length) frame.replaceWith(element('<div class="card empty"><h2>Nothing fits</h2><p>No result of this run fits the filter. <a href="#" data-clear>Show all results</a></p></div>'));
   return made;
 }
@@ -200,6 +270,57 @@ export async function load(href) {
   const shown = element(html);
   return { found: shown, title: `${shown.querySelector("#case-title").textContent.trim()} · ${title}` };
 }
+
+// ---- exporting ----
+
+const { name: fileName, csv_start: csvStart, conversation: conversationHead } = JSON.parse(document.getElementById("export-data").textContent);
+
+/** What is packed of a chunk's cases for files; unpacked when it is first asked for. */
+async function unpackExported(chunk) {
+  if (chunk.exported instanceof Element) chunk.exported = (await textOf(chunk.exported.textContent)).split("\n");
+}
+
+/** The cases that fit as files have them, in the order of the list. */
+async function fittingCases(query) {
+  const found = (await choose(query)).flatMap(({ fitting }) => [...fitting].sort((one, other) => one.at[2] - other.at[2]));
+  for (const chunk of new Set(found.map((item) => item.chunk))) await unpackExported(chunk);
+  return found.map(({ chunk, number }) => {
+    const [fixed, named, turns] = JSON.parse(chunk.exported[2 * number + 1]);
+    return { line: chunk.exported[2 * number], fixed, named, turns };
+  });
+}
+
+/** A CSV file in parts, byte for byte what a server makes: every cell was quoted and made harmless when it was packed. */
+function csvParts(cases) {
+  const groups = [0, 1, 2].map((place) => [...new Set(cases.flatMap(({ named }) => Object.keys(named[place])))]);
+  const hasTurns = cases.some(({ turns }) => turns);
+  const rows = cases.map(({ fixed, named, turns }) => {
+    const cells = groups.flatMap((names, place) => names.map((name) => named[place][name] ?? ""));
+    return `${[fixed, ...cells, ...(hasTurns ? [turns] : [])].join(",")}\r\n`;
+  });
+  return [`${[csvStart, ...groups.flat(), ...(hasTurns ? [conversationHead] : [])].join(",")}\r\n`, ...rows];
+}
+
+const EXPORTS = {
+  csv: { type: "text/csv", parts: csvParts },
+  jsonl: { type: "application/x-ndjson", parts: (cases) => cases.map(({ line }) => `${line}\n`) },
+};
+
+/** Give what fits the filter as a file. */
+async function exportAs(kind) {
+  const { type, parts } = EXPORTS[kind];
+  const query = new URLSearchParams(document.querySelector("[data-results]").dataset.shown ?? "");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts(await fittingCases(query)), { type }));
+  link.download = `${fileName}.${kind}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-export]");
+  if (button) exportAs(button.dataset.export).catch(() => complain("The cases in this file are damaged and cannot be exported."));
+});
 
 // ---- addresses ----
 
