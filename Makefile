@@ -38,8 +38,9 @@ demo: $(RUNTIME)
 
 test: check
 	@$(BIN)/geval models pull smollm2
-# Two processes more than there are processors: many tests wait for processes, browsers and servers.
-	@$(BIN)/python -m pytest -q -n $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 2)) --dist loadgroup
+# Two processes more than there are processors: many tests wait for processes, browsers and servers. They share what
+# pytest makes of the tests' asserts by keeping it as bytecode, also where the environment says that none is written.
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 2)) --dist loadgroup
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

@@ -3,10 +3,13 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.pathlib import import_path, module_name_from_path
 from hypothesis import HealthCheck, settings
 
 GROUPS = {
@@ -19,14 +22,30 @@ GROUPS = {
     ),
     "browser": (
         "report/test_html_file",
+        "web/browser/test_accessibility_in_browser",
         "web/browser/test_charts_in_browser",
         "web/browser/test_labels_in_browser",
         "web/browser/test_live_runs_in_browser",
+        "web/browser/test_print_in_browser",
         "web/browser/test_runs_in_browser",
         "web/editor/test_editor_in_browser",
+        "web/editor/test_forms_in_browser",
+    ),
+    "statistics": (
+        "statistics/test_agreement",
+        "statistics/test_calibration",
+        "statistics/test_correlation",
+        "statistics/test_paired",
+    ),
+    "own code": (
+        "test_access_is_given",
+        "test_architecture",
+        "test_developer_pages",
+        "test_judge_requests_name_purposes",
+        "test_wording",
     ),
 }
-"""Modules whose tests run one after another in one process, by what they load: it takes all cores and much memory."""
+"""Modules whose tests run one after another in one process, by what they load: it takes many seconds or much memory."""
 
 LONG = (
     "compat/test_promptfoo_rows",
@@ -87,6 +106,39 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Look for no garbage while tests are loaded, and seldom later: the search took a tenth of the time of the tests.
+
+    What was loaded stays, and no later search need look at it.
+    """
+    gc.set_threshold(20_000, 20, 50)
+    gc.disable()
+    try:
+        _load_share(session.config)
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _load_share(config: pytest.Config) -> None:
+    """Load some of the modules, if there are several processes, before all of them load all in the same order.
+
+    Most of what loading costs the first time is the rewriting of asserts, and pytest keeps what was rewritten.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    modules = [path for arg in config.args for path in Path(arg.partition("::")[0]).rglob("test_*.py")]
+    by_size = sorted(modules, key=lambda path: (path.stat().st_size, path))
+    for path in by_size[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        try:
+            import_path(path, mode="importlib", root=config.rootpath, consider_namespace_packages=False)
+        except (Exception, pytest.skip.Exception):  # noqa: BLE001 - it is shown when the module is collected
+            sys.modules.pop(module_name_from_path(path, config.rootpath), None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest: at the end one process would have to wait for it."""
     for item in items:
@@ -100,9 +152,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: turns.get(_group_of(item.nodeid), len(first)))
 
 
-def pytest_collection_finish() -> None:
-    """What was loaded stays: no collection of garbage in a test need look at it."""
-    gc.freeze()
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Forget the code of geval after its tests: every later search for garbage would look at its syntax trees."""
+    if _group_of(item.nodeid) == "own code" != (nextitem and _group_of(nextitem.nodeid)):
+        from support.own_code import nodes_of
+
+        nodes_of.cache_clear()
 
 
 def _group_of(nodeid: str) -> str:

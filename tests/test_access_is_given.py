@@ -7,11 +7,9 @@ below, each with the reason why it is no way out of a config.
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-PACKAGE = Path(__file__).parents[1] / "geval_cli"
+from support.own_code import module_texts, nodes_of
 
 DOORS = {
     "open_regular": 1,
@@ -188,7 +186,7 @@ def name_of(call: ast.Call) -> str:
 
 
 def calls(source: str) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return (node for node in nodes_of(source) if isinstance(node, ast.Call))
 
 
 def closed_doors(where: str, source: str) -> list[str]:
@@ -238,10 +236,7 @@ def _is_harmless(call: ast.Call) -> bool:
     }
 
 
-MODULES = {
-    path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+MODULES = module_texts()
 
 
 def test_every_door_is_given_an_access() -> None:

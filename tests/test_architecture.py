@@ -3,14 +3,12 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from support.own_code import PACKAGE, module_texts, nodes_of
 
 from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, RULES, Dialect, DialectRules
-
-PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
     {
@@ -18,6 +16,7 @@ ROOMS = (
         "errors",  # exceptions, problems with their place, exit codes
         "patterns",  # regular expressions, compiled at their first use
         "json_codec",  # fast JSON text
+        "garbage",  # how often Python looks for it
         "records",  # what is asked, answered and found
         "record_reading",  # records from JSON
         "events",  # what a run tells while it runs
@@ -79,12 +78,6 @@ HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "pytest_plugin", "__init__"}
 
 
 MOST_NAMELESS_ARGUMENTS = 6
-
-
-@cache
-def nodes_of(source: str) -> tuple[ast.AST, ...]:
-    """All nodes of a module's syntax tree; every rule looks at them."""
-    return tuple(ast.walk(ast.parse(source)))
 
 
 def level_of(room: str) -> int:
@@ -181,7 +174,7 @@ def imports_for_types(sources: dict[str, str]) -> dict[str, set[str]]:
     return {
         name: {
             other
-            for node in _at_module_level(ast.parse(source).body)
+            for node in _at_module_level(nodes_of(source)[0].body)
             for other in _imported(node)
             if other in sources and other != name
         }
@@ -292,7 +285,7 @@ def room_of(path: Path) -> str:
     return parts[0].removesuffix(".py")
 
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {PACKAGE / name: text for name, text in module_texts().items()}
 BOUNDARIES = {
     "engine/case.py",
     "engine/judge_output.py",
@@ -309,7 +302,7 @@ There it becomes a value, an exit code, a refused write or, where the user's own
 
 def broken_in(rule: Callable[[Path, str], list[str]]) -> dict[str, list[str]]:
     """What a rule finds, by module; empty when all of them keep it."""
-    found = {path: rule(path, path.read_text(encoding="utf-8")) for path in MODULES}
+    found = {path: rule(path, text) for path, text in MODULES.items()}
     return {path.relative_to(PACKAGE).as_posix(): breaks for path, breaks in found.items() if breaks}
 
 
@@ -358,8 +351,8 @@ def test_each_dialect_has_one_record_whose_flags_are_asked_for_and_make_a_differ
     alike = [flag for flag in flags if getattr(DEFAULT_RULES, flag) == getattr(PROMPTFOO_RULES, flag)]
     asked = {
         node.attr
-        for path in MODULES
-        for node in nodes_of(path.read_text(encoding="utf-8"))
+        for text in MODULES.values()
+        for node in nodes_of(text)
         if isinstance(node, ast.Attribute) and _name_of(node.value) in {"rules", "DEFAULT_RULES"}
     }
     assert (alike, [flag for flag in flags if flag not in asked]) == ([], [])
@@ -367,8 +360,8 @@ def test_each_dialect_has_one_record_whose_flags_are_asked_for_and_make_a_differ
 
 def test_no_modules_need_each_other_not_even_for_their_types() -> None:
     sources = {
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text(encoding="utf-8")
-        for path in MODULES
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): text
+        for path, text in MODULES.items()
     }
     sources = {name.removesuffix(".__init__"): source for name, source in sources.items()}
     assert circle_among(imports_for_types(sources)) == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.geval_command import clean_environment, run_geval
 
 from geval_cli.version import install_hint
 
@@ -50,12 +51,7 @@ def test_the_example_uses_inputs_that_the_action_has() -> None:
 
 
 def test_every_option_on_the_page_exists() -> None:
-    help_text = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "geval_cli", command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
-        for command in ("run", "validate")
-    )
+    help_text = "".join(run_geval(name, "--help", cwd=ROOT).stdout for name in ("run", "validate"))
     of_geval = re.sub(r"\bgh run .*", "", PAGE)  # GitHub's command has options of its own
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", of_geval))
 
@@ -196,9 +192,10 @@ def run_in_workflow(folder: Path, script: str, **inputs: str) -> subprocess.Comp
 def test_validate_writes_problems_for_programs(form: str, promts: str, code: int, tmp_path: Path) -> None:
     text = f"{promts}: [hello]\nproviders: [echo]\ntests: [{{assert: [{{type: equals, value: a}}]}}]\n"
     (tmp_path / "evals.yaml").write_text(text)
-    done = run_in_workflow(tmp_path, f"geval validate evals.yaml --format {form} -o all.sarif")
+    words = ("validate", "evals.yaml", "--format", form, "-o", "all.sarif")
+    done = run_geval(*words, cwd=tmp_path, env={**clean_environment(), **environment(tmp_path)})
 
-    assert (done.returncode, done.stderr) == (code, "")
+    assert (done.code, done.stderr) == (code, "")
     assert ("unknown key `promts`" in done.stdout) is (code == 2)
     results = json.loads((tmp_path / "all.sarif").read_text("utf-8"))["runs"][0]["results"]
     assert bool(results) is (code == 2)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.own_code import nodes_of
 from test_architecture import ROOMS, level_of
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +34,8 @@ def code_in(text: str) -> list[str]:
 def names_in(path: Path) -> frozenset[str]:
     """Every function, class, constant and field that a file defines."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in nodes_of(text) if PACKAGE in path.parents else ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

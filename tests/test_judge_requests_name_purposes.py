@@ -2,15 +2,11 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
+from support.own_code import module_texts, nodes_of
 
-PACKAGE = Path(__file__).parents[1] / "geval_cli"
-MODULES = {
-    path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+MODULES = module_texts()
 _ROLE = list(ast.parse(MODULES["records.py"]).body)
 
 
@@ -32,7 +28,7 @@ def purposeless(where: str, source: str) -> list[str]:
     asks_judges = where.startswith(
         ("judge/", "assertions/")
     )  # where a request is a judge's, whatever role it has
-    for call in ast.walk(ast.parse(source)):
+    for call in nodes_of(source):
         if not isinstance(call, ast.Call) or _name(call.func) != "ModelRequest":
             continue
         words = {word.arg: word.value for word in call.keywords}

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.own_code import module_texts, nodes_of
+
 ROOT = Path(__file__).parents[1]
 
 STRANGE = re.compile(
@@ -15,18 +17,18 @@ STRANGE = re.compile(
 
 def shown_texts(source: str) -> Iterator[tuple[int, str]]:
     """Every text of a module that is no docstring."""
-    tree = ast.parse(source)
-    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = nodes_of(source)
+    loose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
             yield node.lineno, node.value
 
 
 def test_messages_are_plain_english() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in sorted((ROOT / "geval_cli").rglob("*.py"))
-        for line, text in shown_texts(path.read_text(encoding="utf-8"))
+        f"{name}:{line}: {text}"
+        for name, source in module_texts().items()
+        for line, text in shown_texts(source)
         if STRANGE.search(text)
     ]
     assert found == []
@@ -52,9 +54,9 @@ def test_the_search_finds_what_it_looks_for() -> None:
 def test_docstrings_say_what_a_thing_is_or_does_in_plain_words() -> None:
     riddle = re.compile(r"(?:What|Whether) ")
     found = [
-        f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
-        for path in sorted((ROOT / "geval_cli").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{name}:{node.body[0].lineno}"
+        for name, source in module_texts().items()
+        for node in nodes_of(source)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and riddle.match(ast.get_docstring(node) or "")
     ]

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from support.geval_command import clean_environment, run_geval
 from support.model_server import ModelServer
 
@@ -88,6 +86,9 @@ def root(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def assistant(root: Path, *options: str, **env: str) -> AsyncIterator[Call]:
     """A client of a server of its own. What it calls is a text; a refusal raises AssertionError."""
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     home = root.parent / "state"
     arguments = ["-m", "geval_cli", "mcp", "--root", str(root), "--home", str(home), *options]
     server = StdioServerParameters(

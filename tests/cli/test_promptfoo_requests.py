@@ -196,7 +196,7 @@ def test_derived_metrics_are_shown_for_each_column(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "o.json").read_text())["summary"]
     assert summary["derived_by_column"] == {"share": [0.5, 1.0]}
     texts = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (tmp_path / "o.html").read_text()))
-    assert "share p | one 0.50 share p | two 1.00 share all cases 0.67" in texts
+    assert "share one 0.50 share two 1.00 share all cases 0.67" in texts
 
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}

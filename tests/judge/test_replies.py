@@ -11,7 +11,8 @@ from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
 from geval_cli.judge.replies.parse import parse_form_rating, parse_rating
 
 FILES = sorted((Path(__file__).parent / "replies").glob("*.yaml"))
-GROUPS = [group for file in FILES for group in yaml.safe_load(file.read_text(encoding="utf-8"))]
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # each process of the tests reads all of it
+GROUPS = [group for file in FILES for group in yaml.load(file.read_text(encoding="utf-8"), LOADER)]
 ROWS = [(group, reply, wanted) for group in GROUPS for reply, wanted in group["rows"]]
 LEAST_READ = 0.97
 
@@ -61,11 +62,20 @@ def test_the_corpus_is_large_and_nearly_all_plain_replies_in_it_are_read():
     assert len(read_right) >= LEAST_READ * len(plain)
 
 
-@pytest.mark.parametrize(("group", "reply", "wanted"), ROWS, ids=range(len(ROWS)))
-def test_a_polite_opening_and_other_line_ends_make_no_wrong_rating(group, reply, wanted):
-    known = wanted if not isinstance(wanted, str) else None
-    for variant in (f"Sure, I can help with that.\n\n{reply}", reply.replace("\n", "\r\n"), f"\n\n{reply}"):
-        assert rating_or_none(variant, group) in (known, None)
+@pytest.mark.parametrize("group", GROUPS, ids=[group["about"] for group in GROUPS])
+def test_a_polite_opening_and_other_line_ends_make_no_wrong_rating(group):
+    wrong = [
+        (variant, rating)
+        for reply, wanted in group["rows"]
+        for variant in (
+            f"Sure, I can help with that.\n\n{reply}",
+            reply.replace("\n", "\r\n"),
+            f"\n\n{reply}",
+        )
+        for rating in [rating_or_none(variant, group)]
+        if rating not in (None if isinstance(wanted, str) else wanted, None)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 import math
 
-import krippendorff
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import cohen_kappa_score, confusion_matrix, matthews_corrcoef
-from statsmodels.regression.linear_model import OLS
 
 from geval_cli.statistics.agreement import (
     Confusion,
@@ -39,12 +36,16 @@ def ratings(*shape: int, seed: int = 1) -> Numbers:
 
 class TestKappa:
     def test_with_quadratic_weights(self) -> None:
+        from sklearn.metrics import cohen_kappa_score
+
         x, y = ratings(2, 300)
         y = np.rint((x + y) / 2)
         expected = cohen_kappa_score(x.astype(int), y.astype(int), weights="quadratic", labels=range(1, 6))
         assert quadratic_kappa(x, y) == pytest.approx(expected, abs=EXACT)
 
     def test_of_verdicts(self) -> None:
+        from sklearn.metrics import cohen_kappa_score
+
         x, y = ratings(2, 300) > 3
         assert cohen_kappa(x, y) == pytest.approx(cohen_kappa_score(x, y), abs=EXACT)
 
@@ -66,12 +67,16 @@ class TestKappa:
 class TestAlpha:
     @pytest.mark.parametrize("missing", [0.0, 0.5])
     def test_is_that_of_the_library(self, missing: float) -> None:
+        import krippendorff
+
         marks = np.rint((ratings(4, 80) + ratings(80, seed=2)) / 2)
         marks[np.random.default_rng(3).random(marks.shape) < missing] = NAN
         expected = krippendorff.alpha(reliability_data=marks, level_of_measurement="ordinal")
         assert ordinal_alpha(marks) == pytest.approx(expected, abs=EXACT)
 
     def test_of_a_judge_whose_scores_are_all_different_is_that_of_the_library_too(self) -> None:
+        import krippendorff
+
         marks = np.vstack([ratings(2, 60), np.random.default_rng(6).random(60) * 4 + 1])
         expected = krippendorff.alpha(reliability_data=marks, level_of_measurement="ordinal")
         assert ordinal_alpha(marks) == pytest.approx(expected, abs=EXACT)
@@ -133,6 +138,8 @@ class TestCeiling:
 
 class TestVerdicts:
     def test_counts_and_mcc(self) -> None:
+        from sklearn.metrics import confusion_matrix, matthews_corrcoef
+
         passed, good = ratings(2, 200) > 3
         found = confusion(passed, good)
         ((tn, fp), (fn, tp)) = confusion_matrix(good, passed)
@@ -148,6 +155,8 @@ class TestVerdicts:
             assert item.confusion == confusion(scores >= item.threshold, good)
 
     def test_the_best_threshold_has_the_highest_mcc(self) -> None:
+        from sklearn.metrics import matthews_corrcoef
+
         draw = np.random.default_rng(11)
         scores = draw.random(300)
         good = scores + draw.normal(size=300) * 0.3 > 0.6
@@ -176,6 +185,8 @@ class TestVerdicts:
 
 class TestClusteredMean:
     def test_is_the_regression_on_a_constant_with_clustered_errors(self) -> None:
+        from statsmodels.regression.linear_model import OLS
+
         draw = np.random.default_rng(12)
         groups = draw.integers(0, 15, size=120)
         values = draw.normal(size=120) + groups / 10

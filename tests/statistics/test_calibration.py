@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
 from support.judged_data import summaries
 
 from geval_cli.statistics.calibration import Block, Calibration, Logistic, chance_at, rising_blocks
@@ -49,6 +46,8 @@ def blank(**changes: Any) -> Calibration:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rising_blocks_are_the_isotonic_regression_of_equal_weights(seed: int) -> None:
+    from sklearn.isotonic import IsotonicRegression
+
     scores, good = world(seed)
     oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, good.astype(float))
     blocks = rising_blocks(zip(scores.tolist(), good.tolist(), strict=True))
@@ -60,6 +59,8 @@ def test_rising_blocks_are_the_isotonic_regression_of_equal_weights(seed: int) -
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("prevalence", [None, 0.9])
 def test_isotonic_regression_is_that_of_scikit_learn(seed: int, prevalence: float | None) -> None:
+    from sklearn.isotonic import IsotonicRegression
+
     scores, good = world(seed)
     weights = class_weights(good, prevalence)
     blocks = isotonic(scores, good, weights)
@@ -73,6 +74,8 @@ def test_isotonic_regression_is_that_of_scikit_learn(seed: int, prevalence: floa
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_platt_scaling_is_logistic_regression_on_his_targets(seed: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
     scores, good = world(seed, 60)
     found = platt(scores, good, np.ones(len(scores)))
     high, low = (good.sum() + 1) / (good.sum() + 2), 1 / ((~good).sum() + 2)
@@ -104,6 +107,8 @@ def test_a_steep_logistic_curve_does_not_overflow() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_threshold_has_the_highest_mcc(seed: int) -> None:
+    from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
+
     scores, good = world(seed)
     distinct = np.unique(scores)
     tried = (distinct[1:] + distinct[:-1]) / 2
@@ -142,6 +147,8 @@ def test_the_threshold_has_the_lowest_cost(
 
 
 def test_mcc_at_another_prevalence_is_that_of_weighted_labels() -> None:
+    from sklearn.metrics import matthews_corrcoef
+
     scores, good = world(3)
     found = choose_threshold(scores, good, Objective(prevalence=0.9), present=0.5)
     assert found is not None

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 from soak.coverage import coverage_of_jackknife
-from statsmodels.regression.linear_model import OLS
 
 from geval_cli.statistics.correlation import (
     CORRELATIONS,
@@ -76,6 +75,8 @@ def test_what_is_not_defined_is_none_and_warns_nobody(kind: str, x: Numbers, y: 
 
 
 def test_partial_spearman_is_the_correlation_of_the_residuals_of_ranks() -> None:
+    from statsmodels.regression.linear_model import OLS
+
     draw = np.random.default_rng(2)
     x, y, given = draw.integers(0, 9, size=(3, 150)).astype(np.float64)
     y, x = y + given, x + given + 0.5 * y

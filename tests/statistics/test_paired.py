@@ -9,13 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from soak.findings import shown_differences
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from geval_cli.statistics.paired import (
     PairedDifferences,
@@ -113,6 +110,8 @@ def test_students_t_is_that_of_scipy(freedom: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_standard_error_is_that_of_a_regression_with_clusters(seed: int, offset: float) -> None:
+    import statsmodels.api as sm
+
     numbers = random.Random(seed)
     groups = [numbers.gauss(0.1, 0.3) for _ in range(23)]
     pairs = [
@@ -169,6 +168,8 @@ def test_sign_flip(sums: list[float], p: float) -> None:
 
 @given(st.integers(0, 80), st.integers(0, 80))
 def test_mcnemar_is_that_of_statsmodels_and_scipy(broken: int, fixed: int) -> None:
+    from statsmodels.stats.contingency_tables import mcnemar
+
     binomial = stats.binom(broken + fixed, 0.5)
     fewer = min(broken, fixed)
     exact = mcnemar([[7, broken], [fixed, 3]], exact=True).pvalue if broken + fixed else 1.0
@@ -186,6 +187,8 @@ def test_mcnemar_of_many_flips() -> None:
 @settings(max_examples=25)  # statsmodels takes a tenth of a second for each
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_adjusted_p_values_are_those_of_statsmodels(values: list[float]) -> None:
+    from statsmodels.stats.multitest import multipletests
+
     assert holm(values) == pytest.approx(multipletests(values, method="holm")[1], abs=1e-9)
     assert benjamini_hochberg(values) == pytest.approx(multipletests(values, method="fdr_bh")[1], abs=1e-9)
 

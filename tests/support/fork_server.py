@@ -1,9 +1,9 @@
 """A process that has loaded geval, and becomes `geval ARGS` by forking: what a test saves is the loading and unloading.
 
-`support.forked_geval` starts it as a program and sends it, for each command, a socket and two pipes. Each command is
-a process with its own arguments, folder, environment, streams and exit code, and ends as every Python process does,
-except that nobody takes apart what was loaded. It is a grandchild: between the two stands a process that waits for its
-end, so that commands may overlap.
+`support.forked_geval` starts it as a program, with the names of further libraries, and sends it, for each command, a
+socket and two pipes. Each command is a process with its own arguments, folder, environment, streams and exit code, and
+ends as every Python process does, except that nobody takes apart what was loaded. It is a grandchild: between the two
+stands a process that waits for its end, so that commands may overlap.
 
 It loads what every `geval run` loads, and libraries. Modules of geval that only some commands use are not among it,
 so that a command which forgets to import one of them still fails.
@@ -36,6 +36,7 @@ LOADED = (
 class Command:
     """What a forked process is to become. `streams` are to be its standard output and its standard error."""
 
+    module: str
     args: list[str]
     cwd: str
     env: dict[str, str]
@@ -80,7 +81,7 @@ def _supervised(talk: socket.socket, streams: tuple[int, int]) -> Command:
 
 
 def become(command: Command) -> None:
-    """Be `python -m geval_cli ARGS` from here on."""
+    """Be `python -m MODULE ARGS` from here on."""
     for number, wanted in zip(command.streams, (1, 2), strict=True):
         os.dup2(number, wanted)
         os.close(number)
@@ -90,11 +91,11 @@ def become(command: Command) -> None:
     time.tzset()
     sys.path.insert(0, command.cwd)
     sys.argv[1:] = command.args
-    runpy.run_module("geval_cli", run_name="__main__", alter_sys=True)
+    runpy.run_module(command.module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
-    for name in LOADED:
+    for name in (*LOADED, *sys.argv[2:]):
         importlib.import_module(name)
     sys.path.append(str(Path(__file__).parents[1]))
     importlib.import_module("support.built_commands").build_commands()

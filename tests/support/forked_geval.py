@@ -19,13 +19,17 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class Order:
-    """A command to be run. What it writes goes to the open files `streams` (stdout, stderr), or is gathered."""
+    """A command to be run. What it writes goes to the open files `streams` (stdout, stderr), or is gathered.
+
+    It is `python -m MODULE ARGS`.
+    """
 
     args: Sequence[str]
     cwd: Path
     env: Mapping[str, str]
     streams: Mapping[str, int]
     timeout_s: float
+    module: str = "geval_cli"
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class Ended:
 
 
 class ForkServer:
-    """The process that has loaded geval. It is gone when `close` returns."""
+    """The process that has loaded geval, and `libraries` beside. It is gone when `close` returns."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], libraries: Sequence[str] = ()) -> None:
         self._control, theirs = socket.socketpair()
         program = Path(__file__).with_name("fork_server.py")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", program, str(theirs.fileno())],
+                [sys.executable, "-P", program, str(theirs.fileno()), *libraries],
                 env=dict(env),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -84,9 +88,13 @@ class ForkServer:
     def _begin(self, order: Order, lines: TextIO) -> int:
         """Say what the command is. Returns the number of its process."""
         with contextlib.suppress(ConnectionError):
-            lines.write(
-                json.dumps({"args": order.args, "cwd": str(order.cwd), "env": dict(order.env)}) + "\n"
-            )
+            told = {
+                "module": order.module,
+                "args": order.args,
+                "cwd": str(order.cwd),
+                "env": dict(order.env),
+            }
+            lines.write(json.dumps(told) + "\n")
             lines.flush()
             if number := lines.readline():
                 return int(number)
@@ -99,9 +107,9 @@ class ForkServer:
 
 
 @functools.cache
-def fork_server(*env: tuple[str, str]) -> ForkServer:
+def fork_server(*env: tuple[str, str], libraries: Sequence[str] = ()) -> ForkServer:
     """The one of this process of pytest whose environment is `env`, started by the first that asks for it."""
-    server = ForkServer(dict(env))
+    server = ForkServer(dict(env), libraries)
     atexit.register(server.close)
     return server
 

@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from support.forked_geval import Ended, Order, fork_server
+from support.forked_geval import Ended, ForkServer, Order, fork_server
 
 _VOLATILE = (
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b"), "<ID>"),
@@ -28,6 +28,8 @@ _VOLATILE = (
 
 _READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "TYPER_", "PYDANTIC_")
 """How the names of variables begin that decide how Python and libraries are loaded."""
+
+_ABOUT_TRUST = ("agree", "calibrate", "probe")
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,24 @@ def run_geval(
 ) -> Finished:
     """Run `geval ARGS` in `cwd` and wait for it. With `streams`, its `stdout` or `stderr` is that open file."""
     order = Order(args, cwd, clean_environment() if env is None else env, streams or {}, timeout_s)
-    if is_loaded_anew or not _can_be_forked(order.env):
-        ended = _run_anew(order)
-    else:
-        ended = fork_server(*sorted(clean_environment().items())).run(order)
+    run = _run_anew if is_loaded_anew or not _can_be_forked(order.env) else _server_for(args).run
+    ended = run(order)
     return Finished(ended.code, settled(ended.stdout.decode(), cwd), settled(ended.stderr.decode(), cwd))
+
+
+def run_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> Finished:
+    """Run `pytest ARGS` in `cwd` in a process that has loaded it, and of geval what a run needs."""
+    server = fork_server(*sorted(clean_environment().items()), libraries=("pytest",))
+    ended = server.run(Order(args, cwd, env, {}, 120, module="pytest"))
+    return Finished(ended.code, settled(ended.stdout.decode(), cwd), settled(ended.stderr.decode(), cwd))
+
+
+def _server_for(args: Sequence[str]) -> ForkServer:
+    """Commands about trust have one of their own: what they compute with takes longer to load than all else."""
+    if args and args[0] in _ABOUT_TRUST:
+        one_thread = clean_environment(OPENBLAS_NUM_THREADS="1")  # a process with several must not fork
+        return fork_server(*sorted(one_thread.items()), libraries=("scipy.stats",))
+    return fork_server(*sorted(clean_environment().items()))
 
 
 def _run_anew(order: Order) -> Ended:

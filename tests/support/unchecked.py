@@ -1,8 +1,9 @@
 """Runs the payloads as if they were trusted: with Landlock around this process, or with nothing at all.
 
-    python unchecked.py WORLD PORT walled|open
+    python unchecked.py WORLD PORT walled|open [all]
 
-prints, as JSON, which of them showed a secret or made the marker. Without a wall it takes a few that ask no server.
+prints, as JSON, which of them showed a secret or made the marker. Behind the wall it takes each place and each form,
+with `all` each of their pairs; without a wall it takes a few that ask no server.
 """
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.payloads import ENV, World, attempt, escapes, payloads, write
+from support.payloads import ENV, World, attempt, escapes, payloads, sample, write
 
 from geval_cli.cli.landlock import restrict_ports
 from geval_cli.cli.stranger import Wall
@@ -21,13 +22,15 @@ _EVERY = 7
 
 
 def main() -> None:
-    root, port, how = sys.argv[1:]
+    root, port, how, *amount = sys.argv[1:]
     world = World(Path(root), int(port))
     table = list(enumerate(payloads(world)))
     if how == "open":
         table = [
             (number, item) for number, item in table[::_EVERY] if not item.name.startswith(("host", "header"))
         ]
+    elif not amount:
+        table = sample(table)
     for number, payload in table:
         write(world, number, payload)
     if how == "walled":

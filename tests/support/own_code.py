@@ -1,0 +1,27 @@
+"""The modules of geval for tests that hold their code to rules: each is read and parsed once."""
+
+import ast
+import gc
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "geval_cli"
+
+
+@cache
+def module_texts() -> dict[str, str]:
+    """Return the text of every module, by its path below the package."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module's syntax tree, the module itself first."""
+    gc.disable()  # nothing of it is garbage, and looking for some would take longer than the reading
+    try:
+        return tuple(ast.walk(ast.parse(source)))
+    finally:
+        gc.enable()
