@@ -12,7 +12,7 @@ from geval_cli.statistics.calibration import Calibration, JudgeWeight
 
 P_PASS, BORDERLINE = "p_pass", "borderline"
 CALIBRATED = "calibrated"
-"""What `threshold` says where the calibration file has the number, and `combine` where it has the weights."""
+"""The word for `threshold` where the calibration file has the number, and for `combine` where it has the weights."""
 
 _KEY, _PARTS = "criterion_key", "criterion_parts"
 _WHO = ("judge", "params")

@@ -31,7 +31,7 @@ CHECKLIST = "checklist"
 """The key of a judgement's detail that holds the items."""
 
 HALF = 0.5
-"""What the score of an item must exceed for it to be met."""
+"""The score that an item must exceed to be met."""
 
 _ITEM_SHOWN = 80
 _WORDS = dict.fromkeys(("yes", "y", "true", "pass"), "yes") | dict.fromkeys(

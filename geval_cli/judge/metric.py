@@ -33,11 +33,11 @@ DEFAULT_MIN_VALID = 0.5
 DEFAULT_WINDOW = 5
 
 Over = Literal["conversation", "answers"]
-"""What of a conversation is rated: all of it at once, or each answer by itself."""
+"""The parts of a conversation that are rated: all of it at once, or each answer by itself."""
 
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
 SHARE_RANGE: ScoreRange = (0.0, 1.0)
-"""What a checklist is rated in: the weighted share of its items that are met."""
+"""The range of a checklist's rating: the weighted share of its items that are met."""
 
 
 class RubricBand(Struct, frozen=True):

@@ -21,7 +21,9 @@ class Dialect(StrEnum):
 
 
 class DialectRules(Struct, frozen=True, eq=False):
-    """Rules of a dialect, as flags. The defaults are geval's; another dialect declares where it differs.
+    """Rules of a dialect. The defaults are geval's; another dialect declares where it differs.
+
+    The docstring of a flag says what holds where it is true.
 
     There is one record for each dialect, so that records are compared by identity.
     """
@@ -33,38 +35,38 @@ class DialectRules(Struct, frozen=True, eq=False):
     unknown_keys: Severity = Severity.ERROR
     """How bad a key is that nobody knows."""
     skips_null: bool = False
-    """Whether a key without a value is as if it were not there, and not a mistake."""
+    """A key without a value is as if it were not there, and not a mistake."""
     suspects_bare_paths: bool = True
-    """Whether a text that is the path of an existing file is taken for a forgotten `file://`."""
+    """A text that is the path of an existing file is taken for a forgotten `file://`."""
     marks_images: bool = True
-    """Whether an image in a test is a marker with its hash to templates and programs, or a data URL."""
+    """An image in a test is a marker with its hash to templates and programs; otherwise a data URL."""
     judges_by_kind: bool = False
-    """Whether a judge may be a mapping with a provider for each kind of judgement."""
+    """A judge may be a mapping with a provider for each kind of judgement."""
     compares_in_pairs: bool = True
-    """Whether `pairwise` is a type of assertion, which only geval has."""
+    """`pairwise` is a type of assertion, which only geval has."""
     is_editable: bool = True
-    """Whether the editor of the web page knows the form of the config."""
+    """The editor of the web page knows the form of the config."""
     is_exportable: bool = True
-    """Whether a suite can be written as one file that stands alone."""
+    """A suite can be written as one file that stands alone."""
 
     # Templates.
 
     template_language: Literal["strict", "nunjucks"] = "strict"
     """In strict templates an undefined name is an error; in nunjucks it is empty, and values are JavaScript's."""
     nested_variables: bool = False
-    """Whether variables may name other variables."""
+    """Variables may name other variables."""
     prompts_spell_chats: bool = False
-    """Whether the text of a prompt may be a chat as JSON or YAML, and stands between a test's prefix and suffix."""
+    """The text of a prompt may be a chat as JSON or YAML, and stands between a test's prefix and suffix."""
     renders_params: bool = False
-    """Whether tools, functions and formats of a request are templates."""
+    """Tools, functions and formats of a request are templates."""
     code_is_template: bool = False
-    """Whether code in a config is rendered before it runs."""
+    """Code in a config is rendered before it runs."""
     schema_is_template: bool = False
-    """Whether a JSON Schema that is written as text is rendered."""
+    """A JSON Schema that is written as text is rendered."""
     renders_mappings: bool = True
-    """Whether `equals` renders texts at any depth of the expected data, or only the entries of a list."""
+    """`equals` renders texts at any depth of the expected data; otherwise only the entries of a list."""
     http_templates: bool = False
-    """Whether all of an HTTP provider's request is a template, or has placeholders only."""
+    """All of an HTTP provider's request is a template; otherwise it has placeholders only."""
 
     # Providers.
 
@@ -73,43 +75,43 @@ class DialectRules(Struct, frozen=True, eq=False):
     further_params: frozenset[str] = frozenset()
     """Provider settings that the dialect knows itself, though they look like misspelt ones of geval's."""
     tells_programs: bool = False
-    """Whether programs that answer are told their options, and which test and prompt a request comes from."""
+    """Programs that answer are told their options, and which test and prompt a request comes from."""
     echo_finish_reason: str | None = "stop"
     """The finish reason of an `echo` provider."""
     keeps_data: bool = False
-    """Whether data that a program or an HTTP API answers with is the output, or its JSON text."""
+    """Data that a program or an HTTP API answers with is the output; otherwise its JSON text is."""
     parses_schema_answers: bool = False
-    """Whether an answer that a JSON Schema was asked for is data before any transform sees it."""
+    """An answer that a JSON Schema was asked for is data before any transform sees it."""
 
     # Judging.
 
     geval_threshold: float = 0.5
     """The threshold of a g-eval that names none."""
     geval_takes_text_prompt: bool = True
-    """Whether a `rubricPrompt` that is one text is for g-evals, too."""
+    """A `rubricPrompt` that is one text is for g-evals, too."""
     names_geval_by_criteria: bool = True
-    """Whether a g-eval without `metric` is summed up under the name of its criteria."""
+    """A g-eval without `metric` is summed up under the name of its criteria."""
     data_as_text: Literal["python", "javascript"] = "python"
     """Whose JSON an output that is data becomes where its text is judged: `json.dumps`, or `JSON.stringify`."""
     patterns: Literal["python", "javascript"] = "python"
     """Whose regular expressions `regex` takes."""
     finds_loose_json: bool = False
-    """Whether `contains-json` finds objects as YAML reads them, or every value that is strict JSON."""
+    """`contains-json` finds objects as YAML reads them; otherwise every value that is strict JSON."""
     code_failures_fail: bool = False
-    """Whether code that raises or gives no verdict fails the output, also under `not-`, or leaves it unjudged."""
+    """Code that raises or gives no verdict fails the output, also under `not-`; otherwise it leaves it unjudged."""
     negates_scores: bool = True
-    """Whether `not-` inverts the scores of code and of tool calls, or the verdict alone."""
+    """`not-` inverts the scores of code and of tool calls; otherwise the verdict alone."""
     scoring_functions: bool = False
-    """Whether a test's own function may make the verdict of what its assertions said."""
+    """A test's own function may make the verdict of what its assertions said."""
 
     # Rows of results.
 
     judges_output_variable: bool = True
-    """Whether the variable `output` of a test is an output to be judged."""
+    """The variable `output` of a test is an output to be judged."""
     credits_given_outputs: bool = False
-    """Whether the provider of a column stands for an output that the test brings."""
+    """The provider of a column stands for an output that the test brings."""
     labels_rows_by_column: bool = False
-    """Whether a row names the provider of its column, whoever answered."""
+    """A row names the provider of its column, whoever answered."""
 
 
 DEFAULT_RULES = DialectRules(Dialect.GEVAL)
