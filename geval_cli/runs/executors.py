@@ -9,13 +9,16 @@ its own while it works, since a pool gives results back only at the end of a tas
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import platform
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import AsyncExitStack
@@ -111,6 +114,7 @@ class LocalWorkers:
         self._listener = Listener(authkey=self._key, backlog=64)
         self._workers: dict[int, _LocalWorker] = {}
         self._is_closed = False
+        logging.getLogger("concurrent.futures").addFilter(_is_news)  # where loky logs
         threading.Thread(target=self._accept, daemon=True).start()
 
     def host(self, worker: int) -> str:
@@ -250,11 +254,11 @@ class _LocalWorker:
             told.cancel()
 
     def kill(self) -> None:
-        """End the process."""
+        """End the process: it does so itself when nobody listens any more, and loky ends one that does not notice."""
         self.is_gone = True
-        self._pool.shutdown(wait=False, kill_workers=True)
         if self._connection is not None:
-            self._connection.close()
+            _hang_up(self._connection)
+        self._pool.shutdown(wait=False, kill_workers=True)
 
     def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
         """Pass on what the process tells, until it is gone. In a thread of its own.
@@ -273,6 +277,21 @@ class _LocalWorker:
             asyncio.run_coroutine_threadsafe(putting, loop).result()
         except RuntimeError:  # the loop is closed: nobody wants to know
             putting.close()
+
+
+def _hang_up(connection: "Connection[Any, Any]") -> None:
+    """Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it open."""
+    with contextlib.suppress(OSError):  # the other end is gone
+        if sys.platform != "win32":
+            with socket.socket(fileno=os.dup(connection.fileno())) as both:
+                both.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that loky could not end a process, as psutil trips over some that are ending; ours end by themselves."""
+    trace = record.exc_info[2] if record.exc_info else None
+    return all(frame.f_code.co_name != "kill_process_tree" for frame, _ in traceback.walk_tb(trace))
 
 
 def _forget_failure(task: "asyncio.Future[None]") -> None:

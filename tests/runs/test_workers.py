@@ -92,6 +92,36 @@ def test_workers_outlive_the_process_that_they_are_copies_of(tmp_path: Path, alo
     assert b"Traceback" not in errors
 
 
+FAILS_TO_END_PROCESSES = """
+import psutil, threading
+children = psutil.Process.children
+def failing(process, recursive=False):
+    if threading.current_thread().name.startswith("ExecutorManagerThread"):
+        raise IndexError("the line that /proc has of a process that is ending is empty")
+    return children(process, recursive)
+psutil.Process.children = failing
+"""
+
+
+def test_workers_end_where_loky_cannot_end_them(tmp_path: Path, alone: Any) -> None:
+    pytest.importorskip("psutil")
+    startup = tmp_path / "startup"
+    startup.mkdir()
+    (startup / "sitecustomize.py").write_text(FAILS_TO_END_PROCESSES, encoding="utf-8")
+    with CountingServer() as server:
+        path = {"PYTHONPATH": str(startup)}
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"), environment=path)
+        process = run.start()
+        assert server.wait_for_requests(20, timeout_s=60)
+        workers = worker_processes(process.pid)
+        os.kill(workers[0], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in {0, 1}, errors.decode()
+    assert results_of(json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))) == results_of(alone)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert b"Traceback" not in errors
+
+
 ENDS_COPIED_PROCESSES = """
 import os, pathlib, sys
 made = pathlib.Path(__file__).with_name("made")

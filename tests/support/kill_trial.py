@@ -71,6 +71,7 @@ class KillableRun:
     tests: int
     home: str = "home"
     options: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         (self.folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
@@ -84,7 +85,7 @@ class KillableRun:
         return subprocess.Popen(
             [sys.executable, "-m", "geval_cli", *words, "-j", str(AT_ONCE), *self.options, *options],
             cwd=self.folder,
-            env=clean_environment(**environment),
+            env=clean_environment(**environment, **self.environment),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             process_group=group,
