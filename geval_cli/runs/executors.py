@@ -289,7 +289,7 @@ def _hang_up(connection: "Connection[Any, Any]") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out that loky could not end a process, as psutil trips over some that are ending; ours end by themselves."""
+    """Leave out that loky could not end a process: psutil trips over some that are ending. Ours end by themselves."""
     trace = record.exc_info[2] if record.exc_info else None
     return all(frame.f_code.co_name != "kill_process_tree" for frame, _ in traceback.walk_tb(trace))
 
