@@ -72,6 +72,13 @@ def test_a_change_is_made_in_its_lines_alone(change: TurnChange, before: str, af
     assert changed_turns(TURNS, change) == TURNS.replace(before, after, 1)
 
 
+@pytest.mark.parametrize("empty", ["[]", "null", "~\n", "[ # none\n]\n", "# none\n[]"])
+def test_the_first_turn_takes_the_place_of_a_list_that_says_it_is_empty(empty: str) -> None:
+    assert turn_forms(empty) == []
+    comment = "# none\n" if empty.startswith("#") else ""
+    assert changed_turns(empty, TurnChange(text="Hi")) == f"{comment}- user: Hi"
+
+
 def test_a_conversation_comes_and_goes() -> None:
     assert changed_turns("", TurnChange(text="Hi")) == "- user: Hi"
     assert (

@@ -36,8 +36,9 @@ def write_list(text: str, items: Sequence[JsonValue], edited: Sequence[EditedIte
     if not edited:
         return ""
     if not items:
-        comments = text.rstrip("\n")
         written = write_yaml([plain_value(item.value) for item in edited]).rstrip("\n")
+        # What says that there is none, `[]` or `null`, makes room for the first.
+        comments = "\n".join(line for line in text.rstrip("\n").split("\n") if not _has_content(line))
         return f"{comments}\n{written}" if comments.strip() else written
     ending = "\n" if text.endswith("\n") else ""
     return editable_text(text, "").with_value(EditedList(tuple(edited))).rstrip("\n") + ending
