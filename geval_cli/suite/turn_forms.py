@@ -14,7 +14,8 @@ from geval_cli.specs.conversation import TurnRole
 PLAYED = "played"
 """Stands for a role in what a user is going to say: the model answers it in the run."""
 
-TURN_ROLES = (PLAYED, *get_args(TurnRole))
+_SAID_ROLES: tuple[str, ...] = get_args(TurnRole)
+TURN_ROLES = (PLAYED, *_SAID_ROLES)
 
 
 class TurnForm(Struct, frozen=True):
@@ -67,15 +68,15 @@ def changed_turns(text: str, change: TurnChange) -> str:
 def _form(item: JsonValue) -> TurnForm:
     if not isinstance(item, dict):
         return TurnForm("")
-    role = PLAYED if "user" in item else str(item.get("role"))
-    own = _said(role, "")
-    words = item.get("user", item.get("content", ""))
-    if (
-        role not in TURN_ROLES
-        or not isinstance(words, str)
-        or ("user" in item and {"role", "content"} & set(item))
-    ):
+    if "user" in item:
+        role, words = PLAYED, item["user"]
+        is_known = item.keys().isdisjoint({"role", "content"})
+    else:
+        role, words = str(item.get("role")), item.get("content", "")
+        is_known = role in _SAID_ROLES
+    if not is_known or not isinstance(words, str):
         return TurnForm("")
+    own = _said(role, "")
     return TurnForm(role, words, tuple(str(key) for key in item if key not in own))
 
 

@@ -40,7 +40,15 @@ def test_each_turn_shows_who_says_what() -> None:
 
 @pytest.mark.parametrize(
     "odd",
-    ["user: 3", "role: judge", "role: user\n  content: [a]", "user: a\n  role: user", "role: [a]", "{}"],
+    [
+        "user: 3",
+        "role: judge",
+        "role: user\n  content: [a]",
+        "user: a\n  role: user",
+        "role: [a]",
+        "{}",
+        "role: played",
+    ],
 )
 def test_another_form_is_left_to_the_yaml(odd: str) -> None:
     assert turn_forms(f"- {odd}\n") == [TurnForm("")]
