@@ -11,10 +11,16 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, ValueForm
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.targets import EditedItem, EditedList
-from geval_cli.source.edit.yaml_list import no_item, read_list, write_list
+from geval_cli.source.edit.targets import EditedItem, EditedList, TargetValue
+from geval_cli.source.edit.yaml_list import (
+    as_written,
+    no_form,
+    read_list,
+    with_item,
+    without_item,
+    write_list,
+)
 from geval_cli.specs.base import spellings
 from geval_cli.suite.assertion_inputs import FormValue, InputKind, form_value, read_input
 from geval_cli.suite.json_schema import JsonSchema, config_json_schema
@@ -254,36 +260,31 @@ def changed_assertions(text: str, change: AssertionChange) -> str:
     items = read_list(text, "assertions")
     if change.within is None:
         return write_list(text, items, _edited(items, change))
-    if not 0 <= change.within < len(items):
-        raise no_item("assertion", change.within)
-    outer = _mapping(items[change.within])
+    edited = with_item(items, change.within, lambda item: _changed_set(item, change), "assertion")
+    return write_list(text, items, edited)
+
+
+def _changed_set(item: JsonValue, change: AssertionChange) -> TargetValue:
+    outer = _mapping(item)
     key = next(iter(_member_keys(str(outer.get("type", "")).removeprefix(_NOT), outer)), "assert")
     members = outer.get(key)
-    inner = EditedList(tuple(_edited(members if isinstance(members, list) else [], change)))
-    edited = [EditedItem(item, number) for number, item in enumerate(items)]
-    edited[change.within] = replace(edited[change.within], value={**outer, key: inner})
-    return write_list(text, items, edited)
+    inner = _edited(members if isinstance(members, list) else [], change)
+    return {**outer, key: EditedList(tuple(inner))}
 
 
 def _edited(items: list[JsonValue], change: AssertionChange) -> list[EditedItem]:
     """Return a list of assertions with a change to one of them."""
-    edited = [EditedItem(item, number) for number, item in enumerate(items)]
     if change.index is None:
-        edited.append(EditedItem(_entries({}, change)))
-    elif not 0 <= change.index < len(items):
-        raise no_item("assertion", change.index)
-    elif change.is_removed:
-        del edited[change.index]
-    else:
-        value = _entries(_mapping(items[change.index]), change)
-        edited[change.index] = replace(edited[change.index], value=value)
-    return edited
+        return [*as_written(items), EditedItem(_entries({}, change))]
+    if change.is_removed:
+        return without_item(items, change.index, "assertion")
+    return with_item(items, change.index, lambda item: _entries(_mapping(item), change), "assertion")
 
 
 def _mapping(item: JsonValue) -> dict[str, JsonValue]:
     if isinstance(item, dict):
         return item
-    raise UsageError("this assertion has a form that only its YAML shows", hint="change it there")
+    raise no_form("assertion")
 
 
 def _entries(entries: Mapping[str, JsonValue], change: AssertionChange) -> JsonValue:

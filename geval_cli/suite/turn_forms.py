@@ -3,12 +3,17 @@
 from typing import get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.targets import EditedItem
-from geval_cli.source.edit.yaml_list import no_item, read_list, write_list
+from geval_cli.source.edit.yaml_list import (
+    as_written,
+    no_form,
+    read_list,
+    with_item,
+    without_item,
+    write_list,
+)
 from geval_cli.specs.conversation import TurnRole
 
 PLAYED = "played"
@@ -53,15 +58,12 @@ def changed_turns(text: str, change: TurnChange) -> str:
         UsageError: there is no such turn, or only its YAML shows it.
     """
     items = read_list(text, "turns")
-    edited = [EditedItem(item, number) for number, item in enumerate(items)]
     if change.index is None:
-        edited.append(EditedItem(_said(change.role or PLAYED, change.text or "")))
-    elif not 0 <= change.index < len(items):
-        raise no_item("turn", change.index)
+        edited = [*as_written(items), EditedItem(_said(change.role or PLAYED, change.text or ""))]
     elif change.is_removed:
-        del edited[change.index]
+        edited = without_item(items, change.index, "turn")
     else:
-        edited[change.index] = replace(edited[change.index], value=_changed(items[change.index], change))
+        edited = with_item(items, change.index, lambda item: _changed(item, change), "turn")
     return write_list(text, items, edited)
 
 
@@ -87,7 +89,7 @@ def _said(role: str, text: str) -> dict[str, JsonValue]:
 def _changed(item: JsonValue, change: TurnChange) -> JsonValue:
     shown = _form(item)
     if not shown.role or not isinstance(item, dict):
-        raise UsageError("this turn has a form that only its YAML shows", hint="change it there")
+        raise no_form("turn")
     role = shown.role if change.role is None else change.role
     text = shown.text if change.text is None else change.text
     said = _said(role, text)

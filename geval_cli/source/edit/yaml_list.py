@@ -1,10 +1,10 @@
 """A list that is a text of its own, as a field of an editor has it: read, and written with its items changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.targets import EditedItem, EditedList, plain_value
+from geval_cli.source.edit.targets import EditedItem, EditedList, TargetValue, plain_value
 from geval_cli.source.edit.yaml_edit import editable_text
 from geval_cli.source.edit.yaml_style import write_yaml
 from geval_cli.source.yaml_source import read_yaml
@@ -44,9 +44,45 @@ def write_list(text: str, items: Sequence[JsonValue], edited: Sequence[EditedIte
     return editable_text(text, "").with_value(EditedList(tuple(edited))).rstrip("\n") + ending
 
 
-def no_item(what: str, index: int) -> UsageError:
-    """Return the error of an item that a change is about and that is not there."""
-    return UsageError(f"there is no {what} {index + 1}", hint="reload the page")
+def as_written(items: Sequence[JsonValue]) -> list[EditedItem]:
+    """Return a list in which each item is the one that it was."""
+    return [EditedItem(item, number) for number, item in enumerate(items)]
+
+
+def with_item(
+    items: Sequence[JsonValue], index: int, changed: Callable[[JsonValue], TargetValue], what: str
+) -> list[EditedItem]:
+    """Return a list in which the item at `index` is what `changed` makes of it.
+
+    Raises:
+        UsageError: there is none; `what` says what it is one of.
+    """
+    edited = as_written(items)
+    _check_index(edited, index, what)
+    edited[index] = EditedItem(changed(items[index]), index)
+    return edited
+
+
+def without_item(items: Sequence[JsonValue], index: int, what: str) -> list[EditedItem]:
+    """Return a list without the item at `index`.
+
+    Raises:
+        UsageError: there is none; `what` says what it is one of.
+    """
+    edited = as_written(items)
+    _check_index(edited, index, what)
+    del edited[index]
+    return edited
+
+
+def no_form(what: str) -> UsageError:
+    """Return the error of a change to an item that no form shows."""
+    return UsageError(f"this {what} has a form that only its YAML shows", hint="change it there")
+
+
+def _check_index(items: Sequence[EditedItem], index: int, what: str) -> None:
+    if not 0 <= index < len(items):
+        raise UsageError(f"there is no {what} {index + 1}", hint="reload the page")
 
 
 def _has_content(text: str) -> bool:
