@@ -33,7 +33,7 @@ class FormValue(Struct, frozen=True):
 
 def form_value(kind: InputKind, value: JsonValue) -> FormValue:
     """Return a value in its kind; in another one where that cannot show it: nothing may be lost by looking."""
-    is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    is_scalar = isinstance(value, str) or _is_number(value)
     match kind, value:
         case "flag", bool():
             return FormValue(kind, value)
@@ -45,7 +45,7 @@ def form_value(kind: InputKind, value: JsonValue) -> FormValue:
             return FormValue("texts", "\n".join(value))
         case "texts", str():
             return FormValue("text", value)
-        case "numbers", list() if all(isinstance(item, int | float) for item in value):
+        case "numbers", list() if all(map(_is_number, value)):
             return FormValue(kind, ", ".join(map(str, value)))
         case "pairs", dict() if all(isinstance(item, str) for item in value.values()):
             return FormValue(kind, [[str(name), item] for name, item in value.items()])
@@ -62,10 +62,13 @@ def _is_checklist_item(item: JsonValue) -> bool:
         and set(item) <= set(CHECKLIST_KEYS)
         and isinstance(item.get("item"), str)
         and "\n" not in item["item"]
-        and isinstance(item.get("weight", 1), int | float)
+        and _is_number(item.get("weight", 1))
         and all(isinstance(item.get(key, True), bool) for key in ("required", "evidence"))
-        and not isinstance(item.get("weight"), bool)
     )
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _checklist_row(item: JsonValue) -> dict[str, JsonValue]:

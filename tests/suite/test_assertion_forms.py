@@ -252,6 +252,12 @@ def test_a_checklist_of_another_form_is_shown_as_yaml(written: str) -> None:
     )
 
 
+@pytest.mark.parametrize("written", ["[true, 5]", "[low, 5]", "{ from: 1 }"])
+def test_a_range_that_is_not_of_numbers_is_shown_as_yaml(written: str) -> None:
+    text = f"- type: g-eval\n  score_range: {written}\n"
+    assert assertion_forms(text)[0].values["score_range"].kind == "yaml"
+
+
 def test_assertions_come_and_go_with_the_comments_above_them() -> None:
     assert changed_assertions("", AssertionChange(type="contains")) == "- type: contains"
     assert changed_assertions("# why\n", AssertionChange(type="cost")) == "# why\n- type: cost"
