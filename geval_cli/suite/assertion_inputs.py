@@ -10,6 +10,7 @@ from msgspec import Struct
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.yaml_style import write_yaml
 from geval_cli.source.yaml_source import read_yaml
+from geval_cli.suite.draft_fields import are_lines, read_lines
 
 InputKind = Literal[
     "text", "texts", "number", "numbers", "flag", "choice", "pairs", "checklist", "assertions", "yaml"
@@ -41,7 +42,7 @@ def form_value(kind: InputKind, value: JsonValue) -> FormValue:
             return FormValue(kind, value)
         case (("text" | "number"), _) if is_scalar:
             return FormValue(kind, str(value))
-        case (("texts" | "text"), list()) if _are_lines(value):
+        case (("texts" | "text"), list()) if value and are_lines(value):
             return FormValue("texts", "\n".join(value))
         case "texts", str():
             return FormValue("text", value)
@@ -103,12 +104,6 @@ def _checklist_item(row: dict[str, JsonValue], old: JsonValue) -> JsonValue:
     return entries if isinstance(old, dict) or len(entries) > 1 else entries["item"]
 
 
-def _are_lines(value: list[JsonValue]) -> bool:
-    return bool(value) and all(
-        isinstance(item, str) and item == item.strip() != "" and "\n" not in item for item in value
-    )
-
-
 def read_input(kind: InputKind, value: JsonValue, old: JsonValue) -> JsonValue:
     """Return the value of an input; None for an empty one. What reads as the old value is the old value."""
     if isinstance(value, str) and not value.strip():
@@ -120,7 +115,7 @@ def read_input(kind: InputKind, value: JsonValue, old: JsonValue) -> JsonValue:
             parts = [_number(part.strip()) for part in value.split(",")]
             return parts if kind == "numbers" else parts[0] if len(parts) == 1 else value
         case "texts", str():
-            return [line.strip() for line in value.split("\n") if line.strip()]
+            return read_lines(value)
         case "yaml", str():
             return read_yaml(value, "").value
         case "checklist", list():

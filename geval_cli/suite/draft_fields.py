@@ -90,17 +90,23 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
         return value
     if value is None:
         return ""
-    if kind is FieldKind.LINES and _are_lines(value):
+    if kind is FieldKind.LINES and are_lines(value):
         return "\n".join(value)
     if kind in (FieldKind.MAPPING, FieldKind.LIST, FieldKind.LINES):
         return source.source(*path) or _yaml_lines(value)
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _are_lines(value: JsonValue) -> TypeGuard[list[str]]:
+def are_lines(value: JsonValue) -> TypeGuard[list[str]]:
+    """Return whether a value is a list of texts that can be shown one a line, none or many."""
     return isinstance(value, list) and all(
         isinstance(item, str) and item == item.strip() != "" and "\n" not in item for item in value
     )
+
+
+def read_lines(text: str) -> list[str]:
+    """Return what is written one a line."""
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
@@ -119,7 +125,7 @@ def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
     if kind is FieldKind.JSON:
         return _read_json_field(text, old)
     if kind is FieldKind.LINES:
-        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        lines = read_lines(text)
         return lines[0] if len(lines) == 1 and not isinstance(old, list) else lines
     return _read_yaml_field(kind, text.rstrip(), old)
 
