@@ -11,11 +11,12 @@ from geval_cli.source.edit.yaml_edit import EditableText, editable_text
 from geval_cli.source.edit.yaml_style import same
 from geval_cli.source.files import is_file_reference
 from geval_cli.suite.draft_fields import (
+    BODIES,
     DEFAULT_TEST,
-    PROMPT_FIELDS,
-    PROVIDER_FIELDS,
+    DEFAULT_TEST_PART,
+    ITEM_FIELDS,
+    LIST_FIELDS,
     SUITE_FIELDS,
-    TEST_FIELDS,
     FieldError,
     FieldKind,
     FieldSpec,
@@ -26,14 +27,6 @@ from geval_cli.suite.draft_fields import (
 
 Fields = Mapping[str, str]
 
-_BODIES = ("raw", "system", "messages")
-_LISTS: dict[str, tuple[FieldSpec, ...]] = {
-    "prompts": PROMPT_FIELDS,
-    "providers": PROVIDER_FIELDS,
-    "tests": TEST_FIELDS,
-}
-_DEFAULT = "default_test"
-_ITEMS = {**_LISTS, _DEFAULT: TEST_FIELDS}
 _SHORT = {"prompts": "raw", "providers": "id"}
 _MORE = "more"
 _TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_test", "tests")
@@ -110,7 +103,7 @@ def suite_form(source: EditableText) -> SuiteForm:
 def _default_form(top: Mapping[str, JsonValue], source: EditableText) -> ItemForm:
     key = DEFAULT_TEST.key_in(top)
     value = top.get(key)
-    return _item_form(_DEFAULT, {} if value is None else value, source, (key,))
+    return _item_form(DEFAULT_TEST_PART, {} if value is None else value, source, (key,))
 
 
 def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
@@ -132,7 +125,7 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
                 problems.append(FieldProblem(None, spec.name, error.problem))
     if draft.default_test is not None and shown.default_test.is_editable:
         target = _with_default(target, draft.default_test, shown.default_test, problems)
-    for name in _LISTS:
+    for name in LIST_FIELDS:
         items: tuple[ItemDraft, ...] | None = getattr(draft, name)
         if items is not None and (items or name in top):
             target = _with_list(target, name, items, getattr(shown, name), problems)
@@ -161,11 +154,11 @@ def _item_form(name: str, item: JsonValue, source: EditableText, path: Sequence[
     entries = _as_mapping(name, item)
     if entries is None:
         return ItemForm({}, is_editable=False)
-    fields = {spec.name: shown_field(spec, entries, source, path) for spec in _ITEMS[name]}
+    fields = {spec.name: shown_field(spec, entries, source, path) for spec in ITEM_FIELDS[name]}
     if name == "prompts":
         if fields["evaluation_criteria"] and not fields["evaluation_mode"]:
             fields["evaluation_mode"] = "llm"  # criteria without a mode mean it
-        body = next((key for key in _BODIES if key in entries), "raw")
+        body = next((key for key in BODIES if key in entries), "raw")
         at = path if isinstance(item, list) else (*path, body)
         fields["kind"] = body
         fields["body"] = shown_value(_body_kind(body), entries.get(body), source, at)
@@ -188,8 +181,8 @@ def _as_mapping(name: str, item: JsonValue) -> dict[str, JsonValue] | None:
 
 
 def _own_keys(name: str) -> set[str]:
-    keys = {key for spec in _ITEMS[name] for key in (spec.name, *spec.also)}
-    return keys | set(_BODIES) if name == "prompts" else keys
+    keys = {key for spec in ITEM_FIELDS[name] for key in spec.spellings}
+    return keys | set(BODIES) if name == "prompts" else keys
 
 
 def _body_kind(body: str) -> FieldKind:
@@ -224,7 +217,9 @@ def _with_default(
     """Return the suite with the changed default test; without the key when nothing is left in it."""
     key = DEFAULT_TEST.key_in(target)
     old = plain_value(target.get(key))
-    value = _Item(_DEFAULT, old, form.fields, (_DEFAULT, 0), problems).with_fields(draft.fields)
+    value = _Item(DEFAULT_TEST_PART, old, form.fields, (DEFAULT_TEST_PART, 0), problems).with_fields(
+        draft.fields
+    )
     if value is old or (not value and not old):
         return target
     if not value:
@@ -250,24 +245,24 @@ class _Item(Struct, frozen=True):
         if self.name == "prompts":
             entries = self._with_body(entries, changes)
         order = _order(self.name)
-        for spec in _ITEMS[self.name]:
+        for spec in ITEM_FIELDS[self.name]:
             if spec.name in changes:
-                entries = self._tried(spec.name, entries, spec, changes[spec.name], order)
+                entries = self._tried(entries, spec, changes[spec.name], order)
         if _MORE in changes:
             entries = self._with_more(entries, changes[_MORE])
         return self._shortest(entries)
 
     def _tried(
-        self, name: str, entries: dict[str, TargetValue], spec: FieldSpec, text: str, order: Sequence[str]
+        self, entries: dict[str, TargetValue], spec: FieldSpec, text: str, order: Sequence[str]
     ) -> dict[str, TargetValue]:
         try:
             return _with_field(entries, spec, text, order)
         except FieldError as error:
-            self.problems.append(FieldProblem(self.at, name, error.problem))
+            self.problems.append(FieldProblem(self.at, spec.name, error.problem))
             return entries
 
     def _with_body(self, entries: dict[str, TargetValue], changes: Fields) -> dict[str, TargetValue]:
-        before = next((key for key in _BODIES if key in entries), None)
+        before = next((key for key in BODIES if key in entries), None)
         kind = changes.get("kind") or self.shown.get("kind") or "raw"
         if before is not None and not {"kind", "body"} & set(changes):
             return entries
@@ -341,9 +336,9 @@ def _read_messages(text: str, old: TargetValue) -> TargetValue:
 
 
 def _order(name: str) -> tuple[str, ...]:
-    names = [spec.name for spec in _ITEMS[name]]
+    names = [spec.name for spec in ITEM_FIELDS[name]]
     if name == "prompts":
-        names[2:2] = _BODIES
+        names[2:2] = BODIES
     return tuple(names)
 
 

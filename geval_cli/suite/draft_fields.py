@@ -37,14 +37,18 @@ class FieldSpec(Struct, frozen=True):
     kind: FieldKind = FieldKind.TEXT
     also: tuple[str, ...] = ()
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.also)
+
     def key_in(self, entries: Mapping[str, TargetValue]) -> str:
         """Return a mapping's spelling of the key; the preferred spelling when it has none."""
-        return next((key for key in (self.name, *self.also) if key in entries), self.name)
+        return next((key for key in self.spellings if key in entries), self.name)
 
 
 SUITE_FIELDS = (FieldSpec("description"),)
 DEFAULT_TEST = FieldSpec("defaultTest", FieldKind.MAPPING, ("default_test",))
-PROMPT_FIELDS = (
+_PROMPT_FIELDS = (
     FieldSpec("id"),
     FieldSpec("label"),
     FieldSpec("evaluation_mode", also=("evaluationMode",)),
@@ -52,8 +56,8 @@ PROMPT_FIELDS = (
     FieldSpec("evaluation_parsing", also=("evaluationParsing",)),
     FieldSpec("expected_schema", FieldKind.JSON, ("expectedSchema",)),
 )
-PROVIDER_FIELDS = (FieldSpec("id"), FieldSpec("label"))
-TEST_FIELDS = (
+_PROVIDER_FIELDS = (FieldSpec("id"), FieldSpec("label"))
+_TEST_FIELDS = (
     FieldSpec("description"),
     FieldSpec("vars", FieldKind.MAPPING),
     FieldSpec("input"),
@@ -64,6 +68,17 @@ TEST_FIELDS = (
     FieldSpec("evaluation_parsing", also=("evaluationParsing",)),
     FieldSpec("assert", FieldKind.LIST, ("assertions",)),
 )
+LIST_FIELDS: Mapping[str, tuple[FieldSpec, ...]] = {
+    "prompts": _PROMPT_FIELDS,
+    "providers": _PROVIDER_FIELDS,
+    "tests": _TEST_FIELDS,
+}
+"""The fields of an item of each list of a suite."""
+
+DEFAULT_TEST_PART = "default_test"
+ITEM_FIELDS: Mapping[str, tuple[FieldSpec, ...]] = {**LIST_FIELDS, DEFAULT_TEST_PART: _TEST_FIELDS}
+BODIES = ("raw", "system", "messages")
+"""The keys of a prompt that one field shows: what it says."""
 
 
 class FieldError(Exception):

@@ -34,7 +34,14 @@ from geval_cli.suite.draft import (
     compose_suite,
     suite_form,
 )
-from geval_cli.suite.draft_fields import PROMPT_FIELDS, PROVIDER_FIELDS, SUITE_FIELDS, TEST_FIELDS, FieldSpec
+from geval_cli.suite.draft_fields import (
+    BODIES,
+    DEFAULT_TEST,
+    DEFAULT_TEST_PART,
+    ITEM_FIELDS,
+    SUITE_FIELDS,
+    FieldSpec,
+)
 from geval_cli.suite.turn_forms import TURN_ROLES, TurnChange, changed_turns, turn_forms
 from geval_cli.web.editor.requests import (
     AssertionsAsked,
@@ -61,18 +68,11 @@ from geval_cli.web.settings import ServerSettings
 DIFFERENCE_MAX = 400_000
 """Characters of a text beyond which no difference is shown: finding it would take seconds."""
 
-_DEFAULT = r"defaultTest|default_test"
+_DEFAULT = "|".join(DEFAULT_TEST.spellings)
 _PLACE = re.compile(rf"(prompts|providers|tests|{_DEFAULT})(?:\[(\d+)\])?(?:\.([A-Za-z_]+))?")
 _MEMBER = r"\.(?:assert|assertions)\[(\d+)\]"
 _ENTRY = re.compile(rf"(?:tests\[\d+\]|{_DEFAULT}){_MEMBER}(?:{_MEMBER})?(?:\.(\w+))?")
 _TOP = re.compile(r"([A-Za-z_]+)")
-_FIELDS: dict[str, tuple[FieldSpec, ...]] = {
-    "prompts": PROMPT_FIELDS,
-    "providers": PROVIDER_FIELDS,
-    "tests": TEST_FIELDS,
-    "default_test": TEST_FIELDS,
-}
-_BODIES = ("raw", "system", "messages")
 
 
 def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem]:
@@ -137,18 +137,18 @@ def _target(problem: Problem) -> tuple[str | None, int | None, str]:
     if found is None:
         top = _TOP.match(path)
         key = top.group(1) if top else ""
-        return None, None, next(iter(_named(SUITE_FIELDS, key)), "")
+        return None, None, _field_of(SUITE_FIELDS, key) or ""
     name, index, key = found.group(1), found.group(2), found.group(3) or ""
-    if name not in _FIELDS or name == "default_test":  # either spelling
-        name, index = "default_test", "0"
+    if name in DEFAULT_TEST.spellings:
+        name, index = DEFAULT_TEST_PART, "0"
     if not key:
         return name, None if index is None else int(index), ""
-    field = "body" if name == "prompts" and key in _BODIES else next(iter(_named(_FIELDS[name], key)), "more")
-    return name, int(index or 0), field
+    is_body = name == "prompts" and key in BODIES
+    return name, int(index or 0), "body" if is_body else _field_of(ITEM_FIELDS[name], key) or "more"
 
 
-def _named(specs: tuple[FieldSpec, ...], key: str) -> Iterator[str]:
-    yield from (spec.name for spec in specs if key in (spec.name, *spec.also))
+def _field_of(specs: Iterable[FieldSpec], key: str) -> str | None:
+    return next((spec.name for spec in specs if key in spec.spellings), None)
 
 
 router = APIRouter(prefix="/suites", include_in_schema=False)
