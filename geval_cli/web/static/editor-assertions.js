@@ -3,14 +3,17 @@
 import { announce } from "./page.js";
 import { YamlForms } from "./editor-forms.js";
 import { button, element, makeInput } from "./editor-inputs.js";
+import { send } from "./editor-server.js";
 
 let known = null;
 let lastId = 0;
 
+/** The server's answer with every type; all forms ask once, and again only after a failure. */
 async function loadKinds() {
-  known ??= fetch("/suites/assertions", { headers: { accept: "application/json" } }).then((answer) => answer.json());
-  const { kinds, often_used: oftenUsed } = await known;
-  return { kinds, oftenUsed, byType: new Map(kinds.map((kind) => [kind.type, kind])) };
+  known ??= send("/suites/assertions", undefined, "GET");
+  const answer = await known;
+  if (!answer.ok) known = null;
+  return answer;
 }
 
 /** Where an assertion stands: its number in the list, or in that of the set `within`. */
@@ -53,7 +56,13 @@ export class AssertionForms extends YamlForms {
   }
 
   async draw({ assertions }) {
-    const knownKinds = await loadKinds();
+    const answer = await loadKinds();
+    if (!answer.ok) {
+      this.refuse(answer);
+      return;
+    }
+    const { kinds, often_used: oftenUsed } = answer.body;
+    const knownKinds = { kinds, oftenUsed, byType: new Map(kinds.map((kind) => [kind.type, kind])) };
     const forms = placed(assertions);
     const kindsOf = (form) => (knownKinds.byType.get(form.type)?.inputs ?? []).map((entry) => form.values[entry.key]?.kind ?? entry.kind);
     const shape = JSON.stringify(forms.map(([form, place]) => [place.name, form.type, form.left_over, kindsOf(form)]));

@@ -99,7 +99,7 @@ export class YamlForms {
       return;
     }
     if (!answer.ok) {
-      this.#refuse(answer, control);
+      this.refuse(answer, control);
       return;
     }
     this.note.hidden = true;
@@ -113,7 +113,8 @@ export class YamlForms {
     await this.draw(answer.body);
   }
 
-  #refuse(answer, control) {
+  /** Say why the server refused, beside `control` or in the place of the forms. */
+  refuse(answer, control = null) {
     const { body } = answer;
     const [first] = body.errors ?? [];
     const words = first ? `${first.detail}${first.line ? ` (line ${first.line}, column ${first.column})` : ""}` : body.detail;

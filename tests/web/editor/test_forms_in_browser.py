@@ -86,6 +86,20 @@ class TestAssertionForms:
         yaml.fill("")
         form.wait_for(state="detached")
 
+    def test_forms_come_back_when_the_server_does(self, window: Visit, folder: Path) -> None:
+        (folder / "suite.yaml").write_text(G_EVAL_SUITE, encoding="utf-8")
+        page, kinds = window.page, "**/suites/assertions"
+        page.route(kinds, lambda route: route.abort() if route.request.method == "GET" else route.fallback())
+        open_editor(window)
+        open_test(window, 1)
+        page.get_by_text("the server cannot be reached").wait_for()
+        page.unroute(kinds)
+        field(card(window, "tests"), "assert").fill("- type: contains\n  value: a\n")
+        assertion(window, "1").get_by_label("Value").fill("b")
+        save(window)
+        assert "      - type: contains\n        value: b\n" in text_of(folder)
+        window.complaints[:] = [text for text in window.complaints if "ERR_FAILED" not in text]
+
     def test_another_type_offers_to_remove_what_is_left_over(self, window: Visit, folder: Path) -> None:
         open_assertions(window, folder)
         form = assertion(window, "2")
