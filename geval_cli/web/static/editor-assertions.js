@@ -1,7 +1,7 @@
 // The assertions of a test as forms, made of what the server knows of each type; those of a set stand within its form.
 
 import { announce } from "./page.js";
-import { YamlForms } from "./editor-forms.js";
+import { FOCUSABLE, YamlForms } from "./editor-forms.js";
 import { button, element, makeInput } from "./editor-inputs.js";
 import { send } from "./editor-server.js";
 
@@ -42,17 +42,11 @@ function holdsOthers(kind) {
 
 export class AssertionForms extends YamlForms {
   #controls = new Map();
-  #shape = null;
   #problems = [];
 
   /** `place` is where the forms go, `yaml` the field whose text they show. */
   constructor(place, yaml) {
     super(place, yaml, "/suites/assertions");
-  }
-
-  clear() {
-    super.clear();
-    this.#shape = null;
   }
 
   async draw({ assertions }) {
@@ -65,15 +59,10 @@ export class AssertionForms extends YamlForms {
     const knownKinds = { kinds, oftenUsed, byType: new Map(kinds.map((kind) => [kind.type, kind])) };
     const forms = placed(assertions);
     const kindsOf = (form) => (knownKinds.byType.get(form.type)?.inputs ?? []).map((entry) => form.values[entry.key]?.kind ?? entry.kind);
-    const shape = JSON.stringify(forms.map(([form, place]) => [place.name, form.type, form.left_over, kindsOf(form)]));
-    if (shape !== this.#shape) {
-      this.#shape = shape;
-      const focused = document.activeElement?.closest("[data-path]")?.dataset.path;
+    this.remake(forms.map(([form, place]) => [place.name, form.type, form.left_over, kindsOf(form)]), () => {
       this.#controls.clear();
-      const made = assertions.map((form, index) => this.#makeForm(form, placeOf(index), knownKinds));
-      this.list.replaceChildren(...made, this.#makeAdder(knownKinds));
-      this.list.querySelector(`[data-path="${focused}"]`)?.querySelector("input, select, textarea, button")?.focus();
-    }
+      return [...assertions.map((form, index) => this.#makeForm(form, placeOf(index), knownKinds)), this.#makeAdder(knownKinds)];
+    });
     for (const [form, place] of forms) this.#show(form, place);
     this.showProblems(this.#problems);
   }
@@ -104,7 +93,7 @@ export class AssertionForms extends YamlForms {
       await this.change({ type: select.value, within });
       const list = within === null ? this.list : this.list.querySelector(`[data-members="${within}"]`);
       const added = [...list.children].findLast((child) => child.matches(".assertion-form"));
-      added?.querySelector("[data-path] :is(input, select, textarea, button)")?.focus();
+      added?.querySelector(`[data-path] ${FOCUSABLE}`)?.focus();
       announce(`Added ${select.value}.`);
     }, { sign: "plus" });
     return element("div", { class: "assertion-adder" }, select, add);
@@ -177,7 +166,7 @@ export class AssertionForms extends YamlForms {
     control.element.addEventListener("input", () => this.later(path, commit));
     control.element.addEventListener("change", () => this.now(path));
     const say = (texts) => {
-      problems.replaceChildren(...texts.map((text) => element("p", { class: "field-problem is-error" }, text)));
+      problems.replaceChildren(...errorLines(texts));
       if (texts.length) control.focusable.setAttribute("aria-invalid", "true");
       else control.focusable.removeAttribute("aria-invalid");
     };
@@ -212,9 +201,13 @@ export class AssertionForms extends YamlForms {
     }
     for (const place of this.list.querySelectorAll("[data-about]")) {
       const here = named.filter(([name, problem]) => name === place.dataset.about && !isShown.has(problem)).map(([, problem]) => problem);
-      place.replaceChildren(...texts(here).map((text) => element("p", { class: "field-problem is-error" }, text)));
+      place.replaceChildren(...errorLines(texts(here)));
     }
   }
+}
+
+function errorLines(texts) {
+  return texts.map((text) => element("p", { class: "field-problem is-error" }, text));
 }
 
 function hintOf(entry, kind) {

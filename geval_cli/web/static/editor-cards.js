@@ -1,6 +1,7 @@
 // The cards of prompts, providers and tests: fields bound to the model, and what is wrong with them beside each.
 
 import { AssertionForms } from "./editor-assertions.js";
+import { element } from "./editor-inputs.js";
 import { TurnForms } from "./editor-turns.js";
 
 const templates = new Map();
@@ -11,13 +12,13 @@ function template(name) {
   return templates.get(name).content.firstElementChild.cloneNode(true);
 }
 
-export function fieldOf(element, name) {
-  return element.querySelector(`[data-field="${name}"]`);
+export function fieldOf(part, name) {
+  return part.querySelector(`[data-field="${name}"]`);
 }
 
-/** Bind every field of `element` to `item`; `onChange(item, name)` after each change. */
-export function bindFields(element, item, onChange) {
-  for (const field of element.querySelectorAll("[data-field]")) {
+/** Bind every field of `part` to `item`; `onChange(item, name)` after each change. */
+export function bindFields(part, item, onChange) {
+  for (const field of part.querySelectorAll("[data-field]")) {
     const input = field.querySelector("[data-input]");
     const hint = field.querySelector("[data-hint]");
     const problems = field.querySelector("[data-problems]");
@@ -33,12 +34,12 @@ export function bindFields(element, item, onChange) {
       onChange(item, field.dataset.field);
     });
   }
-  showFields(element, item);
+  showFields(part, item);
 }
 
 /** Write the model's values into the fields, except into the one that somebody types in with the same value. */
-export function showFields(element, item) {
-  for (const field of element.querySelectorAll("[data-field]")) {
+export function showFields(part, item) {
+  for (const field of part.querySelectorAll("[data-field]")) {
     const input = field.querySelector("[data-input]");
     const value = item.fields[field.dataset.field] ?? "";
     if (input.tagName === "SELECT" && ![...input.options].some((option) => option.value === value)) {
@@ -47,11 +48,10 @@ export function showFields(element, item) {
     if (input.value !== value) input.value = value;
     fit(input);
   }
-  for (const forms of Object.values(element.forms ?? {})) forms.refresh();
-  for (const more of element.querySelectorAll("[data-more]")) {
+  for (const forms of Object.values(part.forms ?? {})) forms.refresh();
+  for (const more of part.querySelectorAll("[data-more]")) {
     const isFilled = [...more.querySelectorAll("[data-input]")].some((input) => input.value);
-    const more_name = more.querySelector("summary");
-    more_name.classList.toggle("is-filled", isFilled);
+    more.querySelector("summary").classList.toggle("is-filled", isFilled);
   }
 }
 
@@ -148,24 +148,19 @@ function showTestFields(card, fields, suite) {
   card.querySelector("[data-schema-fields]").hidden = !suite.usesSchemas;
   const tags = [tagOf(fields.turns, "turn"), tagOf(fields.images, "image", /\S.*/g), tagOf(fields.assert, "assertion")].filter(Boolean);
   if (fields.evaluation_schema.trim() && suite.usesSchemas) tags.push("schema");
-  card.querySelector("[data-tags]").replaceChildren(...tags.map((text) => {
-    const tag = document.createElement("span");
-    tag.className = "chip";
-    tag.textContent = text;
-    return tag;
-  }));
+  card.querySelector("[data-tags]").replaceChildren(...tags.map((text) => element("span", { class: "chip" }, text)));
 }
 
 /** Say beside its field (or card) what is wrong; `problems` is a list of [field, problem]. */
-export function showProblems(element, problems) {
+export function showProblems(part, problems) {
   const byPlace = new Map();
   for (const [name, problem] of problems) {
-    let field = name ? fieldOf(element, name) : null;
-    if (field?.closest("[hidden]") === field) field = fieldOf(element, "evaluation_mode") ?? field;
-    const place = field?.querySelector("[data-problems]") ?? element.querySelector("[data-item-problems]");
+    let field = name ? fieldOf(part, name) : null;
+    if (field?.closest("[hidden]") === field) field = fieldOf(part, "evaluation_mode") ?? field;
+    const place = field?.querySelector("[data-problems]") ?? part.querySelector("[data-item-problems]");
     if (place) byPlace.set(place, [...(byPlace.get(place) ?? []), problem]);
   }
-  for (const place of element.querySelectorAll("[data-problems], [data-item-problems]")) {
+  for (const place of part.querySelectorAll("[data-problems], [data-item-problems]")) {
     const found = byPlace.get(place) ?? [];
     const text = JSON.stringify(found);
     if (place.dataset.shown === text || (!found.length && !place.dataset.shown)) continue;
@@ -175,31 +170,18 @@ export function showProblems(element, problems) {
     if (input && found.some((problem) => problem.severity === "error")) input.setAttribute("aria-invalid", "true");
     else input?.removeAttribute("aria-invalid");
   }
-  element.assertionProblems = problems.map(([, problem]) => problem).filter((problem) => problem.assertion !== null);
-  element.forms?.assertions.showProblems(element.assertionProblems);
-  element.classList.toggle("has-problems", problems.some(([, problem]) => problem.severity === "error"));
+  part.assertionProblems = problems.map(([, problem]) => problem).filter((problem) => problem.assertion !== null);
+  part.forms?.assertions.showProblems(part.assertionProblems);
+  part.classList.toggle("has-problems", problems.some(([, problem]) => problem.severity === "error"));
 }
 
 function problemLine(problem) {
-  const line = document.createElement("p");
-  line.className = `field-problem is-${problem.severity}`;
-  const message = document.createElement("span");
-  message.dir = "auto";
-  message.textContent = problem.message;
-  line.append(message);
+  const line = element("p", { class: `field-problem is-${problem.severity}` }, element("span", { dir: "auto" }, problem.message));
   const more = [problem.hint, ...problem.notes].filter(Boolean);
-  if (more.length) {
-    const hint = document.createElement("span");
-    hint.className = "muted";
-    hint.dir = "auto";
-    hint.textContent = more.join(" · ");
-    line.append(" ", hint);
-  }
+  if (more.length) line.append(" ", element("span", { class: "muted", dir: "auto" }, more.join(" · ")));
   if (problem.line !== null) {
-    const place = document.createElement("span");
-    place.className = "muted mono nowrap";
-    place.textContent = problem.in_field ? `line ${problem.line}, column ${problem.column} of this field` : `${problem.line}:${problem.column}`;
-    line.append(" ", place);
+    const words = problem.in_field ? `line ${problem.line}, column ${problem.column} of this field` : `${problem.line}:${problem.column}`;
+    line.append(" ", element("span", { class: "muted mono nowrap" }, words));
   }
   return line;
 }

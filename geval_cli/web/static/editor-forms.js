@@ -7,6 +7,9 @@ import { element } from "./editor-inputs.js";
 const CHANGE_AFTER_MS = 250;
 const READ_AFTER_MS = 400;
 
+/** What can have the focus, behind a `:is`. */
+export const FOCUSABLE = ":is(input, select, textarea, button)";
+
 const busy = new Set();
 
 /** Whether something that was typed in a form is not in its YAML yet. */
@@ -25,6 +28,7 @@ export class YamlForms {
   #timers = new Map();
   #chain = Promise.resolve();
   #isOwn = false;
+  #shape = null;
   #readTimer = 0;
 
   /** `place` is where the forms go, `yaml` the field whose text they show, `address` where the server reads it. */
@@ -81,6 +85,18 @@ export class YamlForms {
   /** Take all forms away, since the YAML cannot be read. */
   clear() {
     this.list.replaceChildren();
+    this.#shape = null;
+  }
+
+  /** Make the forms anew with `make()` if they are of another shape than before; the focus stays in its place. */
+  remake(shape, make) {
+    const wanted = JSON.stringify(shape);
+    if (wanted === this.#shape) return;
+    this.#shape = wanted;
+    const path = document.activeElement?.closest("[data-path]")?.dataset.path;
+    this.list.replaceChildren(...make());
+    const place = this.list.querySelector(`[data-path="${path}"]`);
+    (place?.matches(FOCUSABLE) ? place : place?.querySelector(FOCUSABLE))?.focus();
   }
 
   #queue(work) {

@@ -25,6 +25,11 @@ export function button(label, act, { kind = "", sign = "", hidden = "" } = {}) {
   return made;
 }
 
+/** As many rows as a text has lines, within reason. */
+export function fitLines(input) {
+  input.rows = Math.min(14, Math.max(2, input.value.split("\n").length));
+}
+
 // Inputs: each has `read()`, what it holds now, and `show(value)`
 
 function textInput(kind, value, isLong) {
@@ -39,7 +44,7 @@ function textInput(kind, value, isLong) {
   const show = (shown) => {
     const text = shown ?? "";
     if (input.value !== text) input.value = text;
-    if (!isLine) input.rows = Math.min(14, Math.max(2, input.value.split("\n").length));
+    if (!isLine) fitLines(input);
   };
   return { element: input, focusable: input, read: () => input.value || null, show };
 }

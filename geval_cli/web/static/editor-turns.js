@@ -2,7 +2,7 @@
 
 import { announce } from "./page.js";
 import { YamlForms } from "./editor-forms.js";
-import { button, element } from "./editor-inputs.js";
+import { button, element, fitLines } from "./editor-inputs.js";
 
 const PLAYED = "played";
 
@@ -11,30 +11,19 @@ function roleWords(role) {
 }
 
 export class TurnForms extends YamlForms {
-  #shape = null;
-
   constructor(place, yaml) {
     super(place, yaml, "/suites/turns");
   }
 
-  clear() {
-    super.clear();
-    this.#shape = null;
-  }
-
   draw({ turns, roles }) {
-    const shape = JSON.stringify(turns.map(({ role, others }) => [role, others]));
-    if (shape !== this.#shape) {
-      this.#shape = shape;
-      const focused = document.activeElement?.closest("[data-path]")?.dataset.path;
-      this.list.replaceChildren(...turns.map((turn, index) => this.#makeTurn(turn, index, roles)), this.#makeAdder(turns));
-      this.list.querySelector(`[data-path="${focused}"]`)?.focus();
-    }
+    this.remake(turns.map(({ role, others }) => [role, others]), () => [
+      ...turns.map((turn, index) => this.#makeTurn(turn, index, roles)), this.#makeAdder(turns),
+    ]);
     turns.forEach((turn, index) => {
       const input = this.list.querySelector(`textarea[data-path="${index}:text"]`);
       if (!input || input === document.activeElement || this.isWaiting(input.dataset.path)) return;
       if (input.value !== turn.text) input.value = turn.text;
-      fit(input);
+      fitLines(input);
     });
   }
 
@@ -52,9 +41,9 @@ export class TurnForms extends YamlForms {
     select.addEventListener("change", () => this.change({ index, role: select.value }));
     const said = element("textarea", { class: "textarea", rows: "2", dir: "auto", "aria-label": `What turn ${number} says`, "data-path": `${index}:text` });
     said.value = text;
-    fit(said);
+    fitLines(said);
     said.addEventListener("input", () => {
-      fit(said);
+      fitLines(said);
       this.later(said.dataset.path, () => this.change({ index, text: said.value }));
     });
     said.addEventListener("change", () => this.now(said.dataset.path));
@@ -74,8 +63,4 @@ export class TurnForms extends YamlForms {
     }, { sign: "plus" });
     return element("div", { class: "assertion-adder" }, add);
   }
-}
-
-function fit(input) {
-  input.rows = Math.min(14, Math.max(2, input.value.split("\n").length));
 }
