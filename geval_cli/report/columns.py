@@ -15,6 +15,7 @@ from geval_cli.report.numbers import (
     format_count,
     format_difference,
     format_duration,
+    format_p,
     format_percentage,
     plural,
 )
@@ -28,7 +29,6 @@ DIFFERENCES_MAX = 30
 PASS_RATE = "pass rate"
 _NAME_WIDTH = 40
 _DIGITS = 2
-_LEAST_P = 0.001
 _GAP = 3
 """Cells between two columns of a table."""
 _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
@@ -67,11 +67,6 @@ def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
         return text
     low, high = stat.interval
     return f"{text} [{fixed(low, _DIGITS)}, {fixed(high, _DIGITS)}]"
-
-
-def p_text(p: float) -> str:
-    """Return a p-value with three decimals, `<0.001` below them."""
-    return f"<{_LEAST_P}" if p < _LEAST_P else f"{p:.3f}"
 
 
 def cost_text(column: ColumnSummary) -> str:
@@ -352,7 +347,7 @@ def interval_of(item: Difference) -> str:
 
 def p_of(item: Difference) -> str:
     """Return the p-value of a difference, adjusted for all that are shown."""
-    return "" if item.delta.p_adjusted is None else p_text(item.delta.p_adjusted)
+    return "" if item.delta.p_adjusted is None else format_p(item.delta.p_adjusted)
 
 
 def mde_of(item: Difference) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from geval_cli.numbers import format_score
 from geval_cli.records import Delta, JsonValue, Status
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_difference, plural
+from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.paired_cases import Kind
 from geval_cli.report.run_comparison import (
     ComparedRow,
@@ -34,7 +34,6 @@ _STYLES = {
     Verdict.IDENTICAL: "dim",
 }
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
-_TENTH, _LEAST_P = 0.1, 0.001
 
 
 def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
@@ -99,7 +98,7 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
 def _figures(row: ComparedRow) -> tuple[str, str, str]:
     delta = row.delta
     p = delta.p if delta.p_adjusted is None else delta.p_adjusted
-    return format_difference(delta.value or 0.0), interval_text(delta), "" if p is None else p_text(p)
+    return format_difference(delta.value or 0.0), interval_text(delta), "" if p is None else format_p(p)
 
 
 def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:
@@ -131,7 +130,7 @@ def flip_count(row: ComparedRow) -> int:
 def flips_text(row: ComparedRow) -> str:
     """Return how many tests broke and were fixed, with the p-value of that where it has one."""
     counts = f"{row.broken or 0:,} broken, {row.fixed or 0:,} fixed"
-    return counts if row.mcnemar_mid_p is None else f"{counts} (McNemar mid-p {p_text(row.mcnemar_mid_p)})"
+    return counts if row.mcnemar_mid_p is None else f"{counts} (McNemar mid-p {format_p(row.mcnemar_mid_p)})"
 
 
 def run_name(run: ComparedRun) -> str:
@@ -177,13 +176,6 @@ def rounded_up(count: int) -> str:
 def interval_text(delta: Delta) -> str:
     """Return `[-0.02, +0.16]`; "" without an interval."""
     return "" if delta.interval is None else f"[{', '.join(map(format_difference, delta.interval))}]"
-
-
-def p_text(p: float) -> str:
-    """Return a p-value: two decimals, three below 0.1."""
-    if p < _LEAST_P:
-        return f"<{_LEAST_P}"
-    return f"{p:.3f}" if p < _TENTH else f"{p:.2f}"
 
 
 def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:

@@ -3,6 +3,7 @@
 from geval_cli.numbers import fixed, trimmed
 
 _DIGITS, _DIGITS_MAX = 2, 9
+_LEAST_P = 0.001
 _THOUSAND = 1_000
 _MINUTE_S = 60
 
@@ -20,6 +21,11 @@ def format_difference(value: float) -> str:
         if round(value, digits):
             return f"{value:+.{digits}f}"
     return "0.00"
+
+
+def format_p(p: float) -> str:
+    """`0.048`: a p-value with three decimals, and `<0.001` below them, in every table and on every page."""
+    return f"<{_LEAST_P}" if p < _LEAST_P else f"{p:.3f}"
 
 
 def format_percentage(part: float, whole: float) -> str:

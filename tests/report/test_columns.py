@@ -19,7 +19,7 @@ from geval_cli.records import (
     RunSummary,
     Stat,
 )
-from geval_cli.report.columns import p_text, print_columns, share_text, verdict_text
+from geval_cli.report.columns import print_columns, share_text, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 
@@ -109,13 +109,6 @@ def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
 )
 def test_shares_never_look_like_all_or_nothing(stat: Stat, text: str) -> None:
     assert share_text(stat) == text
-
-
-@pytest.mark.parametrize(
-    ("p", "text"), [(1.0, "1.000"), (0.0312, "0.031"), (0.00099, "<0.001"), (0.0, "<0.001")]
-)
-def test_small_p_values_are_no_0(p: float, text: str) -> None:
-    assert p_text(p) == text
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from geval_cli.report.numbers import (
     format_count,
     format_difference,
     format_duration,
+    format_p,
     format_percentage,
     plural,
 )
@@ -34,6 +35,21 @@ unit = st.floats(0, 1)
 )
 def test_a_difference_never_looks_like_none(value: float, text: str) -> None:
     assert format_difference(value) == text
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [
+        (1.0, "1.000"),
+        (0.365, "0.365"),
+        (0.0312, "0.031"),
+        (0.001, "0.001"),
+        (0.00099, "<0.001"),
+        (0.0, "<0.001"),
+    ],
+)
+def test_a_small_p_value_is_no_0(p: float, text: str) -> None:
+    assert format_p(p) == text
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.charts.pair_charts import ScoreRange
-from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, p_text, row_name
+from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, row_name
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
-from geval_cli.report.numbers import format_difference, plural
+from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs, verdict_of
 from geval_cli.report.report import RunReport, assertion_name
 from geval_cli.report.run_comparison import (
@@ -346,7 +346,7 @@ def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
         means=(format_score(row.a), format_score(row.b)),
         change=format_difference(delta.value or 0.0),
         interval=interval_text(delta),
-        p="" if p is None else p_text(p),
+        p="" if p is None else format_p(p),
         tests=delta.clusters,
         power=power,
     )
