@@ -70,7 +70,12 @@ def _label(column: Column, columns: Sequence[Column]) -> str:
         return provider
     if not provider or len({item.provider_label for item in columns}) == 1:
         return prompt
-    return f"{prompt}{_BETWEEN[0]}{provider}"
+    return column_name(column)
+
+
+def column_name(column: Column) -> str:
+    """Return `prompt × provider`, or the one of them that there is."""  # noqa: RUF002
+    return _BETWEEN[0].join(filter(None, (column.prompt_label, column.provider_label)))
 
 
 def columns_named(columns: Sequence[Column], name: str) -> list[int]:
@@ -80,20 +85,29 @@ def columns_named(columns: Sequence[Column], name: str) -> list[int]:
     """
     labels = column_labels(columns)
     return [
-        index for index, column in enumerate(columns) if name == labels[index] or name in _names_of(column)
+        index
+        for index, column in enumerate(columns)
+        if name == labels[index] or name in names_of_column(column)
     ]
 
 
-def _names_of(column: Column) -> set[str]:
-    both = (f"{column.prompt_label}{sign}{column.provider_label}" for sign in _BETWEEN)
-    return {column.prompt_label, column.provider_label, *both}
+def names_of_column(column: Column) -> set[str]:
+    """Return what a column may be called by: its prompt, its provider, or both with a sign between them."""
+    return {column.prompt_label, column.provider_label, *names_of_both(column)}
+
+
+def names_of_both(column: Column) -> set[str]:
+    """Return the ways to name a column by prompt and provider."""
+    if not (column.prompt_label and column.provider_label):
+        return {column_name(column)}
+    return {f"{column.prompt_label}{sign}{column.provider_label}" for sign in _BETWEEN}
 
 
 def row_columns(columns: Sequence[Column]) -> tuple[RowColumn, ...]:
     """Return each column with its label and all names that `columns_named` finds it by."""
     labels = column_labels(columns)
     return tuple(
-        RowColumn(index, labels[index], frozenset({labels[index], *_names_of(column)}))
+        RowColumn(index, labels[index], frozenset({labels[index], *names_of_column(column)}))
         for index, column in enumerate(columns)
     )
 
@@ -136,7 +150,7 @@ def check_column_name(
         hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
         labels = [labels[index] for index in found]
     else:
-        names = {*labels, *(name for column in columns for name in _names_of(column) if name)}
+        names = {*labels, *(name for column in columns for name in names_of_column(column) if name)}
         near = did_you_mean(name, sorted(names))
         message = f"no prompt, provider or pair of both is called `{name}`"
         hint = f"did you mean `{near}`?" if near else other

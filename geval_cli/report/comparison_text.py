@@ -18,6 +18,7 @@ from geval_cli.report.run_comparison import (
     comparison_from_json,
 )
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
+from geval_cli.report.verdict import signs_of, with_signs
 from geval_cli.statistics.paired import Verdict
 
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
@@ -38,7 +39,7 @@ _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
 def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
     """Print the runs, a table for each pair of columns, the flipped tests, and what one must know about them."""
-    arrow = "→" if is_unicode(console) else "->"
+    arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
     console.print()
     print_hanging(Text("A  ", style="dim"), Text(run_name(found.a)), console, indent=1)
     print_hanging(Text("B  ", style="dim"), Text(run_name(found.b)), console, indent=1)
@@ -46,14 +47,14 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
     for text in found.warnings:
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
     for text in found.notes:
-        print_hanging(Text("note  ", style="dim"), Text(text), console, indent=1)
+        print_hanging(Text("note  ", style="dim"), Text(with_signs(text, signs)), console, indent=1)
     console.print()
     shown = found.rows[:_ROWS_SHOWN]
     for place, column in enumerate(dict.fromkeys(row.column for row in shown)):
         if place:
             console.print()
         if len(found.columns) > 1:
-            console.print(Text(f" {one_line(column, console.width - 2)}", style="bold"))
+            console.print(Text(f" {one_line(with_signs(column, signs), console.width - 2)}", style="bold"))
         _print_rows([row for row in shown if row.column == column], found, console, arrow)
     if len(found.rows) > len(shown):
         console.print(Text(f" and {plural(len(found.rows) - len(shown), 'more row')}", style="dim"))
@@ -104,7 +105,7 @@ def _figures(row: ComparedRow) -> tuple[str, str, str]:
 def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:
     head = Text(f" {flips_text(row)}")
     if has_columns:
-        head.append(f"  {one_line(row.column, _NAME_WIDTH)}", style="dim")
+        head.append(f"  {one_line(with_signs(row.column, signs_of(console)), _NAME_WIDTH)}", style="dim")
     console.print(head)
     for flip in row.flipped[:most]:
         style = "red" if flip.became is Status.FAILED else "green"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from geval_cli.engine.columns import column_name
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
@@ -90,9 +91,9 @@ def _suite_start(
 
 
 def suite_name(column: Column) -> str:
-    """Return what a column is called where only one line of text can be: `prompt | provider`."""
+    """Return what a column is called where only one line of text can be: `prompt × provider`."""  # noqa: RUF002
     labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
-    return " | ".join(label for label in labels if label) or "geval"
+    return column_name(Column(column.index, *labels)) or "geval"
 
 
 def _case(result: CaseResult, column: Column) -> str:

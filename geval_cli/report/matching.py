@@ -11,6 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from geval_cli.assertions.base import TestCase
+from geval_cli.engine.columns import column_name, names_of_both
 from geval_cli.engine.content_keys import key_of, rough_key, words_of
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
@@ -204,7 +205,7 @@ class ColumnPair(Struct, frozen=True):
     @property
     def label(self) -> str:
         """Return the label that both have, or `old -> new`."""
-        old, new = column_label(self.before), column_label(self.after)
+        old, new = column_name(self.before), column_name(self.after)
         return new if old == new else f"{old} -> {new}"
 
 
@@ -257,11 +258,6 @@ def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[t
             yield same.popleft(), column
 
 
-def column_label(column: Column) -> str:
-    """Return `prompt | provider`, or the one of them that there is."""
-    return " | ".join(label for label in (column.prompt_label, column.provider_label) if label)
-
-
 def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, Column]:
     # Labels may hold `=`, so every one is tried.
     places = [place for place, letter in enumerate(text) if letter == "="]
@@ -274,7 +270,7 @@ def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tup
         return found[0]
     what = "takes OLD=NEW" if not places else "names no pair of columns"
     known = "; ".join(
-        f"{side}: {', '.join(f'{item.index + 1} ({column_label(item)[:60]})' for item in columns)}"
+        f"{side}: {', '.join(f'{item.index + 1} ({column_name(item)[:60]})' for item in columns)}"
         for side, columns in (("A", before), ("B", after))
     )
     raise UsageError(f"--column {what}: `{text}`", hint=f"name them by label or number; {known}")
@@ -284,7 +280,7 @@ def _named(name: str, columns: Sequence[Column]) -> list[Column]:
     """Return the columns called so: by number, in full, by provider or by prompt; the first way that finds one."""
     name = name.strip()
     ways = (
-        [item for item in columns if column_label(item) == name],
+        [item for item in columns if name in names_of_both(item)],
         [item for item in columns if item.provider_label == name],
         [item for item in columns if item.prompt_label == name],
         [item for item in columns if str(item.index + 1) == name],

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from geval_cli.engine.columns import column_name
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
 from geval_cli.records import (
@@ -23,7 +24,6 @@ from geval_cli.report.matching import (
     Alike,
     ColumnMatch,
     MatchedBy,
-    column_label,
     match_columns,
     require_kinship,
 )
@@ -201,7 +201,7 @@ def compare(
         adjust=options.adjust,
         detect=options.detect,
         columns=tuple(
-            ComparedColumns(column_label(pair.before), column_label(pair.after), pair.by)
+            ComparedColumns(column_name(pair.before), column_name(pair.after), pair.by)
             for pair in match.pairs
         ),
         rows=rows,
@@ -418,7 +418,7 @@ def _paired_by_order(alike: Alike) -> Iterator[str]:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    return _listed([column_label(item) for item in columns])
+    return _listed([column_name(item) for item in columns])
 
 
 def _listed(names: Sequence[str]) -> str:

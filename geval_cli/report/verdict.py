@@ -118,6 +118,11 @@ def signs_of(console: Console) -> Signs:
     return _UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
+def with_signs(text: str, signs: Signs) -> str:
+    """Return a text with names of columns in it as the stream can show them."""
+    return text.replace(_UNICODE_SIGNS.times, signs.times)
+
+
 def verdict(
     status: Status, score: str | None, signs: Signs, *, has_fallback: bool = False, is_split: bool = False
 ) -> Text:

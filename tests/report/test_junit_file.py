@@ -31,7 +31,7 @@ def cases_of(xml: junitparser.JUnitXml) -> Iterator[junitparser.TestCase]:
 def test_a_suite_for_each_column_with_true_counts(tmp_path: Path) -> None:
     suites = list(read(tmp_path))
 
-    assert [suite.name for suite in suites] == ["short | openai:gpt-4o", "friendly | openai:gpt-4o"]
+    assert [suite.name for suite in suites] == ["short × openai:gpt-4o", "friendly × openai:gpt-4o"]  # noqa: RUF001
     counts = [(suite.tests, suite.failures, suite.errors, suite.skipped) for suite in suites]
     assert counts == [(5, 1, 1, 1), (5, 0, 2, 1)]
     for suite, (tests, failures, errors, skipped) in zip(suites, counts, strict=True):

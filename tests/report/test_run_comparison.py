@@ -327,6 +327,7 @@ OLD = (Column(0, "p", "small"), Column(1, "q", "small"), Column(2, "p", "large")
         ((Column(0, "z", "x=y"),), ("large=x=y",), [(2, 0, "choice")]),
         ((Column(0, "z", "y"),), ("q=1",), [(1, 0, "choice")]),
         ((Column(0, "z", "y"),), ("p | small=z | y",), [(0, 0, "choice")]),
+        ((Column(0, "z", "y"),), ("p × small=z x y",), [(0, 0, "choice")]),  # noqa: RUF001
     ],
 )
 def test_columns(
@@ -360,8 +361,8 @@ def test_columns_paired_by_place_are_said_and_unmatched_ones_too() -> None:
     after = [case(test, {"m": 1.0}, column=other) for test in range(3)]
     found = compare(named("A", before), named("B", after, columns=(other,)), ComparisonOptions())
     assert found.columns[0].by is MatchedBy.PLACE
-    assert found.notes == ("paired by place: p | m -> p | other",)
-    assert found.rows[0].column == "p | m -> p | other"
+    assert found.notes == ("paired by place: p × m -> p × other",)  # noqa: RUF001
+    assert found.rows[0].column == "p × m -> p × other"  # noqa: RUF001
     with pytest.raises(UsageError, match="no column in common"):
         compare(named("A", before), named("B", after, columns=(other, further)), ComparisonOptions())
 
@@ -416,6 +417,23 @@ def test_pictures(name: str, width: int, check_expected: Callable[[str, str], No
 
     assert all(len(line) <= width for line in text.splitlines())
     check_expected(f"compare-{name}.{width}.txt", text)
+
+
+def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
+    columns = (Column(0, "brief", "small"), Column(1, "brief", "large"))
+    others = (columns[0], Column(1, "polite", "other"))
+    before = [case(test, {"m": 1.0}, column=column) for test in range(6) for column in columns]
+    after = [case(test, {"m": 0.0}, column=column) for test in range(6) for column in others]
+    found = compare(
+        named("A", before, columns=columns), named("B", after, columns=others), ComparisonOptions()
+    )
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_comparison(found, console_of(stream, 200))  # type: ignore[arg-type]
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+
+    assert text.count("brief x small") == 2
+    assert "paired by place: brief x large -> polite x other" in text
 
 
 def test_markdown(check_expected: Callable[[str, str], None]) -> None:

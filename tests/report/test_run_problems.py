@@ -28,7 +28,7 @@ def test_failures_are_errors_and_what_was_not_judged_is_a_warning() -> None:
         "::warning file=examples/configs/vacation.yaml,line=1,col=1",
         "::warning file=examples/configs/vacation.yaml,line=18,col=9",
     ]
-    where = "%0Ain 1 of 2 columns: short | openai:gpt-4o"
+    where = "%0Ain 1 of 2 columns: short × openai:gpt-4o"  # noqa: RUF001
     assert lines[0].endswith(f"%0Ain 1 case: #2 states the number of days without inventing a rule{where}")
 
 
@@ -45,7 +45,7 @@ def test_a_test_is_named_once_and_its_columns_beside_it() -> None:
         (line,) = lines_of(*cases, columns=columns)
         return line
 
-    named = ", ".join(f"p%25 | m:{index}" for index in range(5))
+    named = ", ".join(f"p%25 × m:{index}" for index in range(5))  # noqa: RUF001
     assert line_of(2, 7).endswith(f"in 14 cases: #1 t, #2 t%0Ain 7 of 9 columns: {named} and 2 more")
     assert line_of(1, 9).endswith("in 9 cases: #1 t%0Ain all 9 columns")
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from geval_cli.engine.columns import column_name
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, ColumnSummary, RunSummary, Status
@@ -92,7 +93,7 @@ def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
         words.append(_REPEATS_WORDS[wanted.repeats])
     if wanted.column is not None:
         named = [item for item in columns if item.index == wanted.column]
-        words.append(f"in {_name_of(named[0])}" if named else f"in column {wanted.column + 1:,}")
+        words.append(f"in {column_name(named[0])}" if named else f"in column {wanted.column + 1:,}")
     words += _range_words("with a score", wanted.low, wanted.high)
     if wanted.metric is not None:
         joint = "and " if (wanted.low, wanted.high) != (None, None) else ""
@@ -101,10 +102,6 @@ def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
         else:
             words += _range_words(f"{joint}with a mean label", wanted.label_low, wanted.label_high)
     return words
-
-
-def _name_of(column: Column) -> str:
-    return " × ".join(filter(None, (column.prompt_label, column.provider_label)))  # noqa: RUF001
 
 
 _REPEATS_WORDS = {
