@@ -16,7 +16,7 @@ from geval_cli.report.numbers import (
     format_difference,
     format_duration,
     format_p,
-    format_percentage,
+    format_share,
     plural,
 )
 from geval_cli.report.report import RunReport
@@ -45,7 +45,7 @@ def share_text(stat: Stat) -> str:
     """`75% [47, 91]`: a share in per cent with its 95 % interval; "none" of nothing."""
     if stat.value is None:
         return "none"
-    text = format_percentage(stat.value, 1)
+    text = format_share(stat.value)
     if stat.interval is None:
         return text
     low, high = map(_bound, stat.interval)
@@ -55,7 +55,7 @@ def share_text(stat: Stat) -> str:
 def _bound(share: float) -> str:
     """Return a bound in whole per cents, as it is an estimate; 0 and 100 only where it is that."""
     text = fixed(100 * share, 0)
-    return format_percentage(share, 1).removesuffix("%") if text in {"0", "100"} else text
+    return format_share(share).removesuffix("%") if text in {"0", "100"} else text
 
 
 def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
@@ -263,7 +263,7 @@ def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
 
 def _chance(by_k: Mapping[str, Stat], tries: int) -> str:
     found = by_k.get(str(tries))
-    return "none" if found is None or found.value is None else format_percentage(found.value, 1)
+    return "none" if found is None or found.value is None else format_share(found.value)
 
 
 def baseline_number(columns: Sequence[ColumnSummary]) -> int:

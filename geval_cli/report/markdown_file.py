@@ -45,6 +45,7 @@ from geval_cli.report.numbers import (
     format_duration,
     format_interval,
     format_percentage,
+    format_share,
     plural,
 )
 from geval_cli.report.report import (
@@ -174,7 +175,7 @@ def _pass_rate(summary: RunSummary) -> str:
 
 def _between(bounds: tuple[float, float]) -> str:
     low, high = bounds
-    return f"(95 % interval {format_percentage(low, 1)} to {format_percentage(high, 1)})"
+    return f"(95 % interval {format_share(low)} to {format_share(high)})"
 
 
 def _gates(summary: RunSummary) -> str:

@@ -40,6 +40,11 @@ def format_percentage(part: float, whole: float) -> str:
     return "<100%" if part > whole / 2 else ">0%"
 
 
+def format_share(share: float) -> str:
+    """`81%`: a share from 0 to 1 in per cent, as `format_percentage` writes it."""
+    return format_percentage(share, 1)
+
+
 def format_count(count: int) -> str:
     """Return a count of tokens or calls: 999, 12.3k, 1.2M."""
     if count < _THOUSAND:

@@ -13,7 +13,14 @@ from geval_cli.report.columns import print_columns
 from geval_cli.report.comparison_text import print_baseline
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import Failures, GroupBy, print_failures
-from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
+from geval_cli.report.numbers import (
+    format_count,
+    format_duration,
+    format_interval,
+    format_percentage,
+    format_share,
+    plural,
+)
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.table import TableRows, print_table
@@ -158,7 +165,7 @@ def _pass_rate(summary: RunSummary) -> str:
     between = ""
     if summary.pass_interval is not None:
         low, high = summary.pass_interval
-        between = f"; 95 % interval {format_percentage(low, 1)} to {format_percentage(high, 1)}"
+        between = f"; 95 % interval {format_share(low)} to {format_share(high)}"
     return f"{share} ({summary.passed:,} of {judged:,} judged{beside}{between})"
 
 

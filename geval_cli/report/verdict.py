@@ -19,7 +19,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_percentage, plural
+from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 
@@ -60,7 +60,7 @@ def ranking_note(summary: RunSummary, name: str) -> str:
     if entries and entries[0].rating is None:
         notes.append("no ranking: the comparisons do not connect all columns")
     if share is not None:
-        notes.append(f"the judge said the same in both orders for {format_percentage(share, 1)} of the pairs")
+        notes.append(f"the judge said the same in both orders for {format_share(share)} of the pairs")
     return "; ".join(notes)
 
 

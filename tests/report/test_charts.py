@@ -385,6 +385,14 @@ def test_trends_are_sane(points: list[TrendPoint]) -> None:
         check(trend("trend-1", "tone", points, is_share=is_share))
 
 
+def test_shares_are_written_as_everywhere() -> None:
+    chart = trend("trend-1", "pass rate", [point(0.81), point(2 / 3), point(0.9999)], is_share=True)
+    assert chart.figures is not None
+    assert [row[2] for row in chart.figures.rows] == ["81%", "66.7%", "99.99%"]
+    assert chart.description.startswith("3 runs: 81% on ")
+    assert "2026-11-02 08:30: 66.7% of n 40" in words(chart)
+
+
 def test_long_lines_and_addresses_are_whole() -> None:
     chart = trend("trend-1", "tone", [point(number / 100) for number in range(90)])
     band, course = (item.attrib["d"] for item in parse(chart).iter(f"{SVG}path"))
@@ -421,9 +429,9 @@ def test_labels_say_how_far_the_judge_is_off() -> None:
     points = [LabelledScore(0.5, 0.75), LabelledScore(0.25, 0.5)]
     chart = score_against_label("people-1", "tone", points)
     assert chart.description == "2 labelled outputs; the judge's scores are 0.25 higher on average."
-    curve = chance_of_good("calibration-1", "tone", [(0.5, 1.0, 3), (0.5, 0.0, 1)])
+    curve = chance_of_good("calibration-1", "tone", [(0.5, 1.0, 2), (0.5, 0.0, 1), (0.75, 1.0, 4)])
     assert curve.figures is not None
-    assert curve.figures.rows == (("0.50", "75%", "4"),)
+    assert curve.figures.rows == (("0.50", "66.7%", "3"), ("0.75", "100%", "4"))
 
 
 def test_dots_of_labels_lead_to_all_outputs_and_to_each_once() -> None:

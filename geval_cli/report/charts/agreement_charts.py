@@ -30,7 +30,7 @@ from geval_cli.report.charts.drawing import (
 )
 from geval_cli.report.charts.figures import DUST
 from geval_cli.report.label_sheet import MetricLabels
-from geval_cli.report.numbers import plural
+from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks
 
@@ -154,11 +154,11 @@ def chance_of_good(
     most = max(number for *_, number in spots)
     for score, share, number in spots:
         spot = dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
-        said_of = f"score {format_score(score)}: {percent(share)} of {plural(number, 'output')} are good"
+        said_of = f"score {format_score(score)}: {format_share(share)} of {plural(number, 'output')} are good"
         parts.append(mark(spot, said_of, href=_href(links, metric, score)))
     figures = FigureTable(
         ("score", "good", "outputs"),
-        tuple((format_score(score), percent(share), f"{number:,}") for score, share, number in spots),
+        tuple((format_score(score), format_share(share), f"{number:,}") for score, share, number in spots),
     )
     keys, end = legend(kinds, _END + 36)
     return Chart(name, title, said, drawing(name, title, said, end, *parts, keys), figures)

@@ -35,7 +35,7 @@ from geval_cli.report.charts.drawing import (
     upwards,
 )
 from geval_cli.report.charts.figures import DUST
-from geval_cli.report.numbers import format_difference, plural
+from geval_cli.report.numbers import format_difference, format_share, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
 
@@ -342,7 +342,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
         points: oldest first.
         is_share: the values are shown in per cent.
     """
-    say = _percent_text if is_share else format_score
+    say = format_share if is_share else format_score
     title = one_line(title, _NAME)
     figures = FigureTable(
         ("run", "began", "value", "95 % interval", "n", "note"),
@@ -435,10 +435,6 @@ def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, s
 
 def _note(point: TrendPoint) -> str:
     return "did not finish" if point.is_partial else ""
-
-
-def _percent_text(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def _n(count: int) -> str:

@@ -14,6 +14,7 @@ from geval_cli.report.numbers import (
     format_duration,
     format_interval,
     format_percentage,
+    format_share,
     plural,
 )
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
@@ -85,7 +86,7 @@ def pass_rate(counts: RunSummary) -> str:
 
 def share_interval(bounds: tuple[float, float]) -> str:
     """`64% to 81.2%`: the bounds of a share."""
-    return " to ".join(format_percentage(bound, 1) for bound in bounds)
+    return " to ".join(format_share(bound) for bound in bounds)
 
 
 def total_cost(usage: Mapping[Role, Usage]) -> str:

@@ -95,7 +95,7 @@ class TestRuns:
         for good in (("one",), ("one", "two")):
             store_judged_run(site.folder, good=good)
         said = text_of(site.page("/"))
-        assert re.search(r"2 runs: 50.0% on [-\d]+ [:\d]+, 100.0% on [-\d]+ [:\d]+", said)
+        assert re.search(r"2 runs: 50% on [-\d]+ [:\d]+, 100% on [-\d]+ [:\d]+", said)
 
     def test_one_config_alone(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
