@@ -48,6 +48,9 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
     for text in found.notes:
         print_hanging(Text("note  ", style="dim"), Text(with_signs(text, signs)), console, indent=1)
+    if found.overall is not None:
+        line = Text(overall_text(found.overall, arrow), style=_STYLES[found.overall.verdict])
+        print_hanging(Text("all columns  ", style="dim"), line, console, indent=1)
     console.print()
     shown = found.rows[:_ROWS_SHOWN]
     for place, column in enumerate(dict.fromkeys(row.column for row in shown)):
@@ -123,6 +126,13 @@ def _flip_text(flip: Flip) -> str:
     return f"{said}: {flip.reason}" if flip.reason else said
 
 
+def overall_text(row: ComparedRow, arrow: str) -> str:
+    """Return the pass rate of all columns together: `pass rate 0.62 → 0.70, +0.08 [+0.02, +0.14], p 0.012, better`."""
+    change, between, p = _figures(row)
+    means = f"{row_name(row)} {format_score(row.a)} {arrow} {format_score(row.b)}"
+    return ", ".join((means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value))
+
+
 def flip_count(row: ComparedRow) -> int:
     """Return how many tests flipped; a summary lists only the first of many."""
     return (row.broken or 0) + (row.fixed or 0)
@@ -183,6 +193,9 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     """Return the comparison as Markdown, in which nothing from a model or config is markup."""
     lines = [heading, "", f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
     lines += [f"{_paired(found)}. p: {_ADJUSTED[found.adjust]}.", ""]
+    if found.overall is not None:
+        said = overall_text(found.overall, "→").replace("<", "&lt;")
+        lines += [f"All columns together: {said}.", ""]
     lines += [f"- {kind}: {code_span(text)}" for kind, text in _remarks(found)]
     several = len(found.columns) > 1
     header = (

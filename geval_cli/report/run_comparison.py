@@ -132,7 +132,9 @@ class ComparedColumns(Struct, frozen=True):
 class RunComparison(Struct, frozen=True):
     """Run `a` compared with the later run `b`; the fields are the keys of its JSON document.
 
-    `paired`, `only_a` and `only_b` count tests. `warnings` say why marks may not be comparable, `notes` the rest.
+    `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, where there are
+    several: one figure about the run as a whole, so its p is not adjusted for the rows.
+    `warnings` say why marks may not be comparable, `notes` the rest.
     """
 
     schema_version: int
@@ -146,6 +148,7 @@ class RunComparison(Struct, frozen=True):
     detect: float
     columns: tuple[ComparedColumns, ...]
     rows: tuple[ComparedRow, ...]
+    overall: ComparedRow | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -205,6 +208,7 @@ def compare(
             for pair in match.pairs
         ),
         rows=rows,
+        overall=_overall(comparing, match, options),
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
         notes=(
             *_notes(comparing, match, sides),
@@ -222,6 +226,7 @@ class _Comparing(CountedCases):
         self.earlier = earlier
         self.has_clusters = False
         self.rows: dict[tuple[int, Measure], _Row] = {}
+        self.overall = PairedSample()
         self.differing: dict[str, Counter[str]] = {}
         self._finder = PartnerFinder(earlier, match.partners())
         self.tests = self._finder.tests
@@ -240,9 +245,13 @@ class _Comparing(CountedCases):
         for measure in (PASS_RATE, SCORE, *map(self._measure, metrics)):
             row = self._row(result.column, measure)
             values = values_of(measure, before, after)
-            if values is not None:
-                row.sample.add(cluster, values, same=is_same_rating(measure, before, after))
-                if measure is PASS_RATE and values[0] != values[1]:
+            if values is None:
+                continue
+            same = is_same_rating(measure, before, after)
+            row.sample.add(cluster, values, same=same)
+            if measure is PASS_RATE:
+                self.overall.add(cluster, values, same=same)
+                if values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
         self._note_judges(before, after)
 
@@ -331,12 +340,16 @@ def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions)
     )
 
 
-def _row(
-    measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
-) -> ComparedRow:
+def _overall(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> ComparedRow | None:
+    """Return the pass rate of all columns together; None where there is only one, or nothing was judged."""
+    test = comparing.overall.test() if len(match.pairs) > 1 else None
+    return None if test is None else _plain_row(PASS_RATE, "", test, (test.p, options.detect))
+
+
+def _plain_row(measure: Measure, label: str, test: PairedTest, adjusted: tuple[float, float]) -> ComparedRow:
     p_adjusted, detect = adjusted
     delta = test.as_delta(p_adjusted, needed_tests=test.needed_tests(detect))
-    plain = ComparedRow(
+    return ComparedRow(
         metric=measure.name,
         kind=measure.kind,
         column=label,
@@ -345,6 +358,12 @@ def _row(
         delta=RowDelta(**asdict(delta), sd=test.sd, dz=test.dz),
         verdict=test.verdict(p_adjusted),
     )
+
+
+def _row(
+    measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
+) -> ComparedRow:
+    plain = _plain_row(measure, label, test, adjusted)
     if measure is not PASS_RATE:
         return plain
     broken = sum(item.became is Status.FAILED for item in row.flipped)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 from fastapi import APIRouter, Request
@@ -31,7 +31,6 @@ from geval_cli.report.run_comparison import (
     turned_assertion,
 )
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.history import pass_rate_test
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages, StoredVerdict
@@ -107,6 +106,14 @@ class DecidedColumn(Struct, frozen=True):
     label: str
     rows: tuple[DecidedRow, ...]
     flips: str
+
+
+class Headline(Struct, frozen=True):
+    """The decision on top: the verdict (None where columns are better and worse), a sentence, and one by column."""
+
+    verdict: Verdict | None
+    sentence: str
+    by_column: str = ""
 
 
 class PairChoice(Struct, frozen=True):
@@ -286,7 +293,6 @@ def _page(
         decided=decided,
         columns=columns,
         headline=headline(columns, decided),
-        overall=overall_change(cases) if len(columns) > 1 else "",
         counts=_counts(fitting),
         cases_total=len(fitting),
         columns_by=cases.columns_by,
@@ -352,43 +358,52 @@ def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
     )
 
 
-def headline(columns: Sequence[DecidedColumn], decided: RunComparison) -> tuple[Verdict | None, str]:
-    """Return what is decided about the pass rate: the verdict, where all columns agree, and a sentence."""
+def headline(columns: Sequence[DecidedColumn], decided: RunComparison) -> Headline:
+    """Return what is decided about the pass rate: of the only column, or of all together and then of each."""
     rows = [row for column in columns for row in column.rows[:1] if row.name == "pass rate"]
     if not rows:
-        return None, "Nothing was judged in both runs, so nothing is decided."
-    if len(rows) == 1:
-        return rows[0].verdict, _sentence(rows[0], decided)
+        return Headline(None, "Nothing was judged in both runs, so nothing is decided.")
+    if decided.overall is None or len(rows) == 1:
+        return Headline(rows[0].verdict, _sentence(rows[0], "The pass rate"))
+    overall = _decided_row(decided.overall, decided.detect)
     counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
     said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
-    only = next((verdict for verdict, count in counts.items() if count == len(rows)), None)
-    return only, f"The pass rate by column: {said}, of {plural(decided.paired, 'test')} in both runs."
+    by_column = (
+        f"The pass rate column by column: {said}.{_reason(overall.verdict, counts, len(decided.rows))}"
+    )
+    is_mixed = bool(counts[Verdict.BETTER] and counts[Verdict.WORSE])
+    sentence = _sentence(overall, "The pass rate of all columns together")
+    return Headline(None if is_mixed else overall.verdict, sentence, by_column)
 
 
-def overall_change(cases: Comparison) -> str:
-    """Return how the pass rate changed over all columns, as the list of runs has it; "" where nothing was judged."""
-    found = pass_rate_test(cases.pairs)
-    if found is None:
-        return ""
-    bounds = [] if found.interval is None else [f"{100 * bound:+.1f}" for bound in found.interval]
-    sure = f", 95 % interval {' to '.join(bounds)}" if bounds else ""
-    verdict = found.verdict(found.p).value
-    return f"All columns together: {verdict}, {100 * found.delta:+.1f} percentage points{sure}."
+def _reason(overall: Verdict, counts: Mapping[Verdict, int], rows: int) -> str:
+    """Return why columns are decided otherwise than all of them together; "" where they are not."""
+    shown = [verdict for verdict in (Verdict.BETTER, Verdict.WORSE) if counts[verdict]]
+    if overall in (Verdict.BETTER, Verdict.WORSE) and not shown:
+        return (
+            " One column has fewer cases than all together, and its p is corrected for the"
+            f" {rows:,} rows below, so that it shows less."
+        )
+    if overall is Verdict.UNDECIDED and shown:
+        return " What a column shows may be lost among the others."
+    return ""
 
 
-def _sentence(row: DecidedRow, decided: RunComparison) -> str:
+def _sentence(row: DecidedRow, subject: str) -> str:
     moved = f"from {row.means[0]} to {row.means[1]} ({row.change})"
     tests = f"{plural(row.tests, 'test')} in both runs"
     sure = f", 95 % interval {row.interval}" if row.interval else ""
     match row.verdict:
         case Verdict.IDENTICAL:
-            return f"The pass rate is the same case by case: {row.means[1]} of {tests}."
+            return f"{subject} is the same case by case: {row.means[1]} of {tests}."
         case Verdict.UNDECIDED:
             power = f" Reliably shown is a change from {row.power}." if row.power else ""
-            return f"The pass rate moved {moved}{sure}, which may be chance: {tests}.{power}"
+            if row.means[0] == row.means[1]:
+                return f"{subject} stayed at {row.means[1]}{sure}: {tests}.{power}"
+            return f"{subject} moved {moved}{sure}, which may be chance: {tests}.{power}"
         case _:
             went = "rose" if row.verdict is Verdict.BETTER else "fell"
-            return f"The pass rate {went} {moved}{sure}, more than chance explains: {tests}."
+            return f"{subject} {went} {moved}{sure}, more than chance explains: {tests}."
 
 
 def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPair:

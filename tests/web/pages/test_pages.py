@@ -19,7 +19,9 @@ from msgspec.structs import replace
 from support.browser import serve
 from support.geval_command import run_geval
 from support.pictures import BLUE, data_url, png
+from support.realistic_runs import COLUMNS, Shape, store_realistic_run
 from support.sample_run import RUN, make_case, make_judged
+from support.realistic_runs import COLUMNS, Shape, store_realistic_run
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
@@ -433,8 +435,29 @@ class TestCompare:
     def test_run_with_itself_is_identical(self, judged: Site) -> None:
         text = text_of(judged.page("/compare?before=latest&after=latest"))
         assert "coherence = Identical 0.53 0.53 0.00" in text
-        assert "All columns together: undecided, +0.0 percentage points." in text
+        assert "Undecided The pass rate of all columns together stayed at 0.50: 2 tests in both runs." in text
+        assert "The pass rate column by column: 2 undecided." in text
         assert "Both sides are the same run." in text
+
+    def test_decision_is_that_of_all_columns_together(self, site: Site) -> None:
+        """What all columns show together, none of the four does alone."""
+        before, after = (
+            store_realistic_run(
+                site.folder, Shape(tests=12, repeats=1, columns=COLUMNS[:4], drift=drift), number
+            )
+            for number, drift in enumerate((-0.15, 0.0), start=1)
+        )
+        page = site.page(f"/compare?before={before}&after={after}")
+        found = json.loads(run_geval("compare", before, after, "--json", cwd=site.folder).stdout)
+        rows = [row["verdict"] for row in found["rows"] if row["kind"] == "pass_rate"]
+        text = text_of(page)
+        assert found["overall"]["verdict"] == "better"
+        assert rows == ["undecided"] * 4
+        assert "▲ Better The pass rate of all columns together rose from " in text
+        assert (
+            f"The pass rate column by column: 4 undecided. One column has fewer cases than all together, and its p is"
+            f" corrected for the {len(found['rows'])} rows below, so that it shows less."
+        ) in text
 
     def test_unrelated_suites_are_refused_as_by_the_command(self, site: Site) -> None:
         before, after = (
