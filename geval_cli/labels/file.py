@@ -28,28 +28,6 @@ Scale = tuple[float, float]
 UNIT_SCALE: Scale = (0.0, 1.0)
 GOOD_AT = 0.75
 """Mean labels from here on, brought to 0..1, are good."""
-KEYS = (
-    "id",
-    "metric",
-    "label",
-    "labels",
-    "scale",
-    "annotator",
-    "note",
-    "run_id",
-    "output_sha256",
-    "test_key",
-    "prompt",
-    "provider",
-    "repeat",
-    "doc",
-    "system",
-    "description",
-    "vars",
-    "output",
-    "score",
-)
-"""Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
 
 _TEXT_KEYS = (
     "metric",
@@ -63,6 +41,9 @@ _TEXT_KEYS = (
     "description",
 )
 _NAME_KEYS = ("id", "doc", "system")
+KEYS = (*_NAME_KEYS, *_TEXT_KEYS, "label", "labels", "scale", "repeat", "vars", "output", "score")
+"""Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
+
 _MOST_SHOWN = 40
 _DIGITS = 12
 _WORDS = {"pass": 1.0, "fail": 0.0}

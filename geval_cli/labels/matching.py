@@ -183,10 +183,9 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
         if metric is None or not votes:
             continue
         several.update({metric} & found.keys())
-        turned = assertion.type.startswith(
-            "not-"
-        )  # the score of the result is turned round, those of its judges not
-        found[metric] = tuple(_vote(vote, is_turned=turned) for vote in votes)
+        # The score of the result is turned round, those of its judges are not.
+        is_turned = assertion.type.startswith("not-")
+        found[metric] = tuple(_vote(vote, is_turned=is_turned) for vote in votes)
     return {metric: votes for metric, votes in found.items() if metric not in several}
 
 
