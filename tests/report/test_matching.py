@@ -12,15 +12,13 @@ from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.assertions.base import TestCase
 from geval_cli.engine.content_keys import key_of
-from geval_cli.json_codec import encode_json
 from geval_cli.records import CaseResult, Column, Status, Turn
 from geval_cli.report.matching import TestName, TestPairs, name_by, name_of_result, name_of_test
-from geval_cli.report.paired_cases import EarlierRun, PartnerFinder, compare_runs
+from geval_cli.report.paired_cases import EarlierRun, PartnerFinder, compare_runs, verdict_of
 from geval_cli.report.report import RunReport
 from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.source.images import without_image_data
 from geval_cli.source.source_map import SourcePath
-from geval_cli.store.run_pages import StoredVerdict
 
 COLUMN = Column(0, "p", "m")
 FEW = st.sampled_from(["a", "b", "c"])
@@ -109,21 +107,6 @@ def test_an_image_in_a_variable_is_the_same_before_and_after_a_run() -> None:
     [test] = built([{"vars": {"x": "data:image/png;base64,iVBORw0KGgo="}}])
     result = replace(result_of(test, "yes"), vars=without_image_data(test.vars), test_key=None)
     assert pairs_of(names_of([result]), {0: name_of_test(test)}).partners == {0: 0}
-
-
-def verdict_of(result: CaseResult) -> StoredVerdict:
-    words = [turn.content for turn in result.turns if turn.role != "assistant"]
-    return StoredVerdict(
-        result.test_index,
-        result.repeat_index,
-        result.column,
-        result.status,
-        result.score,
-        result.description,
-        encode_json(result.vars).decode(),
-        words=encode_json(words).decode(),
-        test_key=result.test_key,
-    )
 
 
 @given(two_suites(), st.booleans(), st.booleans())
