@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.engine.content_keys import words_of
 from geval_cli.json_codec import encode_json
@@ -359,10 +360,8 @@ def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement
         judgement = _judgement(item)
         earlier = found.get(item.metric)
         if earlier is not None:  # several assertions share the metric: equal only if all of them are
-            joined = f"{earlier.rating_key} {judgement.rating_key}" if judgement.rating_key else ""
-            judgement = Judgement(
-                earlier.judge, earlier.prompt_version, earlier.criterion, earlier.criterion_key, joined
-            )
+            keys = earlier.rating_key, judgement.rating_key
+            judgement = replace(earlier, rating_key=" ".join(keys) if all(keys) else "")
         found[item.metric] = judgement
     return found
 

@@ -311,6 +311,27 @@ def test_identical_is_only_what_rated_the_same_texts(
     assert {row.verdict for row in compared(before, after).rows} == {verdict}
 
 
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [
+        (["sha256:1", "sha256:2"], Verdict.IDENTICAL),
+        ([None, "sha256:2"], Verdict.UNDECIDED),
+        (["sha256:1", None, "sha256:3"], Verdict.UNDECIDED),
+    ],
+)
+def test_ratings_of_a_metric_are_identical_only_if_all_of_them_are_known(
+    keys: list[str | None], verdict: Verdict
+) -> None:
+    def rated(test: int) -> CaseResult:
+        found = case(test, {"m": 1.0}, details={"judge": "a"})
+        parts = [replace(found.assertions[0], detail={"judge": "a", "rating_key": key}) for key in keys]
+        return replace(found, assertions=tuple(parts))
+
+    rows = compared([rated(test) for test in range(3)], [rated(test) for test in range(3)]).rows
+
+    assert {row.verdict for row in rows} == {verdict}
+
+
 OLD = (Column(0, "p", "small"), Column(1, "q", "small"), Column(2, "p", "large"))
 
 
