@@ -182,7 +182,7 @@ def compare(
     for result in b.report.results():
         comparing.add(result)
     tests = comparing.tests
-    paired = len(tests.partners)
+    paired, alike = len(tests.partners), tests.alike()
     sides = _side(a, len(tests.earlier), earlier), _side(b, len(tests.later), comparing)
     require_kinship(len(tests.earlier), len(tests.later), paired, (a.name, b.name))
     if not comparing.rows:
@@ -209,10 +209,10 @@ def compare(
         ),
         rows=rows,
         overall=_overall(comparing, match, options),
-        warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
+        warnings=tuple(_warnings(comparing, alike, a.report.run, b.report.run)),
         notes=(
             *_notes(comparing, match, sides),
-            *_paired_by_order(comparing.tests.alike()),
+            *_paired_by_order(alike),
             *([] if rows else [_NOTHING_COMPARED]),
         ),
     )
@@ -374,10 +374,10 @@ def _row(
     return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
 
 
-def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
+def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -> Iterator[str]:
     for part, metrics in comparing.differing.items():
         yield f"not comparable: different {part} in {_listed(sorted(metrics))}"
-    yield from _wrong_pairs(comparing.tests.alike())
+    yield from _wrong_pairs(alike)
     both = a.prompt_version and b.prompt_version
     if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
         yield "not comparable: the judges' prompts are of another version"
