@@ -7,7 +7,7 @@ the provider for it first, so that nothing is paid for twice.
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -178,15 +178,8 @@ class BatchSteps:
         return await self._store.end(batch, _ENDS[remote.state], tries=tries)
 
     async def _fetch(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> None:
-        replies: dict[str, BatchReply] = {}
-        async for line in api.results(remote):
-            if line.is_left_out or not _is_key(line.custom_id):
-                continue
-            replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
-            if len(replies) >= _LINES_PER_COMMIT:
-                await self._store.answer(batch.id, replies)
-                replies = {}
-        await self._store.answer(batch.id, replies)
+        async for replies in replies_in(remote, api):
+            await self._store.answer(batch.id, replies)
 
     async def _mind_the_time(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
         """Cancel a batch that takes too long, and give it up when even that takes too long."""
@@ -258,6 +251,19 @@ class BatchSteps:
         if not watched.has_told:
             watched.has_told = True
             self._notice(text)
+
+
+async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[str, BatchReply]]:
+    """Yield the answers of a batch by the keys of its requests, in lots that are to be committed one by one."""
+    replies: dict[str, BatchReply] = {}
+    async for line in api.results(remote):
+        if line.is_left_out or not _is_key(line.custom_id):
+            continue
+        replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
+        if len(replies) >= _LINES_PER_COMMIT:
+            yield replies
+            replies = {}
+    yield replies
 
 
 def _is_key(custom_id: str) -> bool:

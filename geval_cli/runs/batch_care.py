@@ -9,6 +9,7 @@ from pathlib import Path
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.gateway.batch import BatchPolicy, BatchQueue, batch_api, server_text
 from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.gateway.batch_steps import replies_in
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
@@ -20,12 +21,9 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.store.batches import Batch, BatchReply, BatchState
+from geval_cli.store.batches import Batch, BatchState
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import RunStore
-
-_LINES_PER_COMMIT = 50
-_KEY_DIGITS = 64
 
 
 class BatchKeeper:
@@ -122,16 +120,11 @@ class BatchKeeper:
         remote = await api.get(remote_id)
         if remote.state is RemoteState.RUNNING:
             raise UsageError(f"batch {remote_id} has not ended yet", hint="try again later")
-        count, replies = 0, dict[str, BatchReply]()
-        async for line in api.results(remote):
-            if line.is_left_out or not _is_key(line.custom_id) or not 200 <= line.status < 300:  # noqa: PLR2004
-                continue
-            replies[line.custom_id] = BatchReply(line.status, line.body)
-            count += 1
-            if len(replies) >= _LINES_PER_COMMIT:
-                await self._cache.batches.adopt(remote_id, replies)
-                replies = {}
-        await self._cache.batches.adopt(remote_id, replies)
+        count = 0
+        async for replies in replies_in(remote, api):
+            kept = {key: reply for key, reply in replies.items() if reply.is_success}
+            await self._cache.batches.adopt(remote_id, kept)
+            count += len(kept)
         return count
 
     def provider_of(self, batch: Batch) -> Provider:
@@ -222,13 +215,6 @@ class BatchKeeper:
 def _server_of(provider: Provider) -> ServerKey:
     identity = provider.identity
     return ServerKey(identity.kind, identity.endpoint, identity.model)
-
-
-def _is_key(text: str) -> bool:
-    try:
-        return len(bytes.fromhex(text)) * 2 == len(text) == _KEY_DIGITS
-    except ValueError:
-        return False
 
 
 def _allow(_: Provider) -> None:
