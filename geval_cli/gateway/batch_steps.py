@@ -7,8 +7,8 @@ the provider for it first, so that nothing is paid for twice.
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
@@ -99,9 +99,11 @@ class BatchSteps:
             if found is not None:
                 return found
         file: BinaryIO | None = None
-        with self._written(batch) as open_file:
+        with ExitStack() as stack:
             if batch.state is BatchState.INTENT:
-                file = await asyncio.to_thread(open_file, api)
+                # Beside the cache, where prompts are kept anyway; nobody else may read it.
+                file = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+                await asyncio.to_thread(self._write_lines, file, batch, api)
                 file_id = await api.upload(batch.id, file)
                 if file_id is not None:
                     batch = await self._store.update(batch, state=BatchState.UPLOADED, file_id=file_id)
@@ -109,6 +111,11 @@ class BatchSteps:
             watched.is_fresh = False
             remote = await api.create(batch.id, batch.file_id, file)
         return await self._note_submitted(batch, remote)
+
+    def _write_lines(self, file: BinaryIO, batch: Batch, api: BatchApi) -> None:
+        file.writelines(api.line(key, body) for key, body in self._store.bodies(batch.id))
+        file.flush()
+        file.seek(os.SEEK_SET)
 
     async def _note_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch:
         return await self._store.update(
@@ -139,26 +146,6 @@ class BatchSteps:
         first = await anext(results, None)
         return first is not None and first.custom_id in set(await self._store.keys(batch.id))
 
-    @contextmanager
-    def _written(self, batch: Batch) -> Iterator[Callable[[BatchApi], BinaryIO]]:
-        """Provide a function that writes the lines of a batch to a file, which is gone at the end of the block."""
-        files: list[BinaryIO] = []
-
-        def write(api: BatchApi) -> BinaryIO:
-            # Beside the cache, where prompts are kept anyway; nobody else may read it.
-            file: BinaryIO = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed at the block's end
-            files.append(file)
-            file.writelines(api.line(key, body) for key, body in self._store.bodies(batch.id))
-            file.flush()
-            file.seek(os.SEEK_SET)
-            return file
-
-        try:
-            yield write
-        finally:
-            for file in files:
-                file.close()
-
     async def _follow(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
         """Look at a batch, and fetch its answers once it has ended."""
         remote = watched.remote = await api.get(batch.remote_id or "")
@@ -169,8 +156,7 @@ class BatchSteps:
             return await self._end_failed(batch, watched, remote)
         await self._fetch(batch, remote, api)
         missing = await self._store.waiting(batch.id)
-        is_broken = remote.state is RemoteState.COMPLETED and missing
-        if is_broken and watched.broken_reads < _MOST_BROKEN_READS:
+        if missing and remote.state is RemoteState.COMPLETED:
             raise BrokenResultsError(f"{missing:,} results are missing")
         if watched.is_late:
             return await self._give_up(batch, BatchState.CANCELLED, "it took longer than `max_wait` allows")
@@ -196,13 +182,12 @@ class BatchSteps:
 
     async def _end_failed(self, batch: Batch, watched: WatchedBatch, remote: RemoteBatch) -> Batch:
         """End a batch that the provider did not take; nothing of it was paid for."""
+        self._take_back(batch, watched)
         if not remote.is_token_limit or batch.requests == 1:
             reason = remote.message or remote.code or "no reason was given"
-            self._take_back(batch, watched)
             return await self._give_up(batch, BatchState.FAILED, reason)
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
-        self._take_back(batch, watched)
         self._say_once(watched, f"{batch.provider_id} takes no more tokens at a time; geval hands in less")
         return ended
 
