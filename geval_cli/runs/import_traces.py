@@ -30,7 +30,7 @@ from geval_cli.runs.trace_messages import (
     messages,
     response_turns,
 )
-from geval_cli.runs.trace_spans import Span, otlp_spans, spans_of
+from geval_cli.runs.trace_spans import FLAT_ATTRIBUTE, Span, otlp_spans, spans_of
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.source.source_map import ENV_MARK
@@ -107,7 +107,7 @@ def _joined(spans: Sequence[Span], reading: TraceReading) -> Iterator[ModelAnswe
     yield replace(answers[-1], steps=steps)
 
 
-def _items_of(path: Path, reading: TraceReading) -> Iterator["Span | ModelAnswer | None"]:
+def _items_of(path: Path, reading: TraceReading) -> Iterator[Span | ModelAnswer | None]:
     number = 0
     try:
         with open_regular(path, TRUSTED) as stream:
@@ -126,7 +126,7 @@ def _items_of(path: Path, reading: TraceReading) -> Iterator["Span | ModelAnswer
         reading.bad += 1
 
 
-def _items_in(line: bytes, place: Location, reading: TraceReading) -> Iterator["Span | ModelAnswer | None"]:
+def _items_in(line: bytes, place: Location, reading: TraceReading) -> Iterator[Span | ModelAnswer | None]:
     try:
         yield from list(_parse(line))
     except (_UnknownLineError, RecursionError) as error:
@@ -170,20 +170,12 @@ def row_text(answer: ModelAnswer) -> str:
     return text.replace(ENV_MARK, ENV_MARK.replace(".", r"\u002e")) + "\n"
 
 
-def parse_line(line: bytes) -> Iterator[ModelAnswer | None]:
-    """Yield the model calls of one line, None for one without an answer.
+def _parse(line: bytes) -> Iterator[Span | ModelAnswer | None]:
+    """Return the spans or the model calls of one line, None for a call without an answer.
 
     Raises:
         _UnknownLineError: it is none of the known kinds.
     """
-    for item in _parse(line):
-        if not isinstance(item, Span):
-            yield item
-        elif item.is_call:
-            yield item.answer
-
-
-def _parse(line: bytes) -> Iterator["Span | ModelAnswer | None"]:
     if len(line) > _LONGEST_LINE:
         raise _UnknownLineError(f"it is longer than {_LONGEST_LINE >> 20} MiB")
     try:
@@ -195,7 +187,7 @@ def _parse(line: bytes) -> Iterator["Span | ModelAnswer | None"]:
     if "resourceSpans" in value or "resource_spans" in value:
         return otlp_spans(value)
     if isinstance(value.get("attributes"), dict | list) or any(
-        key.startswith("attributes.") for key in value
+        key.startswith(FLAT_ATTRIBUTE) for key in value
     ):
         return iter(spans_of(value, {}))
     return iter([_logged(value)])
@@ -220,7 +212,7 @@ def _logged(value: Fields) -> ModelAnswer | None:
         "trace_id": first(value, "trace_id", "traceId"),
         "response_id": source.get("id"),
         "custom_id": value.get("custom_id"),
-        "model": first(source, "model") or mapping(request).get("model"),
+        "model": source.get("model") or request.get("model"),
     }
     return answer_of([*system, *turns], given, metadata, dict(flat_names(value, "")))
 

@@ -114,8 +114,9 @@ def _turn(item: Fields | str, role: str) -> Turn:
     answered = first(inner, "tool_call_id", "call_id") or next(
         (first(part, "id", "tool_use_id") for part in responses), ""
     )
+    said_by = str(inner.get("role") or role)
     return Turn(
-        role=_USUAL_ROLES.get(str(inner.get("role") or role), str(inner.get("role") or role)),
+        role=_USUAL_ROLES.get(said_by, said_by),
         content=text,
         tool_calls=tuple(_call(call) for call in calls),
         tool_call_id=str(answered or ""),
@@ -159,8 +160,8 @@ def _call(call: Fields) -> Fields:
 def response_turns(source: Fields) -> list[Turn]:
     """Return the first answer in a response of chat, completions, responses or messages."""
     if isinstance(source.get("choices"), list):
-        first = mapping(next(iter(source["choices"]), None))
-        return messages([first.get("message") or {"content": first.get("text")}], "assistant")
+        choice = mapping(next(iter(source["choices"]), None))
+        return messages([choice.get("message") or {"content": choice.get("text")}], "assistant")
     if isinstance(source.get("output"), list):
         items = dicts(source, "output")
         calls = [item for item in items if item.get("type") == "function_call"]

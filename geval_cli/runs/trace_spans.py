@@ -21,6 +21,9 @@ from geval_cli.runs.trace_messages import (
     response_turns,
 )
 
+FLAT_ATTRIBUTE = "attributes."
+"""Begins the names of attributes where a span is a row of a table."""
+
 _CALL_KINDS = frozenset({"chat", "text_completion", "generate_content"})
 _MESSAGE_EVENTS = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _TOOL_OPERATION = "execute_tool"
@@ -70,7 +73,9 @@ def spans_of(span: Fields, about: Fields) -> list[Span]:
     written = span.get("attributes")
     if written is None:
         written = {
-            name.removeprefix("attributes."): item for name, item in span.items() if "attributes." in name
+            name.removeprefix(FLAT_ATTRIBUTE): item
+            for name, item in span.items()
+            if name.startswith(FLAT_ATTRIBUTE)
         }
     known = {**about, **_attributes(written)}
     kind = _kind_of(known)
@@ -89,7 +94,7 @@ def spans_of(span: Fields, about: Fields) -> list[Span]:
         "trace_id": trace_id,
         "span_id": _id(first(span, "spanId", "span_id", "context.span_id") or context.get("span_id")),
         "response_id": known.get("gen_ai.response.id"),
-        "model": first(known, "gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
+        "model": first(known, *_MODEL_NAMES),
     }
     answer = answer_of(asked, given, metadata, {**known, "name": span.get("name")})
     return [Span(trace_id, start, step, is_call=True, answer=answer)]

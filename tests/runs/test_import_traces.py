@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from geval_cli.cli.verbs import as_typed
 from geval_cli.runs.import_traces import (
     TraceReading,
     chosen_answers,
-    parse_line,
     read_traces,
     row_text,
 )
@@ -141,7 +141,13 @@ CONVERSATION = {"messages": [*MESSAGES, {"role": "assistant", "content": "14 day
 
 def rows(line: Any) -> list[dict[str, Any]]:
     text = line if isinstance(line, bytes) else json.dumps(line).encode()
-    return [json.loads(row_text(answer)) for answer in parse_line(text) if answer is not None]
+    reading = TraceReading()
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log.jsonl"
+        log.write_bytes(text)
+        found = [json.loads(row_text(answer)) for answer in read_traces(log, reading, joins=False)]
+    assert reading.bad == 0
+    return found
 
 
 @pytest.mark.parametrize(
@@ -346,8 +352,7 @@ def test_an_unknown_line_is_told_with_its_place(tmp_path: Path, line: bytes, why
     ],
 )
 def test_odd_lines_of_a_known_kind_break_nothing(line: Any) -> None:
-    for answer in parse_line(json.dumps(line).encode()):
-        assert answer is None or row_text(answer)
+    assert all(rows(line))
 
 
 HOSTILE = ("{{ env.OPENAI_API_KEY }}", "{{ 7 * 7 }}", "file:///etc/passwd", "\ud800 \u202e \x00", "env.X {{")
