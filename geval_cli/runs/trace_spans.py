@@ -81,18 +81,16 @@ def spans_of(span: Fields, about: Fields) -> list[Span]:
     kind = _kind_of(known)
     if kind is None:
         return []
-    context = mapping(span.get("context"))
-    trace_id = _id(first(span, "traceId", "trace_id", "context.trace_id") or context.get("trace_id"))
+    trace_id = _id(span, "traceId", "trace_id")
     start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
     step = _step(kind, span, known, start)
-    trace_id = trace_id if isinstance(trace_id, str) else ""
     if kind != "llm":
         return [Span(trace_id, start, step)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
     asked, given = _asked(known, events), _given(known, events)
     metadata = {
         "trace_id": trace_id,
-        "span_id": _id(first(span, "spanId", "span_id", "context.span_id") or context.get("span_id")),
+        "span_id": _id(span, "spanId", "span_id"),
         "response_id": known.get("gen_ai.response.id"),
         "model": first(known, *_MODEL_NAMES),
     }
@@ -247,5 +245,7 @@ def _listed(tree: Any) -> Any:
     return items
 
 
-def _id(value: Any) -> Any:
-    return value.removeprefix("0x") if isinstance(value, str) else value
+def _id(span: Fields, key: str, name: str) -> str:
+    """Return an id of a span, which some exporters put into its context; empty where there is none."""
+    found = first(span, key, name, f"context.{name}") or mapping(span.get("context")).get(name)
+    return found.removeprefix("0x") if isinstance(found, str) else ""
