@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # the order is ours, see below
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _forget_keys_of_the_developer()
+
+
+def _forget_keys_of_the_developer() -> None:
+    """No test may reach a paid service with a key that happens to be set."""
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        del os.environ[name]
 
 
 @pytest.fixture
 def update_expected(request: pytest.FixtureRequest) -> bool:
     """Whether files with expected output are to be written anew."""
     return bool(request.config.getoption("--update-expected"))
-
-
-@pytest.fixture(autouse=True)
-def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may reach a paid service with a key that happens to be set."""
-    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
@@ -97,13 +98,20 @@ def garbage_collection_as_it_was() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
+_opened = ExitStack()
+"""What the tests of a group share, until its end."""
+_browsers: list[Any] = []
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium. While it is open, `asyncio.run` must not be called in the test's own thread."""
+def browser() -> Any:
+    """A headless Chromium, one for all tests that use it. They must not call `asyncio.run` in their own thread."""
     from support.browser import open_browser
 
-    with open_browser() as found:
-        yield found
+    if not _browsers:
+        _browsers.append(_opened.enter_context(open_browser()))
+        _opened.callback(_browsers.clear)
+    return _browsers[0]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,9 +160,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: turns.get(_group_of(item.nodeid), len(first)))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Forget the code of geval after its tests: every later search for garbage would look at its syntax trees."""
-    if _group_of(item.nodeid) == "own code" != (nextitem and _group_of(nextitem.nodeid)):
+    """Close the browser after the tests that use it, and forget the code of geval after those that read it.
+
+    Every later search for garbage would look at the syntax trees of that code.
+    """
+    group = _group_of(item.nodeid)
+    if nextitem is not None and group == _group_of(nextitem.nodeid):
+        return
+    _opened.close()
+    if group == "own code":
         from support.own_code import nodes_of
 
         nodes_of.cache_clear()
