@@ -21,7 +21,6 @@ from support.geval_command import run_geval
 from support.pictures import BLUE, data_url, png
 from support.realistic_runs import COLUMNS, Shape, store_realistic_run
 from support.sample_run import RUN, make_case, make_judged
-from support.realistic_runs import COLUMNS, Shape, store_realistic_run
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
