@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.labels.figures import ScoredOutput, scored_outputs, threshold_of, true_figures
 from geval_cli.labels.file import LabelFile
-from geval_cli.labels.matching import JudgedItem, judged_items, match_labels, scores_of
+from geval_cli.labels.matching import JudgedItem, Match, judged_items, match_labels, scores_of
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
@@ -132,16 +132,7 @@ def estimate(
         found = match_labels(
             given.labels, judged_items(results()), run_id=run_id, allow_unmatched=allow_unmatched
         )
-        marks: dict[str, dict[str, float]] = {}
-        for match in found.matches:
-            marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
-        metrics = _chosen([match.label.metric for match in found.matches], options.only)
-        is_drawn = all(DRAW_COLUMN in match.label.columns for match in found.matches)
-        notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=given.unlabelled))
-        estimates = tuple(
-            _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
-            for metric in metrics
-        )
+        estimates = tuple(_from_draw(found.matches, results, options, unlabelled=given.unlabelled))
         matched, unmatched = len(found.matches), len(found.unmatched)
     else:
         estimates = tuple(_from_elsewhere(given, results, options))
@@ -155,6 +146,23 @@ def estimate(
         metrics=estimates,
         gates=tuple(outcome for gate in gates for outcome in gate.decide(_of_gate(gate, estimates))),
     )
+
+
+def _from_draw(
+    matches: Sequence[Match],
+    results: Callable[[], Iterator[CaseResult]],
+    options: EstimateOptions,
+    *,
+    unlabelled: int,
+) -> Iterator[MetricEstimate]:
+    """Yield the estimates of a run some of whose own outputs were drawn and labelled."""
+    marks: dict[str, dict[str, float]] = {}
+    for match in matches:
+        marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
+    is_drawn = all(DRAW_COLUMN in match.label.columns for match in matches)
+    notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=unlabelled))
+    for metric in _chosen([match.label.metric for match in matches], options.only):
+        yield _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
 
 
 def _of_gate(gate: Gate, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
