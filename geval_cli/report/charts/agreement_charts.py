@@ -129,13 +129,7 @@ def chance_of_good(
     title = f"Calibration: {one_line(metric, _NAME)}"
     if not points:
         return Chart(name, title, "No output has both a label and a score.")
-    groups: dict[float, list[tuple[float, int]]] = {}
-    for score, good, count in points:
-        groups.setdefault(_bin(score), []).append((good, count))
-    spots = []
-    for score, members in sorted(groups.items()):
-        number = sum(count for _, count in members)
-        spots.append((score, sum(good * count for good, count in members) / number, number))
+    spots = _neighbours_joined(points)
     total = sum(number for *_, number in spots)
     said = f"The share of good outputs by score, of {plural(total, 'labelled output')}."
     wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
@@ -162,6 +156,18 @@ def chance_of_good(
     )
     keys, end = legend(kinds, _END + 36)
     return Chart(name, title, said, drawing(name, title, said, end, *parts, keys), figures)
+
+
+def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Return score, share of good outputs and their number for each place where a dot is drawn."""
+    groups: dict[float, list[tuple[float, int]]] = {}
+    for score, good, count in points:
+        groups.setdefault(_bin(score), []).append((good, count))
+    spots = []
+    for score, members in sorted(groups.items()):
+        number = sum(count for _, count in members)
+        spots.append((score, sum(good * count for good, count in members) / number, number))
+    return spots
 
 
 def label_charts(labels: Sequence[MetricLabels], links: Links) -> Iterator[Chart]:
