@@ -139,31 +139,16 @@ def _page(
 ) -> str:
     """Return the page up to its packed cases."""
     style, theme = "".join(map(_asset, _STYLES)), _asset("theme.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(_script())}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    columns = columns_of(report.run.columns, rows)
-    matrix = Matrix(
-        heads=heads_of(columns, report.summary),
-        rows=tuple(shown_row(row, None) for row in rows),
-        rows_total=counted.rows,
-        wanted=ResultFilter(),
-        sort=SortOrder.TEST,
-        facets=counted.facets,
-        page=1,
-        pages_total=max(-(-counted.rows // ROWS_PER_PAGE), 1),
-    )
     values: dict[str, Any] = {
         **run_values(report),
-        "matrix": matrix,
+        "matrix": _matrix(report, counted, rows),
         "charts": [
             *run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link),
             *label_charts(labels, _choice_link),
         ],
         "style": style,
         "theme_script": theme,
-        "policy": policy,
+        "policy": _policy(style, theme),
         "left_out": left_out,
         "label_data": counted.label_data(report),
         "form_action": "#",
@@ -184,6 +169,28 @@ def _page(
         "filter_link": lambda **changes: "#",
     }
     return _environment().get_template("report.html").render(values)
+
+
+def _matrix(report: RunReport, counted: _Counted, rows: list[ResultRow]) -> Matrix:
+    """Return the matrix as it is shown before its cases are unpacked: the first page of all."""
+    return Matrix(
+        heads=heads_of(columns_of(report.run.columns, rows), report.summary),
+        rows=tuple(shown_row(row, None) for row in rows),
+        rows_total=counted.rows,
+        wanted=ResultFilter(),
+        sort=SortOrder.TEST,
+        facets=counted.facets,
+        page=1,
+        pages_total=max(-(-counted.rows // ROWS_PER_PAGE), 1),
+    )
+
+
+def _policy(style: str, theme: str) -> str:
+    """Return what the page may load and run: nothing but its own parts."""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(_script())}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
