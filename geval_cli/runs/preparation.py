@@ -61,15 +61,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     suite = request.selection.apply(suite)
     judged = _judged_tests(request, suite)
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
-    # Slow parts (a local model) load in the background during the check; a stranger's config may not start anything.
-    if (
-        is_going_to_run
-        and judged is None
-        and not request.asks_judges_only
-        and not opened.problems
-        and not suite.access.is_strangers
-    ):
-        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
+    if is_going_to_run and judged is None and not request.asks_judges_only and not opened.problems:
+        _load_ahead(suite)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
@@ -117,6 +110,12 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         lock=lock,
         labels=labels,
     )
+
+
+def _load_ahead(suite: Suite) -> None:
+    """Have slow parts (a local model) load during the check; a stranger's config may not start anything."""
+    if not suite.access.is_strangers:
+        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
 
 
 def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:
