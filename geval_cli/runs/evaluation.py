@@ -108,18 +108,15 @@ async def run_evaluation(
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
-    is_stored = state.keeps_runs and books.recording.failure is None
-    results, bugs = books.recording.results, books.tally.bugs
     return RunReport(
         run,
         summary,
-        results,
+        books.recording.results,
         planned=prepared.total,
-        bugs=bugs,
-        is_stored=is_stored,
-        labels=lambda: (
-            kept_labels_of(state.runs, run.id) if resumed is not None else ()
-        ),  # nobody labelled what is new
+        bugs=books.tally.bugs,
+        is_stored=state.keeps_runs and books.recording.failure is None,
+        # Nobody has labelled what is new.
+        labels=lambda: () if resumed is None else kept_labels_of(state.runs, run.id),
     )
 
 
