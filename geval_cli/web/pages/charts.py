@@ -33,7 +33,7 @@ from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
 from geval_cli.store.run_pages import RunPages, RunPoint
 from geval_cli.web.html import render_page
-from geval_cli.web.pages.compare import column_indexes, compared, refusal
+from geval_cli.web.pages.compare import PairChoice, column_indexes, compared, refusal
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 from geval_cli.web.pages.run_actions import display_name
 
@@ -133,14 +133,8 @@ class _ComparisonLinks(Struct, frozen=True):
 
     def scores(self, metric: str | None, before: ScoreRange, after: ScoreRange) -> str:
         """Return the address of the cases with scores in both ranges; without a `metric`, scores of the case."""
-        ends = {
-            "metric": metric,
-            "before_low": before.low,
-            "before_high": before.high,
-            "after_low": after.low,
-            "after_high": after.high,
-        }
-        return link_with("/compare", {**self.query, **ends}) + "#cases"
+        chosen = PairChoice(metric=metric, before=before, after=after)
+        return link_with("/compare", {**self.query, **chosen.ranges}) + "#cases"
 
 
 def _comparison_charts(
