@@ -388,21 +388,33 @@ class TestAssertions:
         assert answer.json["assertions"][0]["values"]["value"] == {"kind": "text", "value": "Hi"}
 
     @pytest.mark.parametrize(
-        ("asked", "words"),
+        ("list_of", "asked", "words"),
         [
-            ({"text": "- ["}, '"line":1'),
-            ({"text": "a: b"}, "assertions are a list"),
-            ({"text": "- type: cost", "change": {"index": 4, "key": "threshold"}}, "there is no assertion 5"),
-            ({"text": "- type: cost", "change": {"index": -1}}, "0 or more"),
-            ({"text": "- type: cost", "change": {"index": 0, "key": "x", "kind": "code"}}, "one of"),
-            ({"text": "- 3", "change": {"index": 0, "type": "cost"}}, "only its YAML shows"),
-            ({}, "this is required"),
+            ("assertions", {"text": "- ["}, '"line":1'),
+            ("assertions", {"text": "a: b"}, "assertions are a list"),
+            (
+                "assertions",
+                {"text": "- type: cost", "change": {"index": 4, "key": "x"}},
+                "there is no assertion 5",
+            ),
+            ("assertions", {"text": "- type: cost", "change": {"index": -1}}, "0 or more"),
+            (
+                "assertions",
+                {"text": "- type: a", "change": {"index": 0, "key": "x", "kind": "code"}},
+                "one of",
+            ),
+            ("assertions", {"text": "- 3", "change": {"index": 0, "type": "cost"}}, "only its YAML shows"),
+            ("assertions", {}, "this is required"),
+            ("turns", {"text": "- ["}, '"line":1'),
+            ("turns", {"text": "a: b"}, "turns are a list"),
+            ("turns", {"text": "- user: a", "change": {"index": 4, "text": "b"}}, "there is no turn 5"),
+            ("turns", {"text": "- 3", "change": {"index": 0, "text": "b"}}, "only its YAML shows"),
         ],
     )
     def test_what_cannot_be_shown_or_changed_is_refused(
-        self, editor: Editor, asked: dict[str, Any], words: str
+        self, editor: Editor, list_of: str, asked: dict[str, Any], words: str
     ) -> None:
-        answer = editor.server.post("/suites/assertions", asked)
+        answer = editor.server.post(f"/suites/{list_of}", asked)
         assert answer.status == 422
         assert words in answer.text
 
@@ -429,22 +441,6 @@ class TestAssertions:
         assert editor.text == SUITE.replace(
             "tests:", "defaultTest:\n  vars:\n    tone: kind # always\ntests:"
         )
-
-    @pytest.mark.parametrize(
-        ("asked", "words"),
-        [
-            ({"text": "a: b"}, "turns are a list"),
-            ({"text": "- user: a", "change": {"index": 4, "text": "b"}}, "there is no turn 5"),
-            ({"text": "- 3", "change": {"index": 0, "text": "b"}}, "only its YAML shows"),
-            ({"text": "- ["}, ""),
-        ],
-    )
-    def test_turns_that_cannot_be_changed_are_refused(
-        self, editor: Editor, asked: dict[str, Any], words: str
-    ) -> None:
-        answer = editor.server.post("/suites/turns", asked)
-        assert answer.status == 422
-        assert words in answer.text
 
     def test_a_comment_above_the_first_assertion_is_saved(self, editor: Editor) -> None:
         commented = "# what counts\n- type: equals\n  value: Hello\n- type: latency\n  threshold: 9\n"
