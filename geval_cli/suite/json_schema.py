@@ -48,7 +48,6 @@ _TEST_FILE: JsonSchema = {
     "pattern": "^(file|https?|s3|huggingface)://.",
     "description": "A file of tests, or an address of one.",
 }
-_FILE: JsonSchema = {"type": "string", "pattern": "^file://.", "description": "The content of a file."}
 
 
 def config_json_schema() -> JsonSchema:

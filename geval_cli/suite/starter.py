@@ -65,7 +65,3 @@ def starter_config(model: str | None) -> str:
 
 def _without_expectations(text: str) -> str:
     return text.replace("value: leonardo", "value: mona lisa # `leonardo`, once a model answers")
-
-
-STARTER_CONFIG = starter_config("local:smollm2")
-"""The one for a machine with the small local model."""

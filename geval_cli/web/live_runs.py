@@ -21,7 +21,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
-from geval_cli.web.live_run import EventJson, LiveRun, finished_event, stored_events, stored_state
+from geval_cli.web.live_run import EventJson, LiveRun, finished_event, stored_events
 from geval_cli.web.problems_json import RefusedError
 from geval_cli.web.served_folder import served_config
 from geval_cli.web.settings import ServerSettings
@@ -152,13 +152,6 @@ class LiveRuns:
                 yield event
         else:
             yield finished_event(stored.run, stored.summary)
-
-    def state_of(self, run: RunRecord) -> EventJson | None:
-        """Return how far a run is, as in its `state` event; None for one that is over."""
-        live = self._live.get(run.id)
-        if live is not None:
-            return live.state()
-        return stored_state(self._state.runs, run) if run.status is RunStatus.RUNNING else None
 
     def stop_all(self) -> None:
         """Ask every run to stop."""

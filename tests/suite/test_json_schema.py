@@ -10,7 +10,7 @@ from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.starter import STARTER_CONFIG
+from geval_cli.suite.starter import starter_config
 
 INVALID = Path(__file__).parent / "invalid"
 # What is wrong with these an editor can see without reading other files.
@@ -63,7 +63,9 @@ def test_it_refuses_what_an_editor_can_see(name: str) -> None:
 
 
 def test_it_takes_the_starter_config() -> None:
-    jsonschema.Draft202012Validator(config_json_schema()).validate(read_yaml(STARTER_CONFIG, "x").value)
+    jsonschema.Draft202012Validator(config_json_schema()).validate(
+        read_yaml(starter_config("local:smollm2"), "x").value
+    )
 
 
 @pytest.mark.parametrize(

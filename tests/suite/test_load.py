@@ -8,7 +8,7 @@ from support.suites import load_suite
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError
 from geval_cli.suite.load import open_suite
-from geval_cli.suite.starter import STARTER_CONFIG
+from geval_cli.suite.starter import starter_config
 from geval_cli.suite.suite import Suite
 
 
@@ -187,7 +187,8 @@ def test_an_empty_json_lines_file_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_starter_config_loads_and_is_explained(tmp_path: Path) -> None:
-    suite = load(write(tmp_path, STARTER_CONFIG))
+    text = starter_config("local:smollm2")
+    suite = load(write(tmp_path, text))
     assert [provider.id for provider in suite.providers] == ["local:smollm2"]
     assert [len(test.assertions) for test in suite.tests] == [2, 1]
-    assert STARTER_CONFIG.startswith("# yaml-language-server: $schema=")
+    assert text.startswith("# yaml-language-server: $schema=")

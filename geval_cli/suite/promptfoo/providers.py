@@ -31,7 +31,6 @@ from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 from geval_cli.templating.js_text import js_string
 
-_OWN_KEYS = frozenset({"id", "label", "config", "prompts", "transform", "delay", "env", "inputs"})
 _SHOWN_MODES = ("chat", "responses", "completion", "messages")
 """Parts between the vendor and the model of an id, which are not shown when the config has only the id."""
 _PRICED = ("openai:", "anthropic:", "mistral:", "xai:", "groq:", "deepseek:")
