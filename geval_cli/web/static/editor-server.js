@@ -1,5 +1,8 @@
 // Requests of pages: JSON there and back; that the server cannot be reached is an answer too.
 
+/** What a page has for an answer where nobody answers. */
+export const UNREACHED = { detail: "the server cannot be reached", hint: "is `geval view` still running?" };
+
 export async function send(address, value, method = "POST") {
   try {
     const response = await fetch(address, {
@@ -11,7 +14,7 @@ export async function send(address, value, method = "POST") {
     const body = isJson ? await response.json() : { detail: `the server answered ${response.status}` };
     return { ok: response.ok, status: response.status, body };
   } catch {
-    return { ok: false, status: 0, body: { detail: "the server cannot be reached", hint: "is `geval view` still running?" } };
+    return { ok: false, status: 0, body: UNREACHED };
   }
 }
 

@@ -1,22 +1,15 @@
 // Rating with a server: outputs come from it one by one, and every label is in its store before the next is shown.
 
-import { send } from "./editor-server.js";
+import { UNREACHED, send, sentence } from "./editor-server.js";
 import { rateOutputs } from "./label.js";
 import { leadBack } from "./place.js";
 
-function sentence(body) {
-  const more = (body.errors ?? []).map((error) => error.detail).slice(0, 3);
-  return [body.detail, ...more].join(": ") + (body.hint ? ` (${body.hint})` : "");
-}
-
 async function get(address, accept) {
-  let response;
   try {
-    response = await fetch(address, { headers: { accept } });
+    return await fetch(address, { headers: { accept } });
   } catch {
-    throw new Error("the server cannot be reached (is `geval view` still running?)");
+    throw new Error(sentence(UNREACHED));
   }
-  return response;
 }
 
 class ServerLabels {
