@@ -47,9 +47,6 @@ def response_call(arguments: JsonValue) -> str:
     return json.dumps({"type": "function_call", "call_id": "c", "status": "completed", **written})
 
 
-ZURICH = call("get_weather", {"city": "Zürich"})
-
-
 def seen(output: JsonValue, config: dict[str, JsonValue]) -> Subject:
     return Subject(case(), output, "p", provider=ProviderSpec(id="openai:x", config=config))
 

@@ -1,7 +1,6 @@
 """Runs in a real browser: filled while they are under way, stopped, resumed; named, repeated and deleted afterwards."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -22,7 +21,6 @@ from support.web_server import judge_environ
 from geval_cli.store.runs import RunStore
 
 TOKEN = "token-of-the-pages-0123456789"
-RUN_PAGE = re.compile(r"/runs/\d{8}-[0-9a-f-]+$")
 
 
 class Model:
