@@ -1,7 +1,5 @@
 """`-o results.html`: the whole run as one page that opens from disk, needs no network and can be mailed."""
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -20,7 +18,8 @@ from geval_cli.report.charts.figures import RunFigures
 from geval_cli.report.charts.run_charts import run_charts
 from geval_cli.report.csv_file import CONVERSATION_COLUMN, csv_head, csv_start
 from geval_cli.report.html.case_parts import case_values
-from geval_cli.report.html.environment import STATIC_FOLDER, make_environment
+from geval_cli.report.html.environment import make_environment
+from geval_cli.report.html.inline import asset, source_hash
 from geval_cli.report.html.matrix import (
     ROWS_PER_PAGE,
     Matrix,
@@ -138,7 +137,7 @@ def _page(
     has_exports: bool,
 ) -> str:
     """Return the page up to its packed cases."""
-    style, theme = "".join(map(_asset, _STYLES)), _asset("theme.js")
+    style, theme = "".join(map(asset, _STYLES)), asset("theme.js")
     values: dict[str, Any] = {
         **run_values(report),
         "matrix": _matrix(report, counted, rows),
@@ -187,8 +186,9 @@ def _matrix(report: RunReport, counted: _Counted, rows: list[ResultRow]) -> Matr
 
 def _policy(style: str, theme: str) -> str:
     """Return what the page may load and run: nothing but its own parts."""
+    scripts = " ".join(f"'{source_hash(text)}'" for text in (theme, _script()))
     return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(theme)}' '{_hash(_script())}'; "
+        f"default-src 'none'; style-src '{source_hash(style)}'; script-src {scripts}; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -268,16 +268,7 @@ def _script() -> str:
 
 def _module(name: str) -> str:
     """Return a script as a function that is called at once, with its exports as properties of `modules`."""
-    text = _asset(name)
+    text = asset(name)
     exported = ", ".join(found[2] for found in _EXPORT.finditer(text))
     text = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules[\2];", text))
     return f'modules["./{name}"] = (() => {{\n{text}\nreturn {{ {exported} }};\n}})();\n'
-
-
-def _asset(name: str) -> str:
-    return (STATIC_FOLDER / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """Return the name of an inline style or script in a content security policy: its hash."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment
 
 from geval_cli.report.html.environment import make_environment
+from geval_cli.report.html.inline import asset, source_hash
 from geval_cli.report.sanitize import whole_text
 
 _TEMPLATE_FOLDER = Path(__file__).with_name("templates")
@@ -23,6 +24,27 @@ def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse
     return render_page(
         "error.html", status=status, section="", code=status, title=title, message=message, hint=hint
     )
+
+
+def refusal_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
+    """Return a page with an error that looks like the others without any further file, all of which may be refused."""
+    style, theme_script = "".join(map(asset, ("colours.css", "style.css"))), asset("theme.js")
+    page = render_page(
+        "refused.html",
+        status=status,
+        section="",
+        code=status,
+        title=title,
+        message=message,
+        hint=hint,
+        style=style,
+        theme_script=theme_script,
+    )
+    page.headers["content-security-policy"] = (
+        f"default-src 'none'; style-src '{source_hash(style)}'; script-src '{source_hash(theme_script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page
 
 
 @cache

@@ -27,7 +27,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.report.json_file import json_text
-from geval_cli.web.html import error_page
+from geval_cli.web.html import error_page, refusal_page
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -95,6 +95,9 @@ _ADVICE = {
 _PAGE_ADVICE = {404: "the list of runs and the suites lead to every page that there is"}
 """What a reader can do, where that differs from what a program can."""
 
+_REFUSED = frozenset({401, 403})
+"""Whoever gets one of these as a page gets no style from this server either."""
+
 _WORDS = {
     "missing": "this is required",
     "extra_forbidden": "there is no such field",
@@ -160,7 +163,8 @@ def problem_answer(
     reasons = "; ".join(str(error["detail"]) for error in errors)
     title = HTTPStatus(status).phrase.capitalize()
     said = f"{detail}: {reasons}" if reasons else detail
-    page = error_page(status, title, said, _PAGE_ADVICE.get(status, hint))
+    make = refusal_page if status in _REFUSED else error_page
+    page = make(status, title, said, _PAGE_ADVICE.get(status, hint))
     page.headers.update(headers or {})
     return page
 
@@ -274,7 +278,7 @@ async def _geval_error(request: Request, error: Exception) -> Response:
 async def _bug(request: Request, error: Exception) -> Response:
     """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "please report it with the traceback that the server wrote"
-    return problem_response(500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
+    return problem_answer(request.scope, 500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
 
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -71,6 +71,12 @@ class TestHost:
         names = [f"localhost:{server.settings.port}", "evil.example"]
         assert as_host(server, *names) == as_host(server, *reversed(names)) == 403
 
+    def test_a_browser_gets_a_page_that_says_so(self, server: RunningServer) -> None:
+        answer = server.get("/", host="evil.example", accept="text/html")
+        assert (answer.status, answer.headers["content-type"]) == (403, "text/html; charset=utf-8")
+        assert "this server does not answer to the name in the Host header" in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+
     def test_further_names_can_be_allowed(self, tmp_path: Path) -> None:
         with running_server(tmp_path, allowed_hosts=("geval.example",)) as server:
             assert as_host(server, "geval.example") == 200
@@ -131,6 +137,16 @@ class TestToken:
         assert "this server wants its token" in answer.text
         assert "www-authenticate" in answer.headers
         assert refused(guarded.get("/api/runs", accept="text/html,*/*"), 401)
+
+    def test_page_that_asks_for_it_fetches_nothing(self, guarded: RunningServer) -> None:
+        """Its style stands in it: no other address need be open for it to look like a page."""
+        answer = guarded.get("/runs/secret?q=secret", accept="text/html")
+        policy = answer.headers["content-security-policy"]
+        assert answer.status == 401
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert not re.search("'self'|unsafe|http", policy)
+        assert re.findall(r'\b(?:src|href)="(?!/"|/suites"|/docs"|#)([^"]*)"', answer.text) == ["data:,"]
+        assert "secret" not in answer.text
 
     def test_is_not_wanted_for_asking_whether_the_server_is_there(self, guarded: RunningServer) -> None:
         assert guarded.get("/healthz").json["status"] == "ok"

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from support.browser import Visit, press_tab_until, serve
+from support.axe import violations
+from support.browser import Visit, open_window, press_tab_until, serve
 from support.realistic_runs import COLUMNS, Shape
 from support.site_views import PHONE, SCREEN, View, barriers, store_site
 from support.web_server import all_routes
@@ -71,6 +72,35 @@ def test_assistive_technology_can_use_every_page(site: Site, window: Visit) -> N
     found = {name: barriers(window, view, SIGHTS) for name, view in site.short_views().items()}
     window.complaints.clear()  # the browser tells of what is refused
     assert {name: problems for name, problems in found.items() if problems} == {}
+
+
+LOOK = """
+() => ['body', '.top', '.card', '.card h1', '.chip', '.button'].map((selector) => {
+  const look = getComputedStyle(document.querySelector(selector));
+  return [look.color, look.backgroundColor, look.font, look.padding, look.borderRadius];
+})
+"""
+
+
+def test_page_that_wants_the_token_looks_like_any_other(site: Site, browser: Any, window: Visit) -> None:
+    path = "/runs/latest"
+    wrong = {
+        "username": "anybody",
+        "password": "wrong",
+    }  # headless Chromium shows no page before it has been asked
+    for theme in ("light", "dark"):
+        window.page.emulate_media(color_scheme=theme)
+        window.go("/nothing")
+        usual = window.page.evaluate(LOOK)
+        with open_window(browser, color_scheme=theme, http_credentials=wrong) as page:
+            asked: set[str] = set()
+            page.on("request", lambda request, asked=asked: asked.add(request.url))
+            page.goto(site.address + path)
+            assert page.get_by_text("this server wants its token").is_visible()
+            assert page.evaluate(LOOK) == usual
+            assert asked - {"data:,"} == {site.address + path}
+            assert violations(page) == []
+    window.complaints.clear()  # the browser tells of what is not there
 
 
 def walk_to(page: Any, cell: str) -> None:
