@@ -197,6 +197,16 @@ class TestSets:
         changed = SETS.replace("value: bread", "value: rye").replace("900", "800")
         assert text_of(folder) == changed.replace("0.5 # half of", "0.7 # half of")
 
+    def test_members_have_the_width_of_a_phone(self, window: Visit, folder: Path) -> None:
+        open_assertions(window, folder, SETS)
+        window.page.set_viewport_size({"width": 390, "height": 844})
+        outside = assertion(window, "1").get_by_label("Metric").first.bounding_box()["width"]
+        inside = assertion(window, "1 of set 1").get_by_label("Value").bounding_box()["width"]
+        is_wider = window.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        window.page.set_viewport_size({"width": 1440, "height": 900})
+        assert inside > 0.95 * outside > 270
+        assert not is_wider
+
     def test_members_are_added_and_deleted(self, window: Visit, folder: Path) -> None:
         open_assertions(window, folder, SETS)
         adder = window.page.get_by_label("Type of the new assertion of set 1")
