@@ -145,9 +145,14 @@ def flips_text(row: ComparedRow) -> str:
 
 
 def run_name(run: ComparedRun) -> str:
-    """Return the name of a side: its id or file, the config, and when it began."""
+    """Return the name of a side: its id or file, its title, the config, and when it began."""
     name = run.id if run.id and run.name in {"", run.id} else f"{run.name} ({run.id})" if run.id else run.name
-    parts = [name, run.config_path, run.started_at[:16].replace("T", " ")]
+    parts = [
+        name,
+        one_line(run.title or "", _NAME_WIDTH),
+        run.config_path,
+        run.started_at[:16].replace("T", " "),
+    ]
     return sanitize("  ".join(part for part in parts if part))
 
 

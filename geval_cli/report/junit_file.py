@@ -83,6 +83,8 @@ def _suite_start(
         "time": _seconds(time_ms),
     }
     properties = {"geval.run": run.id, "geval.config": run.config_path, "geval.version": run.tool_version}
+    if run.title is not None:
+        properties["geval.title"] = one_line(run.title, _NAME_WIDTH)
     listed = "".join(
         _element("property", {"name": name, "value": value})
         for name, value in {**properties, **derived}.items()

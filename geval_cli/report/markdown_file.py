@@ -363,7 +363,8 @@ def _foot(report: RunReport) -> str:
         for role, amount in report.summary.usage.items()
         if amount.requests
     ]
-    run = f"run {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
+    named = "" if report.run.title is None else f" {code_span(one_line(report.run.title, 200))}"
+    run = f"run{named} {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
     return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
 
 

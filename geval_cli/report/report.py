@@ -1,6 +1,7 @@
 """A run as the reports read it: its record, its counts, a way to go through its results, and the names of these."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -9,6 +10,8 @@ from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, RunSummary
 from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.sanitize import one_line, sanitize, value_text
+
+_TITLE_WIDTH = 200
 
 
 class RunReport(Struct, frozen=True):
@@ -43,6 +46,11 @@ class RunReport(Struct, frozen=True):
     @property
     def columns(self) -> tuple[Column, ...]:
         return self.run.columns
+
+
+def run_title(run: RunRecord) -> str:
+    """Return what a run is called on every page and in every report: its name, else the file of its config."""
+    return one_line(run.title or Path(run.config_path).name or run.config_path or "results", _TITLE_WIDTH)
 
 
 def case_number(result: CaseResult) -> str:

@@ -69,7 +69,7 @@ class ComparisonOptions(Struct, frozen=True):
 
 
 class ComparedRun(Struct, frozen=True):
-    """One side; `errored` of its `cases` could not be judged. `name` is what it was called by."""
+    """One side; `errored` of its `cases` could not be judged. `name` is what it was called by, `title` its name."""
 
     id: str
     name: str
@@ -78,6 +78,7 @@ class ComparedRun(Struct, frozen=True):
     tests: int
     cases: int
     errored: int
+    title: str | None = None
 
 
 class RowDelta(Delta, frozen=True):
@@ -296,6 +297,7 @@ def _side(named: NamedRun, tests: int, counted: CountedCases) -> ComparedRun:
         tests=tests,
         cases=counted.cases,
         errored=counted.errored,
+        title=run.title,
     )
 
 

@@ -71,6 +71,8 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
     _print_line("pass rate", Text(_pass_rate(summary)), console)
     for path in written:
         _print_line("written", Text(sanitize(str(path))), console)
+    if report.run.title is not None:
+        _print_line("name", Text(one_line(report.run.title, 200)), console)
     _print_line("config", Text(sanitize(report.run.config_path)), console)
     _print_line("run", _run_text(report, console), console)
     console.print()

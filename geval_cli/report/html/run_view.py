@@ -1,13 +1,12 @@
 """One run for the templates that the page and the report share: its sums, and how its figures are written."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import verdict_text
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.verdict import derived_rows, gate_value, ranking_note
 
 _FLAKY_SHOWN = 20
@@ -22,7 +21,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
     return {
         "run": run,
         "summary": summary,
-        "config_name": Path(run.config_path).name or run.config_path or "results",
+        "config_name": run_title(run),
         "description": _description(report),
         "is_live": run.status is RunStatus.RUNNING,
         "statuses": status_counts(summary),

@@ -10,11 +10,11 @@ from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
 from geval_cli.records import CaseResult, RunRecord
 from geval_cli.report.html.case_parts import ShownImage, case_values, images_of
 from geval_cli.report.html.matrix import row_title
+from geval_cli.report.report import run_title
 from geval_cli.source.access import access_in
 from geval_cli.source.images import names_image, read_image
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, place_link, run_link, stored_runs
-from geval_cli.web.pages.run_actions import display_name
 
 router = APIRouter(route_class=PageRoute)
 
@@ -43,7 +43,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
-        config_name=display_name(run),
+        config_name=run_title(run),
         **{**case_values(result, row, row_title(result)), "images": _images(request, run, result)},
     )
 

@@ -27,7 +27,7 @@ from geval_cli.report.charts.pair_charts import (
 )
 from geval_cli.report.charts.run_charts import run_charts
 from geval_cli.report.paired_cases import Comparison, Kind
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.run_comparison import ComparedRow
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
@@ -35,7 +35,6 @@ from geval_cli.store.run_pages import RunPages, RunPoint
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.compare import PairChoice, column_indexes, compared, refusal
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
-from geval_cli.web.pages.run_actions import display_name
 
 _PAIRED_METRICS_MAX = 8
 """Metrics of which pairs of scores are drawn."""
@@ -91,7 +90,7 @@ def show_charts(request: Request, run_id: str) -> Response:
         run=run,
         charts=charts,
         run_link=run_link,
-        config_name=display_name(run),
+        config_name=run_title(run),
     )
 
 

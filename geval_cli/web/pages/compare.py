@@ -21,7 +21,7 @@ from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
 from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs, verdict_of
-from geval_cli.report.report import RunReport, assertion_name
+from geval_cli.report.report import RunReport, assertion_name, run_title
 from geval_cli.report.run_comparison import (
     ComparedRow,
     ComparisonOptions,
@@ -49,7 +49,6 @@ from geval_cli.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
-from geval_cli.web.pages.run_actions import display_name
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -315,7 +314,7 @@ def _page(
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,
-        config_name=display_name,
+        config_name=run_title,
         has_columns=max(len(before.run.columns), len(after.run.columns)) > 1,
         title_of=row_title,
     )

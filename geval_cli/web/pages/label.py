@@ -9,6 +9,7 @@ from geval_cli.report.html.case_parts import chat_messages, output_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
 from geval_cli.report.label_sheet import output_digest
+from geval_cli.report.report import run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.trust.labelling import parts_to_read
 from geval_cli.web.api.labels import own_row, reviewed_labels
@@ -23,7 +24,6 @@ from geval_cli.web.pages.routing import (
     run_link,
     stored_runs,
 )
-from geval_cli.web.pages.run_actions import display_name
 
 LABELS_PER_PAGE = 50
 
@@ -43,7 +43,7 @@ def label_outputs(request: Request, run_id: str) -> Response:
         run=run,
         metrics=list(report.summary.metrics),
         run_link=run_link,
-        config_name=display_name(run),
+        config_name=run_title(run),
     )
 
 
@@ -113,5 +113,5 @@ def review_labels(request: Request, run_id: str) -> Response:
         filter_link=lambda name: link_with(path, {"metric": name}),
         links={name: case_link(run.id, result) for name, result in results.items()},
         run_link=run_link,
-        config_name=display_name(run),
+        config_name=run_title(run),
     )

@@ -39,7 +39,7 @@ from geval_cli.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
-from geval_cli.web.pages.run_actions import actions_of, display_name, seen_run
+from geval_cli.web.pages.run_actions import actions_of, seen_run
 
 _CONFIG_CHARACTERS_MAX = 40_000
 _ROWS_AT_ONCE = 200
@@ -144,7 +144,7 @@ def show_run(request: Request, run_id: str) -> Response:
         planned=report.planned or 0,
         missing=max((report.planned or 0) - report.summary.total, 0),
         config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),
-        **{**run_values(report), "config_name": display_name(run), "is_live": progress is not None},
+        **{**run_values(report), "is_live": progress is not None},
         **_results_values(pages, report, choice, pages.facets(run.id)),
     )
 

@@ -9,9 +9,8 @@ from fastapi import Request
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.records import JsonValue, RunRecord, RunStatus
+from geval_cli.records import JsonValue, RunStatus
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import one_line
 from geval_cli.runs.fingerprint import options_of
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.dialect import RULES
@@ -21,7 +20,6 @@ from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages.routing import link_with, stored_runs
 from geval_cli.web.problems_json import RefusedError
 
-_NAME_WIDTH = 200
 _PROBLEMS_SHOWN = 5
 _CONFLICT = 409
 _UNFINISHED = (RunStatus.INTERRUPTED, RunStatus.ABORTED)
@@ -104,11 +102,6 @@ def actions_of(request: Request, report: RunReport) -> RunActions:
         return RunActions(suite_link)
     is_unfinished = run.status in _UNFINISHED
     return RunActions(suite_link, can_repeat=True, can_resume=is_unfinished, errors=report.summary.errored)
-
-
-def display_name(run: RunRecord) -> str:
-    """Return what a run is called on every page: its title, else the file of its config."""
-    return one_line(run.title or Path(run.config_path).name or run.config_path, _NAME_WIDTH)
 
 
 def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, Progress]:

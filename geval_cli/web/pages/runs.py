@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from geval_cli.records import Status
+from geval_cli.report.report import run_title
 from geval_cli.report.run_list import RunChange, change_text
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.store.run_pages import RunChoice
@@ -21,7 +22,6 @@ from geval_cli.web.pages.routing import (
     run_link,
     stored_runs,
 )
-from geval_cli.web.pages.run_actions import display_name
 
 RUNS_PER_PAGE = 50
 _HISTORY_RUNS = 500
@@ -64,7 +64,7 @@ def show_runs(request: Request) -> HTMLResponse:
         tag_link=lambda name, value: link_with("/", {"config": config, "tag": [*tags, f"{name}={value}"]}),
         without_tag=lambda tag: link_with("/", {**query, "tag": [item for item in tags if item != tag]}),
         run_link=run_link,
-        display_name=display_name,
+        display_name=run_title,
         change_text=change_text,
         models=lambda run: ", ".join(
             dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)

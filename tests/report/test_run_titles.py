@@ -1,0 +1,62 @@
+"""A run that somebody gave a name is called so in every report, as on the web page; its config is named beside it."""
+
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from support.sample_run import RUN, console_of, make_report
+
+from geval_cli.report.comparison_text import run_name
+from geval_cli.report.output import write_results_file
+from geval_cli.report.report import run_title
+from geval_cli.report.run_comparison import ComparedRun
+from geval_cli.report.terminal import print_summary
+
+TITLE = "Before <the> move\n\u202e| 1"
+SHOWN = "Before <the> move"
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("html", "<title>geval: Before &lt;the&gt; move"),
+        ("html", '<h1 dir="auto">Before &lt;the&gt; move'),
+        ("md", f"run `{SHOWN}"),
+        ("junit.xml", 'name="geval.title" value="Before &lt;the&gt; move'),
+    ],
+)
+def test_in_a_report(ending: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / f"results.{ending}"
+    write_results_file(path, make_report(run=replace(RUN, title=TITLE)))
+    page = path.read_text(encoding="utf-8")
+    assert words in page
+    assert "vacation.yaml" in page
+    assert "\u202e" not in page
+
+
+def test_on_the_terminal() -> None:
+    stream = io.StringIO()
+    print_summary(make_report(run=replace(RUN, title=TITLE)), console_of(stream, 100))
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert ["name", "Before", "<the>", "move"] in [line[:4] for line in lines]
+    assert "\u202e" not in stream.getvalue()
+
+
+def test_in_a_comparison() -> None:
+    side = ComparedRun("r1", "latest", "a/vacation.yaml", "2026-01-01T12:00:00", 1, 1, 0, title=TITLE)
+    assert run_name(side).startswith(f"latest (r1)  {SHOWN}")
+    assert "\u202e" not in run_name(side)
+
+
+@pytest.mark.parametrize(
+    ("title", "config", "shown"),
+    [
+        ("one", "a/b.yaml", "one"),
+        (None, "a/b.yaml", "b.yaml"),
+        (None, "", "results"),
+        ("", "b.yaml", "b.yaml"),
+    ],
+)
+def test_without_a_name_it_is_that_of_the_config(title: str | None, config: str, shown: str) -> None:
+    assert run_title(make_report(run=replace(RUN, title=title, config_path=config)).run) == shown
