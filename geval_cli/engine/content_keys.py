@@ -40,6 +40,29 @@ def content_key(
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
+def with_texts(variables: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return variables with numbers and truth values as the texts that a table has of them."""
+    if not any(isinstance(value, int | float) for value in variables.values()):
+        return variables
+    return {
+        name: encode_json(value).decode() if isinstance(value, int | float) else value
+        for name, value in variables.items()
+    }
+
+
+def key_across_formats(key: str, description: str | None, variables: Mapping[str, JsonValue]) -> str:
+    """Return the key that a test would have in a table, where every cell is a text; its own where that is unknown.
+
+    A suite may move from YAML (`n: 1`) to CSV (the text `1`), and its tests stay the same. Stored keys stay what they
+    are; this one is made when runs are compared. That takes all that a key is made of, which results do not have of
+    tests with an input, turns or images.
+    """
+    texts = with_texts(variables)
+    if texts is variables or key != content_key(description, variables):
+        return key
+    return content_key(description, texts)
+
+
 NOTHING_SAID = content_key(None, {})
 """The key of every test that brings nothing but an output."""
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from msgspec import Struct
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.engine.content_keys import NOTHING_SAID, key_of
+from geval_cli.engine.content_keys import NOTHING_SAID, key_across_formats, key_of, with_texts
 from geval_cli.records import CaseResult, Column, JsonValue, ProviderRef, Status
+from geval_cli.source.images import without_image_data
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite, TestSource
@@ -125,7 +126,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
     return frozenset(
         _older_name(result.description, result.vars, result.test_index)
         if result.test_key is None
-        else _name(result.test_key, result.test_index)
+        else _name(key_across_formats(result.test_key, result.description, result.vars), result.test_index)
         for result in results
         if result.status in {Status.FAILED, Status.ERROR}
     )
@@ -133,7 +134,9 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 def names_of(test: TestCase) -> tuple[str, str]:
     """Return the names by which another run may know a test: by its key, and as results of an older geval have it."""
-    return _name(key_of(test), test.index), _older_name(test.description, test.vars, test.index)
+    variables = without_image_data(test.vars)
+    key = key_across_formats(key_of(test), test.description, variables)
+    return _name(key, test.index), _older_name(test.description, test.vars, test.index)
 
 
 def _name(key: str, index: int) -> str:
@@ -143,7 +146,7 @@ def _name(key: str, index: int) -> str:
 def _older_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
     """Return description and variables as a name; without both, the number."""
     # Sorted by name: the order of variables in a file decides nothing.
-    what: JsonValue = [description, variables] if description or variables else index
+    what: JsonValue = [description, with_texts(variables)] if description or variables else index
     return json.dumps(what, sort_keys=True, ensure_ascii=False, default=str)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import TestCase
 from geval_cli.engine.columns import column_name, names_of_both
-from geval_cli.engine.content_keys import key_of, rough_key, words_of
+from geval_cli.engine.content_keys import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.records import CaseResult, Column, JsonValue
@@ -68,7 +68,22 @@ def name_by(result: CaseResult | StoredVerdict, known: TestName | None) -> TestN
 def _name(
     key: str | None, description: str | None, variables: Mapping[str, JsonValue] | str, words: Sequence[str]
 ) -> TestName:
+    found = _decoded(variables)
+    if isinstance(found, Mapping):
+        if key is not None:
+            key = key_across_formats(key, description, found)
+        variables = with_texts(found)
     return TestName(key, rough_key(description, variables, words), len(words))
+
+
+def _decoded(variables: Mapping[str, JsonValue] | str) -> JsonValue:
+    """Return variables as they are, also those of which a store has the JSON text; a text that is none stays it."""
+    if not isinstance(variables, str):
+        return variables
+    try:
+        return decode_json(variables)
+    except ValueError:
+        return variables
 
 
 class Alike(Struct, frozen=True):

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.engine.content_keys import NOTHING_SAID, content_key, key_of, rough_key, words_of
+from geval_cli.engine.content_keys import (
+    NOTHING_SAID,
+    content_key,
+    key_across_formats,
+    key_of,
+    rough_key,
+    words_of,
+)
 from geval_cli.records import TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
 
@@ -41,6 +48,24 @@ def test_tests_of_description_and_variables_have_the_keys_that_they_always_had(
     turned = dict(reversed(variables.items()))
     assert key(description=description, vars=variables) == known == key(description=description, vars=turned)
     assert content_key(description, variables) == rough_key(description, variables) == known
+
+
+@pytest.mark.parametrize(
+    ("variables", "texts"),
+    [
+        ({"n": 1, "x": "a"}, {"n": "1", "x": "a"}),
+        ({"n": -2.5, "t": True, "f": False}, {"n": "-2.5", "t": "true", "f": "false"}),
+        ({"n": None, "x": [1], "y": {"z": 2}}, {"n": None, "x": [1], "y": {"z": 2}}),
+        ({"n": "01"}, {"n": "01"}),
+    ],
+)
+def test_across_formats_a_test_has_the_key_of_a_table(
+    variables: dict[str, Any], texts: dict[str, Any]
+) -> None:
+    known, wanted = (key(description="a", vars=part) for part in (variables, texts))
+    assert key_across_formats(known, "a", variables) == wanted == key_across_formats(wanted, "a", texts)
+    further = key(description="a", vars=variables, input="b")
+    assert key_across_formats(further, "a", variables) == further, "results do not have the input"
 
 
 OTHERS: list[dict[str, Any]] = [

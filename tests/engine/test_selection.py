@@ -126,6 +126,8 @@ def test_a_seed_alone_selects_nothing() -> None:
         ({}, {}, False),
         ({"vars": {"x": 1}}, {"vars": {"x": 1}}, True),
         ({"vars": {"x": 1}}, {"vars": {"x": 2}}, False),
+        ({"vars": {"x": 1}}, {"vars": {"x": "1"}}, True),
+        ({"vars": {"x": 1}}, {"vars": {"x": "01"}}, False),
         ({"description": "a"}, {"description": "a"}, True),
         ({"description": "a"}, {"description": "b"}, False),
         ({"description": "a"}, {"description": "a", "vars": {"x": 1}}, False),

@@ -109,6 +109,31 @@ def test_an_image_in_a_variable_is_the_same_before_and_after_a_run() -> None:
     assert pairs_of(names_of([result]), {0: name_of_test(test)}).partners == {0: 0}
 
 
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_number_is_the_text_that_a_table_has_of_it(has_keys: bool) -> None:
+    """As a suite moves from YAML to CSV: a cell is a text."""
+    numbers = [{"vars": {"n": 1, "t": True}}, {"vars": {"n": 2.5, "t": False}}, {"vars": {"n": 3, "x": [1]}}]
+    texts = [{"vars": {"n": "2.5", "t": "false"}}, {"vars": {"n": "1", "t": "true"}}, {"vars": {"n": "3.0"}}]
+    before, after = built(numbers), built(texts)
+    old, new = ([result_of(test, "yes") for test in suite] for suite in (before, after))
+    assert {key_of(test) for test in before}.isdisjoint(map(key_of, after)), "stored keys stay what they are"
+    if not has_keys:
+        old = [replace(item, test_key=None) for item in old]
+    pairs = pairs_of(names_of(old), names_of(new))
+    assert pairs.partners == {0: 1, 1: 0}
+    assert pairs_of(names_of(old), {test.index: name_of_test(test) for test in after}).partners == {
+        0: 1,
+        1: 0,
+    }
+    compared = compare_runs(
+        list(map(verdict_of, old)),
+        list(map(verdict_of, new)),
+        before_columns=(COLUMN,),
+        after_columns=(COLUMN,),
+    )
+    assert [(pair.before.test_index, pair.after.test_index) for pair in compared.pairs] == [(1, 0), (0, 1)]
+
+
 @given(two_suites(), st.booleans(), st.booleans())
 def test_results_without_keys_are_paired_by_what_they_have(
     suites: tuple[list[Parts], list[Parts]], old_lacks: bool, new_lacks: bool
