@@ -8,8 +8,7 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.targets import EditedItem, EditedList, TargetValue, Written, plain_value
 from geval_cli.source.edit.yaml_edit import EditableText, editable_text
-from geval_cli.source.edit.yaml_style import same
-from geval_cli.source.files import is_file_reference
+from geval_cli.source.edit.yaml_style import json_text, same
 from geval_cli.suite.draft_fields import (
     BODIES,
     DEFAULT_TEST,
@@ -40,7 +39,7 @@ class ItemForm(Struct, frozen=True):
 
 
 class SuiteForm(Struct, frozen=True):
-    """A suite as an editor shows it. `tests_file` names the file that holds the tests, which are then not shown.
+    """A suite as an editor shows it. `tests_file` names the file or the address of its tests, which are then not shown.
 
     `default_test`, what every test has, is a test too: without any key where the file has none.
     """
@@ -89,15 +88,21 @@ class ComposedSuite(Struct, frozen=True):
 def suite_form(source: EditableText) -> SuiteForm:
     """Return the fields of everything in a config that can be changed in an editor."""
     top = source.value if isinstance(source.value, dict) else {}
-    tests = top.get("tests")
     return SuiteForm(
         {spec.name: shown_field(spec, top, source, ()) for spec in SUITE_FIELDS},
         default_test=_default_form(top, source),
         prompts=tuple(_item_forms("prompts", source)),
         providers=tuple(_item_forms("providers", source)),
         tests=tuple(_item_forms("tests", source)),
-        tests_file=tests if is_file_reference(tests) else "",
+        tests_file=_place_of_tests(top.get("tests")),
     )
+
+
+def _place_of_tests(tests: JsonValue) -> str:
+    """Return where the tests are that do not stand in the config; empty where they do."""
+    if tests is None or isinstance(tests, list):
+        return ""
+    return tests if isinstance(tests, str) else json_text(tests)
 
 
 def _default_form(top: Mapping[str, JsonValue], source: EditableText) -> ItemForm:
@@ -127,7 +132,8 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
         target = _with_default(target, draft.default_test, shown.default_test, problems)
     for name in LIST_FIELDS:
         items: tuple[ItemDraft, ...] | None = getattr(draft, name)
-        if items is not None and (items or name in top):
+        is_elsewhere = name == "tests" and shown.tests_file
+        if items is not None and not is_elsewhere and (items or top.get(name) is not None):
             target = _with_list(target, name, items, getattr(shown, name), problems)
     return ComposedSuite(source.with_value(target), tuple(problems))
 

@@ -116,6 +116,23 @@ class TestForm:
         assert (shown.tests, shown.tests_file) == ((), "file://tests.jsonl")
         assert shown.prompts[0].fields["body"] == "hi"
 
+    @pytest.mark.parametrize(
+        "tests",
+        [
+            "https://example.org/a.csv",
+            "huggingface://datasets/a/b",
+            "a.csv",
+            "{path: a.csv}",
+            "null # yet",
+            "[]",
+        ],
+    )
+    def test_tests_that_are_not_listed_outlive_a_change(self, tests: str) -> None:
+        text = f"prompts: hi\ntests: {tests}\n"
+        draft = SuiteDraft(fields={"description": "new"}, tests=())
+        assert compose_suite(source(text), draft).text == f"description: new\n{text}"
+        assert bool(form(text).tests_file) is not tests.startswith(("null", "["))
+
     def test_what_is_no_item_cannot_be_edited(self) -> None:
         shown = form("prompts: [1]\ntests: [a, null]\n")
         assert [item.is_editable for item in (*shown.prompts, *shown.tests)] == [False] * 3
