@@ -75,6 +75,10 @@ _ENTRY = re.compile(rf"(?:tests\[\d+\]|{_DEFAULT}){_MEMBER}(?:{_MEMBER})?(?:\.(\
 _TOP = re.compile(r"([A-Za-z_]+)")
 
 
+_Target = tuple[str | None, int | None, str]
+"""The list, the number and the field that the page shows a problem in."""
+
+
 def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem]:
     """Return the problems that `geval validate` would report of the composed text, warnings too."""
     try:
@@ -83,17 +87,23 @@ def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem
         return sort_problems(error.problems)
 
 
-def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
-    """Return problems for the page: first those of fields that cannot be read, then those of the whole text.
+def problems_json(path: Path, fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
+    """Return problems of the suite at `path` for the page: first those of fields that cannot be read, then the others.
 
     `list`, `index` and `field` say where the page shows it; `assertion`, `member` (of an assert-set) and `key` where in
-    a test's assertions. Lines of the first kind are those of the field.
+    a test's assertions; `file` which other file it is in, which the page does not show. Lines of the first kind are
+    those of the field.
     """
     found: list[JsonValue] = []
     for item in fields:
         name, index = item.item or (None, None)
-        found.append(_problem_json(item.problem, name, index, item.field, in_field=True))
-    return [*found, *(_problem_json(problem, *_target(problem)) for problem in problems)]
+        found.append(_problem_json(item.problem, "", (name, index, item.field), in_field=True))
+    for problem in problems:
+        is_own = problem.location is None or problem.location.file == str(path)
+        key_path = problem.location.key_path if problem.location and is_own else ""
+        file = "" if problem.location is None or is_own else Path(problem.location.file).name
+        found.append(_problem_json(problem, key_path, _target(key_path), file=file))
+    return found
 
 
 def has_errors(composed: ComposedSuite, problems: Iterable[Problem]) -> bool:
@@ -110,10 +120,10 @@ def difference(before: str, after: str) -> str:
 
 
 def _problem_json(
-    problem: Problem, name: str | None, index: int | None, field: str, *, in_field: bool = False
+    problem: Problem, key_path: str, target: _Target, *, in_field: bool = False, file: str = ""
 ) -> dict[str, JsonValue]:
-    location = problem.location
-    entry = _ENTRY.match(location.key_path) if location else None
+    location, entry = problem.location, _ENTRY.match(key_path)
+    name, index, field = target
     return {
         "severity": problem.severity.value,
         "message": problem.message,
@@ -122,6 +132,7 @@ def _problem_json(
         "line": location.line if location else None,
         "column": location.column if location else None,
         "in_field": in_field,
+        "file": file,
         "list": name,
         "index": index,
         "field": field,
@@ -131,11 +142,10 @@ def _problem_json(
     }
 
 
-def _target(problem: Problem) -> tuple[str | None, int | None, str]:
-    path = problem.location.key_path if problem.location else ""
-    found = _PLACE.match(path)
+def _target(key_path: str) -> _Target:
+    found = _PLACE.match(key_path)
     if found is None:
-        top = _TOP.match(path)
+        top = _TOP.match(key_path)
         key = top.group(1) if top else ""
         return None, None, _field_of(SUITE_FIELDS, key) or ""
     name, index, key = found.group(1), found.group(2), found.group(3) or ""
@@ -260,7 +270,7 @@ def _checked(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
     problems = _problems(settings, file.path, composed)
     return {
         "changed_on_disk": digest_on_disk(file.path) != asked.digest,
-        "problems": problems_json(composed.problems, problems),
+        "problems": problems_json(file.path, composed.problems, problems),
         "difference": difference(file.source.text, composed.text),
     }
 
@@ -271,7 +281,7 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
         return _CONFLICT, _changed(settings, asked)
     composed = _composed(file.source, asked)
     problems = _problems(settings, file.path, composed)
-    listed = problems_json(composed.problems, problems)
+    listed = problems_json(file.path, composed.problems, problems)
     if composed.problems or (has_errors(composed, problems) and not asked.anyway):
         return _UNPROCESSABLE, {"detail": "nothing was saved: the suite has problems", "problems": listed}
     save_suite_file(file.path, file.written(composed.text), asked.digest)

@@ -180,7 +180,8 @@ function problemLine(problem) {
   const more = [problem.hint, ...problem.notes].filter(Boolean);
   if (more.length) line.append(" ", element("span", { class: "muted", dir: "auto" }, more.join(" · ")));
   if (problem.line !== null) {
-    const words = problem.in_field ? `line ${problem.line}, column ${problem.column} of this field` : `${problem.line}:${problem.column}`;
+    const place = `${problem.line}:${problem.column}`;
+    const words = problem.in_field ? `line ${problem.line}, column ${problem.column} of this field` : problem.file ? `${problem.file}:${place}` : place;
     line.append(" ", element("span", { class: "muted mono nowrap" }, words));
   }
   return line;

@@ -147,6 +147,15 @@ class TestProblems:
         link.click()
         assert field(card(window, "tests", 2), "assert").evaluate("input => input === document.activeElement")
 
+    def test_a_problem_of_another_file_names_that_file(self, window: Visit, folder: Path) -> None:
+        (folder / "more.jsonl").write_text('{"input": "a", "assert": [{"type": "nope"}]}\n', encoding="utf-8")
+        text = SUITE.replace("tests:\n", "tests:\n  - file://more.jsonl\n")
+        (folder / "suite.yaml").write_text(text, encoding="utf-8")
+        open_editor(window)
+        said = window.page.locator("#part-suite .field-problem", has_text="nope")
+        said.get_by_text(re.compile(r"^more\.jsonl:1:\d+$")).wait_for()
+        assert window.page.locator("[data-items=tests] .field-problem").count() == 0
+
     def test_a_suite_with_problems_can_be_saved_when_one_insists(self, window: Visit, folder: Path) -> None:
         field(card(window, "prompts"), "body").fill("{{ missing }}")
         window.page.get_by_role("button", name="Save", exact=True).click()

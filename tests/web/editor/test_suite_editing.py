@@ -423,6 +423,15 @@ class TestAssertions:
         [problem] = editor.check(tests=only(**{"assert": broken}))["problems"]
         assert (problem["field"], problem["assertion"], problem["key"]) == ("assert", 1, "threshold")
 
+    def test_a_problem_of_another_file_is_none_of_a_test_of_the_suite(self, editor: Editor) -> None:
+        broken = '{"input": "a"}\n{"input": "b", "assert": [{"type": "nope"}]}\n'
+        (editor.folder / "more.jsonl").write_text(broken, encoding="utf-8")
+        editor.path.write_text(SUITE.replace("tests:\n", "tests:\n  - file://more.jsonl\n"), encoding="utf-8")
+        [problem] = editor.check()["problems"]
+        assert "nope" in problem["message"]
+        assert (problem["file"], problem["line"]) == ("more.jsonl", 2)
+        assert {problem[name] for name in ("list", "index", "assertion", "key")} == {None}
+
     def test_problems_name_the_member_of_a_set_and_what_every_test_has(self, editor: Editor) -> None:
         members = "- type: assert-set\n  assert:\n    - type: is-json\n    - {type: latency, threshold: soon}"
         default = {"fields": {"assert": members}}
