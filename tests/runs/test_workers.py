@@ -68,7 +68,7 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:
         _, errors = process.communicate(timeout=120)
         asked = len(server.requests)
     assert process.returncode in {0, 1}, errors.decode()
-    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    document = run.document
     assert results_of(document) == results_of(alone)
     lost = sum(worker["lost"] for worker in document["run"]["workers"])
     assert lost == 2
@@ -86,8 +86,7 @@ def test_workers_outlive_the_process_that_they_are_copies_of(tmp_path: Path, alo
         _, errors = process.communicate(timeout=120)
         asked = len(server.requests)
     assert process.returncode in {0, 1}, errors.decode()
-    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
-    assert results_of(document) == results_of(alone)
+    assert results_of(run.document) == results_of(alone)
     assert asked <= REQUESTS + 2 * 2 * 4
     assert b"Traceback" not in errors
 
@@ -117,7 +116,7 @@ def test_workers_end_where_loky_cannot_end_them(tmp_path: Path, alone: Any) -> N
         os.kill(workers[0], signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
     assert process.returncode in {0, 1}, errors.decode()
-    assert results_of(json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))) == results_of(alone)
+    assert results_of(run.document) == results_of(alone)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert b"Traceback" not in errors
 
@@ -214,7 +213,7 @@ def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors.decode()
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-        stopped = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]
+        stopped = run.document["run"]
         server.answer_at_most(None)
         resumed = run.finish("--resume")
     assert stopped["status"] == "interrupted"
@@ -226,7 +225,8 @@ def test_ctrl_c_ends_all_processes_and_loses_nothing(tmp_path: Path, alone: Any)
 def test_a_worker_that_does_not_listen_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with CountingServer() as server:
         server.answer_at_most(30)
-        process = KillableRun(tmp_path, server, TESTS, options=("--workers", "2")).start()
+        run = KillableRun(tmp_path, server, TESTS, options=("--workers", "2"))
+        process = run.start()
         assert server.wait_for_requests(31, timeout_s=60)
         workers = worker_processes(process.pid)
         os.kill(workers[0], signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_a_worker_that_does_not_listen_does_not_hold_up_the_end(tmp_path: Path) 
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors.decode()
-    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    document = run.document
     assert document["run"]["status"] == "interrupted"
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert b"Traceback" not in errors
@@ -263,7 +263,7 @@ def test_a_config_that_is_changed_before_workers_read_it_ends_the_run_in_words(t
         asked = len(server.requests)
     assert (process.returncode, asked) == (3, 1)
     assert "Traceback" not in errors.decode()
-    warning = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))["run"]["warnings"][0]
+    warning = run.document["run"]["warnings"][0]
     assert warning.endswith("while it went on: config.yaml is another one than it was when the run began")
 
 
@@ -286,7 +286,7 @@ def test_a_case_that_ends_its_process_again_and_again_is_an_error(tmp_path: Path
         server.pid = process.pid
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 1, errors.decode()  # some verdicts of this judge are bad ones
-    document = json.loads((tmp_path / "home.json").read_text(encoding="utf-8"))
+    document = run.document
     assert document["summary"]["total"] == 8
     broken = [case for case in document["results"] if case["status"] == "error"]
     assert (

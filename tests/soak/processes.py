@@ -77,7 +77,7 @@ def _killed_workers(kills: int, alone: Any, chance: random.Random) -> bool:
                 if server.wait_for_requests(count, timeout_s=2.0):
                     killed += _kill_one(process.pid, chance)
             _, errors = process.communicate(timeout=300)
-            document = json.loads((Path(name) / "home.json").read_text(encoding="utf-8"))
+            document = run.document
             found = [comparable(item) for item in document["results"]]
             wrong += found != alone or process.returncode not in {0, 1}
             beyond += max(0, len(server.requests) - NEEDED - killed * AT_ONCE)
@@ -144,7 +144,7 @@ def _lost_machine(alone: Any) -> bool:
             process.communicate(timeout=600)
         finally:
             cluster.shutdown()
-        document = json.loads((Path(name) / "home.json").read_text(encoding="utf-8"))
+        document = run.document
         asked = len(server.requests)
     is_same = [comparable(item) for item in document["results"]] == alone
     lost = sum(worker["lost"] for worker in document["run"]["workers"])

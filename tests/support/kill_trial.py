@@ -96,6 +96,11 @@ class KillableRun:
         process = self.start(*options)
         _, errors = process.communicate(timeout=120)
         assert process.returncode in {0, 1}, errors.decode()
+        return self.document
+
+    @property
+    def document(self) -> Any:
+        """The results file of the run that ended last."""
         return json.loads((self.folder / f"{self.home}.json").read_text(encoding="utf-8"))
 
     def has_run(self) -> bool:
