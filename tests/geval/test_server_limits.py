@@ -57,7 +57,8 @@ def test_a_reasoning_model_rates_by_samples_and_gets_room_to_think(product: Prod
     model = Reasoner("4")
     config = a_config(dimension="coherence", evaluation_steps=PINNED, samples=3, scoring="auto")
     with ModelServer(form=model) as server:
-        finished = product.run(config, server)
+        # One at a time, so that what was found out is known to all that follow.
+        finished = product.run(config, server, "-j", "1")
 
     assert finished.code == 0, finished.stdout
     assert {one["detail"]["estimator"] for one in finished.verdicts} == {"samples"}
