@@ -13,7 +13,7 @@ from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.markdown import rendered_markdown
-from geval_cli.report.numbers import format_percentage
+from geval_cli.report.numbers import format_share
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.source.images import markers_in, named_and_hashed
 
@@ -25,7 +25,7 @@ _SHOWN_ELSEWHERE = frozenset(
     }
 )  # fmt: skip
 _NO_SIGNS = Signs({}, "·", "x")
-_BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 24, 6, 72
+_BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 24, 12, 72
 _SCALE_MAX = 21
 _LEAST_SHARE = 0.001
 
@@ -125,7 +125,7 @@ def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[
 
 def _share_text(share: float) -> str:
     """Return a share as it fits above its bar: next to nothing is not drawn out in decimals."""
-    return "<0.1%" if 0 < share < _LEAST_SHARE else format_percentage(share, 1.0)
+    return "<0.1%" if 0 < share < _LEAST_SHARE else format_share(share)
 
 
 def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
@@ -136,12 +136,12 @@ def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
         Bar(
             rating,
             _share_text(share),
-            number * (_BAR_WIDTH + _BAR_GAP),
+            number * (_BAR_WIDTH + _BAR_GAP) + _BAR_GAP // 2,
             round(BAR_HEIGHT * share / highest, 1),
         )
         for number, (rating, share) in enumerate(shares)
     )
-    return Distribution(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP) - _BAR_GAP)
+    return Distribution(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP))
 
 
 def chat_messages(rendered: str) -> list[Message]:

@@ -297,6 +297,38 @@ def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:
             assert window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_filters_fit_a_phone(window: Visit, site: Site) -> None:
+    """Also of a run with a single column, which has no menu of columns beside the search."""
+    window.page.set_viewport_size({"width": 390, "height": 844})
+    try:
+        for run, least in ((site.hostile, 330), (site.before, 200)):
+            window.go(f"/runs/{run}")
+            assert window.page.locator(".search").bounding_box()["width"] > least
+    finally:
+        window.page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_a_tick_stands_beside_the_middle_of_its_words(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}")
+    label = window.page.locator(".check", has=window.page.locator("[name=differs]"))
+    middles = [
+        box["y"] + box["height"] / 2 for box in (label.bounding_box(), label.locator("input").bounding_box())
+    ]
+    assert abs(middles[0] - middles[1]) < 2
+
+
+def test_shares_of_ratings_stand_apart(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}/results/1/0/0")
+    drawing = window.page.locator(".spread-chart").first
+    drawing.evaluate(
+        "(drawing) => drawing.querySelectorAll('.spread-share').forEach((text) => { text.textContent = '<0.1%'; })"
+    )
+    boxes = [text.bounding_box() for text in drawing.locator(".spread-share").all()]
+    ends = [drawing.bounding_box()["x"], *(box["x"] + box["width"] for box in boxes)]
+    assert len(boxes) == 5
+    assert all(end < box["x"] for end, box in zip(ends, boxes, strict=False))
+
+
 def test_everything_works_without_scripts(browser: Any, site: Site) -> None:
     with visit(browser, site.address, java_script_enabled=False) as window:
         page = window.page

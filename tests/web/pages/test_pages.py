@@ -229,7 +229,7 @@ class TestRun:
     def test_summary_has_metric_means_with_n_and_errors(self, judged: Site) -> None:
         text = text_of(judged.page("/runs/latest"))
         assert "coherence 0.53" in text
-        assert "2 failed 2 error 2 passed 0 not evaluated" in text
+        assert "2 failed 2 errors 2 passed 0 not evaluated" in text
 
     def test_derived_metrics_are_shown_for_each_column_and_over_all(self, site: Site) -> None:
         checks = [{"type": "contains", "value": "a", "metric": "has_a"}]
