@@ -53,11 +53,12 @@ function open(dialog) {
   dialog.showModal();
 }
 
-function tagsOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+function tagsOf(lines) {
   return Object.fromEntries(lines.map((line) => {
     const place = line.indexOf("=");
-    return place < 0 ? [line, ""] : [line.slice(0, place).trim(), line.slice(place + 1).trim()];
+    return [line.slice(0, place).trim(), line.slice(place + 1).trim()];
   }));
 }
 
@@ -71,7 +72,10 @@ const acts = {
 
 const forms = {
   async rename(form) {
-    const value = { title: form.elements.title.value, tags: tagsOf(form.elements.tags.value) };
+    const lines = linesOf(form.elements.tags.value);
+    const wrong = lines.find((line) => !/^[^=]*[^=\s][^=]*=/.test(line));
+    if (wrong) return { ok: false, body: { detail: `“${wrong}” is no tag`, hint: "write name=value" } };
+    const value = { title: form.elements.title.value, tags: tagsOf(lines) };
     const answer = await sendOnce(address(), value, "PATCH");
     if (answer?.ok) location.reload();
     return answer;

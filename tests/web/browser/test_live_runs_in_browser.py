@@ -262,6 +262,10 @@ def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
         page.keyboard.press("Enter")
         dialog.get_by_role("alert").wait_for()
         window.complaints.clear()  # the browser tells of the refusal
+        for wrong in ("nightly", "=2", " =2"):
+            dialog.get_by_label("Tags").fill(f"stage=2\n{wrong}")
+            dialog.get_by_role("button", name="Save").press("Enter")
+            dialog.get_by_role("alert").filter(has_text=f"“{wrong.strip()}” is no tag").wait_for()
         dialog.get_by_label("Tags").fill("stage=2\nurl=a=b")
         dialog.get_by_role("button", name="Save").press("Enter")
         page.get_by_role("heading", name="<b>Before</b> the move").wait_for()
