@@ -5,6 +5,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -113,6 +114,12 @@ class RunChoice(Struct, frozen=True):
     config_file: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def of_config(cls, config: str | None, tags: tuple[tuple[str, str], ...] = ()) -> "RunChoice":
+        """Return the choice of a config's runs; an absolute path finds them however their config was typed."""
+        is_absolute = config is not None and Path(config).is_absolute()
+        return cls(config, config if is_absolute else None, tags)
+
 
 class RunOutline(Struct, frozen=True):
     """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended.
@@ -132,6 +139,7 @@ class RunPoint(Struct, frozen=True):
         is_partial: it did not run to its end.
         pass_interval: the 95 % interval of the pass rate.
         metrics: over all its cases.
+        config_file: as in `RunOutline`.
     """
 
     run_id: str
@@ -143,6 +151,12 @@ class RunPoint(Struct, frozen=True):
     is_partial: bool = False
     pass_interval: tuple[float, float] | None = None
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    config_file: str | None = None
+
+    @property
+    def config(self) -> str:
+        """Return the path of the config, the same from every folder; of a run of an older geval, what was typed."""
+        return self.config_file or self.config_path
 
     @property
     def pass_rate(self) -> float | None:
@@ -164,8 +178,8 @@ _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
            json_extract(summary, '$.errored'), status, json_extract(summary, '$.pass_interval'),
-           json_extract(summary, '$.metrics')
-    FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
+           json_extract(summary, '$.metrics'), config_file
+    FROM {runs} WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
 _SELECT_PREVIOUS = """
@@ -263,7 +277,8 @@ class RunPages(Struct, frozen=True):
     def history(self, limit: int) -> list[RunPoint]:
         """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
-            return [_point(row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
+            statement = _SELECT_HISTORY.format(runs=_runs_in(connection))
+            return [_point(row) for row in connection.execute(statement, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
@@ -474,7 +489,7 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
 
 
 def _point(row: tuple[Any, ...]) -> RunPoint:
-    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics = row
+    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics, config_file = row
     return RunPoint(
         run_id,
         config_path,
@@ -485,6 +500,7 @@ def _point(row: tuple[Any, ...]) -> RunPoint:
         is_partial=status != RunStatus.COMPLETED,
         pass_interval=msgspec.json.decode(interval or "null", type=tuple[float, float] | None),
         metrics=msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary]),
+        config_file=config_file,
     )
 
 

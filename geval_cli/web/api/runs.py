@@ -183,7 +183,9 @@ async def list_runs(
     request: Request,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 20,
-    config: Annotated[str | None, Query(description="Only runs of the config with this path.")] = None,
+    config: Annotated[
+        str | None, Query(description="Only runs of the config with this path, absolute or as it was typed.")
+    ] = None,
     tag: Annotated[
         list[Annotated[str, Field(pattern="^[^=]+=")]] | None,
         Query(description="Only runs with this tag, `name=value`; repeatable.", max_length=20),
@@ -192,7 +194,7 @@ async def list_runs(
     """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
     pages = await asyncio.to_thread(runs_of(request).pages)
     pairs = (text.partition("=") for text in tag or ())
-    chosen = RunChoice(config=config, tags=tuple((name, value) for name, _, value in pairs))
+    chosen = RunChoice.of_config(config, tuple((name, value) for name, _, value in pairs))
     outlines, total = await asyncio.to_thread(pages.outlines, chosen, offset=offset, limit=limit)
     listed = [{"run": run_json(item.run), "summary": to_json(item.counts)} for item in outlines]
     return json_answer({"runs": listed, "total": total, "offset": offset, "limit": limit})

@@ -184,8 +184,8 @@ def trends(history: Sequence[RunPoint], config: str | None = None) -> list[Chart
     """
     by_config: dict[str, list[RunPoint]] = {}
     for point in history:
-        if point.pass_rate is not None and config in (None, point.config_path):
-            by_config.setdefault(point.config_path, []).append(point)
+        if point.pass_rate is not None and config in (None, point.config, point.config_path):
+            by_config.setdefault(point.config, []).append(point)
     several = [(path, points[:_TREND_RUNS][::-1]) for path, points in by_config.items() if len(points) > 1]
     rates = []
     for number, (path, points) in enumerate(several[:_TREND_CONFIGS], start=1):

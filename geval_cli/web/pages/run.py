@@ -128,6 +128,7 @@ def show_run(request: Request, run_id: str) -> Response:
     if run.id != run_id:
         return RedirectResponse(link_with(run_link(run.id), request.query_params))
     choice, pages = choice_of(request, runs, run.id), runs.pages()
+    origin = runs.origin(run.id)
     return render_page(
         "run.html",
         section="runs",
@@ -137,7 +138,7 @@ def show_run(request: Request, run_id: str) -> Response:
         filter_link=lambda **changes: link_with(run_link(run.id), {**choice.query, **changes}),
         place_link=lambda *place: place_link(run.id, *place),
         config_file_name=Path(run.config_path).name or run.config_path,
-        config_link=link_with("/", {"config": run.config_path}),
+        config_link=link_with("/", {"config": run.config_path if origin is None else origin.config_file}),
         tag_link=lambda name, value: link_with("/", {"tag": f"{name}={value}"}),
         progress=progress,
         actions=actions_of(request, report),

@@ -37,7 +37,7 @@ def show_runs(request: Request) -> HTMLResponse:
     tags = [text for text in request.query_params.getlist("tag") if text.partition("=")[1]]
     pairs = tuple((name, value) for name, _, value in (text.partition("=") for text in tags))
     number = page_number(request)
-    chosen = RunChoice(config=config, tags=pairs)
+    chosen = RunChoice.of_config(config, pairs)
     changes: Recent[tuple[str, ...], RunChange | None] = request.app.state.changes
 
     def history_of(page: int) -> RunHistory:

@@ -20,12 +20,12 @@ from support.browser import serve
 from support.geval_command import run_geval
 from support.pictures import BLUE, data_url, png
 from support.realistic_runs import COLUMNS, Shape, store_realistic_run
-from support.sample_run import RUN, make_case, make_judged
+from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
 from geval_cli.report.numbers import format_difference
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunOrigin, RunStore, config_file
 from geval_cli.web.pages.compare import text_difference
 
 
@@ -104,6 +104,22 @@ class TestRuns:
         page = site.page(f"/?config={site.folder / 'a.json'}")
         assert "1 run " in text_of(page)
         assert "b.json" not in page
+
+    def test_a_config_is_one_however_it_was_typed(self, site: Site) -> None:
+        """The command is given its name in a folder, the page its whole path."""
+        whole = str(site.folder / "a & b.yaml")
+        runs = RunStore.open(site.folder / ".geval")
+        for number, typed in enumerate(("a & b.yaml", whole, "other.yaml")):
+            run = replace(RUN, id=f"20261101-000000-{number}", config_path=typed)
+            runs.begin(run, RunOrigin(config_file(site.folder / typed), 10, {}))
+            runs.finish(run, SUMMARY)
+        runs.close()
+        assert "Pass rate: a & b.yaml 2 runs: 85.7% on " in text_of(site.page("/"))
+        page = site.page("/runs/20261101-000000-0")
+        [link] = re.findall(r'<a dir="auto" href="(/\?config=[^"]*)">', page)
+        assert "2 runs Newest first" in text_of(site.page(html.unescape(link)))
+        listed = json.loads(site.page(f"/api/runs?{urllib.parse.urlencode({'config': whole})}"))
+        assert [item["run"]["id"] for item in listed["runs"]] == ["20261101-000000-1", "20261101-000000-0"]
 
     def test_nothing_judged_has_no_rate(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
