@@ -8,7 +8,9 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.targets import EditedItem, EditedList, TargetValue, Written, plain_value
 from geval_cli.source.edit.yaml_edit import EditableText, editable_text
+from geval_cli.source.edit.yaml_layout import indented
 from geval_cli.source.edit.yaml_style import json_text, same
+from geval_cli.source.yaml_source import read_yaml
 from geval_cli.suite.draft_fields import (
     BODIES,
     DEFAULT_TEST,
@@ -320,7 +322,7 @@ def _read_more(text: str, shown: str, old: Mapping[str, TargetValue]) -> dict[st
         )
         raise FieldError(problem)
     try:
-        now, before = editable_text(text, ""), editable_text(shown, "")
+        now, before = editable_text(text, ""), editable_text(shown or "{}", "")
     except (ConfigError, UsageError):
         return dict(found)
     return {key: _as_written(key, value, now, before, old) for key, value in found.items()}
@@ -329,10 +331,25 @@ def _read_more(text: str, shown: str, old: Mapping[str, TargetValue]) -> dict[st
 def _as_written(
     key: str, value: JsonValue, now: EditableText, before: EditableText, old: Mapping[str, TargetValue]
 ) -> TargetValue:
+    if key not in old:
+        entry = now.entries((), (key,))
+        return (
+            value
+            if entry is None or not _can_move(entry, key, value)
+            else Written(value, entry, has_key=True)
+        )
     lines = now.source(key)
     if lines is None or (lines == before.source(key) and same(value, plain_value(old.get(key)))):
         return value
     return Written(value, lines)
+
+
+def _can_move(entry: str, key: str, value: JsonValue) -> bool:
+    """Return whether the lines of a key mean the same further to the right, as lines within quotes may not."""
+    try:
+        return same(read_yaml(f"in:\n{indented(entry, 2, first=True)}\n", "").value, {"in": {key: value}})
+    except ConfigError:
+        return False
 
 
 def _read_messages(text: str, old: TargetValue) -> TargetValue:

@@ -427,6 +427,22 @@ class TestConversationsAndImages:
         before, part, after = CONVERSATIONS.rpartition("- images:") if test else ("", "", CONVERSATIONS)
         assert found.text == before + part + after.replace(old, new, 1)
 
+    @pytest.mark.parametrize("test", [0, 1, 2])
+    def test_new_keys_keep_their_comments(self, test: int) -> None:
+        more = "threshold: 0.5 # half\noptions: # whose\n  # the judge\n  provider: echo"
+        shown = [*(item.fields["more"] for item in form(CONVERSATIONS).tests), ""][test]
+        draft = ItemDraft({"more": f"{shown}\n{more}".lstrip("\n")})
+        tests = (*kept(2), draft) if test == 2 else kept(2, **{f"_{test}": draft})
+        found = composed(CONVERSATIONS, tests=tests)
+        assert found.problems == ()
+        assert "\n".join(f"    {line}" for line in more.split("\n"))[4:] in found.text
+        assert value_of(found)["tests"][test]["options"] == {"provider": "echo"}
+
+    def test_new_keys_in_lines_that_cannot_move_are_saved_without_them(self) -> None:
+        more = 'role: |2\n   d\ncontext: "a\n b" # c\nthreshold: 0.5\n'
+        found = composed(CONVERSATIONS, tests=(*kept(2), ItemDraft({"more": more})))
+        assert value_of(found)["tests"][2] == {"threshold": 0.5, "context": "a b", "role": " d\n"}
+
     def test_two_images_become_a_list(self) -> None:
         found = composed(CONVERSATIONS, tests=kept(2, _0=ItemDraft({"images": "a.png\nb.png"})))
         assert value_of(found)["tests"][0]["images"] == ["a.png", "b.png"]

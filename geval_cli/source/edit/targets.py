@@ -23,10 +23,16 @@ class EditedList(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """A collection as somebody wrote it, comments included: `text` is block YAML that reads as `value`."""
+    """A value as somebody wrote it, comments included.
+
+    Attributes:
+        value: what it is.
+        text: block YAML that reads as `value`; with its key where it `has_key`, as only a new key of a mapping may.
+    """
 
     value: JsonValue
     text: str
+    has_key: bool = False
 
 
 TargetValue = JsonValue | EditedList | Written

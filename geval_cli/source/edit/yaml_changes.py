@@ -158,6 +158,8 @@ class YamlChanges:
         return self._cuts.before_comments(self._cuts.line_start(entry.start), column, 0) + column
 
     def _entry_lines(self, key: str, value: TargetValue, column: int) -> str:
+        if isinstance(value, Written) and value.has_key:
+            return indented(value.text, column, first=False)
         if has_written(value):
             head = entry_text(key, None).removesuffix(" null")
             return f"{head}\n{indented(self._block(value), column + self._step, first=True)}"
