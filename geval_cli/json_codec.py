@@ -36,6 +36,16 @@ def decode_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from error
 
 
+def data_in(value: Any) -> Any:
+    """Return what a text spells that is a JSON list or object, as APIs write arguments; any other value as it is."""
+    if isinstance(value, str) and value[:1] in {"[", "{"}:
+        try:
+            return decode_json(value)
+        except ValueError:
+            return value
+    return value
+
+
 def _decoded(text: str | bytes) -> Any:
     try:
         return _DECODER.decode(text)

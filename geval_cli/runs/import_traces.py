@@ -18,12 +18,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import Location, Problem
-from geval_cli.json_codec import decode_json
+from geval_cli.json_codec import data_in, decode_json
 from geval_cli.runs.trace_messages import (
     Fields,
     ModelAnswer,
     answer_of,
-    decoded,
     first,
     flat_names,
     mapping,
@@ -218,5 +217,5 @@ def _logged(value: Fields) -> ModelAnswer | None:
 
 
 def _body(value: Any) -> Fields:
-    found = mapping(decoded(value))
-    return mapping(decoded(found["body"])) if "body" in found else found
+    found = mapping(data_in(value))
+    return mapping(data_in(found["body"])) if "body" in found else found

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.json_codec import decode_json
+from geval_cli.json_codec import data_in
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX
 
@@ -92,7 +92,7 @@ def messages(value: Any, role: str = "user") -> list[Turn]:
 
 def _messages_in(value: Any) -> Any:
     """Return the messages that a value holds or a text spells; a text that spells something else is a text."""
-    found = decoded(value)
+    found = data_in(value)
     if isinstance(found, dict):
         found = found.get("messages", [found])
     is_said = isinstance(found, list) and any(
@@ -152,7 +152,7 @@ def _parts_of(parts: Any, kinds: set[str]) -> list[Fields]:
 def _call(call: Fields) -> Fields:
     inner = mapping(call.get("tool_call")) or call
     function = mapping(inner.get("function")) or inner
-    arguments = decoded(first(function, "arguments", "input"))
+    arguments = data_in(first(function, "arguments", "input"))
     found = {"id": first(inner, "id", "call_id"), "name": function.get("name"), "args": arguments}
     return {name: item for name, item in found.items() if item is not None}
 
@@ -206,16 +206,6 @@ def _written(turn: Turn) -> dict[str, JsonValue]:
     if turn.tool_call_id:
         found["tool_call_id"] = turn.tool_call_id
     return found
-
-
-def decoded(value: Any) -> Any:
-    """Return what a text holds that is a JSON list or object; any other value as it is."""
-    if isinstance(value, str) and value[:1] in {"[", "{"}:
-        try:
-            return decode_json(value)
-        except ValueError:
-            return value
-    return value
 
 
 def as_text(value: Any) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.json_codec import data_in
 from geval_cli.runs.trace_messages import (
     Fields,
     ModelAnswer,
     Turn,
     answer_of,
-    decoded,
     dicts,
     first,
     flat_names,
@@ -122,7 +122,7 @@ def _step(kind: str, span: Fields, known: Fields, start: int) -> Fields:
     found = {
         "type": kind,
         "name": name if isinstance(name, str) and name else kind,
-        "args": None if kind == "llm" else decoded(first(known, *_TOOL_ARGUMENTS)),
+        "args": None if kind == "llm" else data_in(first(known, *_TOOL_ARGUMENTS)),
         "output": None if kind == "llm" else first(known, *_TOOL_RESULTS),
         "error": _error_of(span, known),
         "ms": (end - start) / 1_000_000 if end >= start > 0 else None,
@@ -180,13 +180,13 @@ def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
         if found := messages(source.get("gen_ai.output.messages"), "assistant"):
             return found
     choices = [_nested(item) for name, item in events if name == "gen_ai.choice"]
-    said = messages([mapping(decoded(item.get("message"))) or item for item in choices], "assistant")
+    said = messages([mapping(data_in(item.get("message"))) or item for item in choices], "assistant")
     below = (_below(known, "llm.output_messages"), _below(known, "gen_ai.completion"))
     for found in (said, *(messages(item, "assistant") for item in below)):
         if found:
             return found
     said_at_last = first(known, "output.value", "gen_ai.completion")
-    response = mapping(decoded(said_at_last))  # of the API, as it came
+    response = mapping(data_in(said_at_last))  # of the API, as it came
     return (response_turns(response) if "choices" in response else []) or messages(said_at_last, "assistant")
 
 

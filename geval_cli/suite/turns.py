@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from geval_cli.json_codec import data_in
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
@@ -59,19 +60,9 @@ def trace_of_spec(written: Sequence[TraceStepSpec] | None) -> tuple[TraceStep, .
     if written is None:
         return None
     return tuple(
-        TraceStep(step.type, step.name, decoded(step.args), step.output, step.error, step.ms)
+        TraceStep(step.type, step.name, data_in(step.args), step.output, step.error, step.ms)
         for step in written
     )
-
-
-def decoded(value: JsonValue) -> JsonValue:
-    """Return the data that a text spells as JSON, as APIs write arguments; any other value as it is."""
-    if isinstance(value, str) and value[:1] in {"{", "["}:
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
 
 
 def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:
