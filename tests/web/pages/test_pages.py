@@ -121,6 +121,24 @@ class TestRuns:
         listed = json.loads(site.page(f"/api/runs?{urllib.parse.urlencode({'config': whole})}"))
         assert [item["run"]["id"] for item in listed["runs"]] == ["20261101-000000-1", "20261101-000000-0"]
 
+    @pytest.mark.parametrize(
+        ("warning", "shown"),
+        [
+            (
+                "it does not take `seed`, but `n`",
+                'it does not take <code class="mono">seed</code>, but <code class="mono">n</code>',
+            ),
+            ("half of `a pair", "half of `a pair"),
+            ("a `<b>` tag", 'a <code class="mono">&lt;b&gt;</code> tag'),
+        ],
+    )
+    def test_names_in_warnings_are_code(self, site: Site, warning: str, shown: str) -> None:
+        runs = RunStore.open(site.folder / ".geval")
+        runs.begin(replace(RUN, warnings=(warning,)))
+        runs.finish(replace(RUN, warnings=(warning,)), SUMMARY)
+        runs.close()
+        assert f'<span dir="auto">{shown}</span>' in site.page(f"/runs/{RUN.id}")
+
     def test_nothing_judged_has_no_rate(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
         assert "n/a" in text_of(site.page("/"))
