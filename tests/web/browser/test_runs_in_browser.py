@@ -13,6 +13,7 @@ from support.stored_runs import (
     HOSTILE,
     store_hostile_run,
     store_judged_run,
+    store_run,
     write_config,
     write_replies,
 )
@@ -231,6 +232,37 @@ def test_foreign_text_turns_no_neighbour_round(window: Visit, site: Site) -> Non
     window.go(f"/runs/{site.hostile}/results/{number}/0/0")
     bidi = window.page.locator(".is-output").evaluate("element => getComputedStyle(element).unicodeBidi")
     assert bidi in ("isolate", "plaintext", "isolate-override")
+
+
+PLACES = """
+(element) => ['1', 'Open'].map((words) => {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode() && !walker.currentNode.data.includes(words));
+  const range = document.createRange();
+  const start = walker.currentNode.data.indexOf(words);
+  range.setStart(walker.currentNode, start);
+  range.setEnd(walker.currentNode, start + words.length);
+  return range.getBoundingClientRect().left;
+})
+"""
+
+
+def test_each_line_of_an_output_has_its_own_direction(browser: Any, tmp_path: Path) -> None:
+    """An answer in Hebrew with a step in English: its number stands before it, also where two runs are compared."""
+    tests = [{"description": "steps", "assert": [{"type": "contains", "value": "parcels"}]}]
+    before, after = (
+        store_run(
+            write_config(tmp_path, "steps.json", tests, prompts=[{"id": "p", "raw": f"שלום\n1. Open {word}"}])
+        )
+        for word in ("orders", "parcels")
+    )
+    with serve(tmp_path) as address, visit(browser, address) as window:
+        window.go(f"/runs/{after}/results/0/0/0")
+        places = [window.page.locator(".is-output").evaluate(PLACES)]
+        window.go(f"/compare?before={before}&after={after}")
+        window.page.get_by_text("What changed in the output").click()
+        places.append(window.page.locator(".difference").evaluate(PLACES))
+    assert all(number < word for number, word in places)
 
 
 def test_theme_follows_the_system_until_it_is_chosen(browser: Any, site: Site) -> None:
