@@ -438,6 +438,34 @@ class TestConversationsAndImages:
         assert "\n".join(f"    {line}" for line in more.split("\n"))[4:] in found.text
         assert value_of(found)["tests"][test]["options"] == {"provider": "echo"}
 
+    @pytest.mark.parametrize(
+        ("line", "then"),
+        [
+            ("threshold: 0.5", "threshold: 0.5 # half"),
+            ("threshold: 0.5 # half", "threshold: 0.5 # a half"),
+            ("threshold: 0.5 # half", "threshold: 0.7 # more"),
+            ("threshold: 0.5 # half", "threshold: # none any more"),
+            ("context: 'a # b' # c", "context: 'a # b' # d"),
+            ("context: # none", "context: # still none"),
+        ],
+    )
+    @pytest.mark.parametrize("more", ["", "role: x # y"])
+    def test_the_comment_behind_a_single_value_is_that_of_the_form(
+        self, line: str, then: str, more: str
+    ) -> None:
+        suite = "tests:\n  - input: a # first\n    {}\n    assert: []\n  - input: b # last\n"
+        lines = [line, more] if more else [line]
+        text = suite.format("\n    ".join(lines))
+        draft = ItemDraft({"more": "\n".join([then, *lines[1:]])})
+        found = composed(text, tests=kept(2, _0=draft))
+        assert found.problems == ()
+        assert found.text == text.replace(line, then)
+
+    def test_a_comment_behind_a_value_that_others_refer_to_changes_nothing(self) -> None:
+        text = "tests:\n  - threshold: &t 0.5 # half\n  - threshold: *t\n"
+        found = composed(text, tests=kept(2, _0=ItemDraft({"more": "threshold: 0.5 # a half"})))
+        assert found.text == text
+
     def test_new_keys_in_lines_that_cannot_move_are_saved_without_them(self) -> None:
         more = 'role: |2\n   d\ncontext: "a\n b" # c\nthreshold: 0.5\n'
         found = composed(CONVERSATIONS, tests=(*kept(2), ItemDraft({"more": more})))

@@ -27,7 +27,8 @@ class Written(Struct, frozen=True):
 
     Attributes:
         value: what it is.
-        text: block YAML that reads as `value`; with its key where it `has_key`, as only a new key of a mapping may.
+        text: block YAML that reads as `value`; with its key where it `has_key`, as a new key of a mapping may, and one
+            whose value is a scalar in one line.
     """
 
     value: JsonValue

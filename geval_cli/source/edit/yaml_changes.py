@@ -119,12 +119,21 @@ class YamlChanges:
                 self._forget(entry.value)
         for entry in node.entries:
             if entry.key in target and entry.key != MERGE_KEY:
-                self._change(entry.value, old[entry.key], target[entry.key], below)
+                self._change_entry(entry, old[entry.key], target[entry.key], below)
         self._remove([_Part(e.start, e.start, e.whole_end, e.key in staying) for e in node.entries], node)
         is_known = own | {key for key in merged if same(old[key], plain_value(target[key]))}
         self._add_keys(
             node, stays, {key: value for key, value in target.items() if key not in is_known}, target
         )
+
+    def _change_entry(self, entry: Entry, old: JsonValue, target: TargetValue, nesting: _Nesting) -> None:
+        if not isinstance(target, Written) or not target.has_key:
+            self._change(entry.value, old, target, nesting)
+        elif nesting.in_flow or entry.value.anchor or entry.value.kind != "scalar":
+            self._change(entry.value, old, target.value, nesting)
+        else:  # one line for another, with the comments behind them
+            end = max(entry.end, entry.value.end)
+            self._cuts.replace(entry.start, self._cuts.line_end(end), target.text)
 
     def _add_keys(
         self,
