@@ -155,7 +155,7 @@ ALLOWED: dict[str, str] = {
     "suite/named_files.py": "the door itself: what it lists was asked of the access before, what it finds after",
     "suite/tables.py": "takes bytes that came through the door",
     "report/csv_file.py": "writes the files that the user named",
-    "report/html_file.py": "reads the look of reports out of the package",
+    "report/html/inline.py": "reads the look of pages and reports out of the package",
     "trust/documents.py": "reads the look of its pages out of the package",
     "report/json_file.py": "writes the files that the user named",
     "report/output.py": "writes the files that the user named",
