@@ -18,6 +18,7 @@ AT_ONCE = 200
 ROUNDS = 8
 JUDGE_LATENCY_S = 0.05
 GROWTH_BOUND_MB = 15
+TOKEN = "token-of-the-benchmark-0123456789"
 
 ASKED = {
     "name": "clarity",
@@ -28,7 +29,8 @@ ASKED = {
 
 def run() -> None:
     with tempfile.TemporaryDirectory() as folder, fixed_latency_server(JUDGE_LATENCY_S) as judge:
-        environ = {**os.environ, "OPENAI_API_KEY": "sk-bench", "OPENAI_BASE_URL": f"{judge}/v1"}
+        keys = {"OPENAI_API_KEY": "sk-bench", "GEVAL_SERVER_TOKEN": TOKEN}
+        environ = {**os.environ, **keys, "OPENAI_BASE_URL": f"{judge}/v1"}
         server = subprocess.Popen(
             [sys.executable, "-m", "geval_cli", "serve", "--port", "0", "--scoring", "single"],
             cwd=folder,
@@ -51,7 +53,8 @@ def run() -> None:
 async def load(url: str, pid: int) -> None:
     """Every round of requests, and what the server's memory does meanwhile."""
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         await one_round(session, url, -1)
         memory = [memory_mb(pid)]
         times: list[float] = []
