@@ -118,14 +118,10 @@ def test_failing_tests_are_found_where_they_stand_now(folder: Path) -> None:
 
 def test_variables_that_a_program_makes_anew_are_no_other_test(tmp_path: Path) -> None:
     """A test is known by what its config says: what a program made of it is another thing in each run."""
-    (tmp_path / "number").write_text("0", encoding="utf-8")
-    (tmp_path / "vars.py").write_text(
-        "from pathlib import Path\n\n\ndef get_var(name, prompt, variables):\n"
-        "    counter = Path(__file__).with_name('number')\n"
-        "    counter.write_text(str(int(counter.read_text()) + 1))\n"
-        "    return {'output': f'call {counter.read_text()}'}\n",
-        encoding="utf-8",
+    program = (
+        "import uuid\n\n\ndef get_var(name, prompt, variables):\n    return {'output': uuid.uuid4().hex}\n"
     )
+    (tmp_path / "vars.py").write_text(program, encoding="utf-8")
     tests = [
         {"vars": {"x": word, "made": "file://vars.py"}, "assert": [{"type": "contains", "value": word[:3]}]}
         for word in ("one", "two", "threes")
