@@ -90,7 +90,7 @@ export class AssertionForms extends YamlForms {
     const where = within === null ? "" : ` of set ${within + 1}`;
     const select = this.#typeSelect(choices, `Type of the new assertion${where}`, { isWithin: within !== null });
     const add = button(within === null ? "Add an assertion" : "Add to the set", async () => {
-      await this.change({ type: select.value, within });
+      if (!(await this.restructure({ type: select.value, within }))) return;
       const list = within === null ? this.list : this.list.querySelector(`[data-members="${within}"]`);
       const added = [...list.children].findLast((child) => child.matches(".assertion-form"));
       added?.querySelector(`[data-path] ${FOCUSABLE}`)?.focus();
@@ -110,10 +110,10 @@ export class AssertionForms extends YamlForms {
     }
     const type = this.#typeSelect(choices, `Type of assertion ${place.words}`, { chosen: form.type, isWithin: within !== null });
     const negated = element("input", { type: "checkbox", "data-negated": name });
-    const retype = () => this.change({ index, within, type: (negated.checked ? "not-" : "") + type.value });
+    const retype = () => this.restructure({ index, within, type: (negated.checked ? "not-" : "") + type.value });
     type.addEventListener("change", retype);
     negated.addEventListener("change", retype);
-    const remove = button("", () => this.change({ index, within, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete assertion ${place.words}` });
+    const remove = button("", () => this.restructure({ index, within, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete assertion ${place.words}` });
     const typePlace = element("span", { "data-path": `${name}:type` }, type);
     box.append(element("div", { class: "assertion-form-head" }, typePlace, element("label", { class: "assertion-not" }, negated, "not"), remove));
     box.append(element("p", { class: "hint" }, kind.about.replaceAll("`", "")));
@@ -141,7 +141,7 @@ export class AssertionForms extends YamlForms {
   #leftOver(form, { index, within }) {
     const keys = form.left_over.map((key) => `“${key}”`).join(", ");
     const words = element("p", { dir: "auto" }, `${keys} ${form.left_over.length > 1 ? "mean" : "means"} nothing to ${form.type}.`);
-    const drop = button(form.left_over.length > 1 ? "Remove them" : "Remove it", () => this.change({ index, within, drop: form.left_over }));
+    const drop = button(form.left_over.length > 1 ? "Remove them" : "Remove it", () => this.restructure({ index, within, drop: form.left_over }));
     return element("div", { class: "note is-warning assertion-left-over", role: "status" }, words, drop);
   }
 

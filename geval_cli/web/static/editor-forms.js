@@ -28,6 +28,7 @@ export class YamlForms {
   #timers = new Map();
   #chain = Promise.resolve();
   #isOwn = false;
+  #isHeld = false;
   #shape = null;
   #readTimer = 0;
 
@@ -52,13 +53,37 @@ export class YamlForms {
 
   /** Make what was typed a change at once, and wait until it is in the YAML. */
   async settle() {
-    for (const commit of [...this.#timers.values()]) commit.now();
+    this.#commit();
     await this.#chain;
+  }
+
+  #commit() {
+    for (const commit of [...this.#timers.values()]) commit.now();
   }
 
   /** Make a change in the YAML; what is wrong with it is said by `control`, or above the forms. */
   change(change, control = null) {
     return this.#queue(() => this.#send(change, control));
+  }
+
+  /** Make a change after which there are other forms, or in other places; returns whether it was begun. What is typed or
+   * clicked before they are drawn would be about the wrong one: nothing can be typed, and no second such change is begun. */
+  async restructure(change) {
+    if (this.#isHeld) return false;
+    this.#commit();
+    this.#hold(true);
+    try {
+      await this.change(change);
+    } finally {
+      this.#hold(false);
+    }
+    return true;
+  }
+
+  #hold(isHeld) {
+    this.#isHeld = isHeld;
+    this.list.ariaBusy = String(isHeld);
+    for (const input of this.list.querySelectorAll("input, textarea")) input.readOnly = isHeld;
   }
 
   /** What was typed becomes a change after a moment, so that not every letter is one. */

@@ -30,7 +30,7 @@ export class TurnForms extends YamlForms {
   #makeTurn({ role, text, others }, index, roles) {
     const number = index + 1;
     const box = element("div", { class: `assertion-form turn-form is-${role || "odd"}`, role: "group", "aria-label": `Turn ${number}` });
-    const remove = button("", () => this.change({ index, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete turn ${number}` });
+    const remove = button("", () => this.restructure({ index, is_removed: true }), { kind: "is-quiet is-icon", sign: "trash", hidden: `Delete turn ${number}` });
     if (!role) {
       const words = element("p", { class: "muted" }, "This turn has a form that only its YAML shows.");
       box.append(element("div", { class: "assertion-form-head" }, words, remove));
@@ -38,7 +38,7 @@ export class TurnForms extends YamlForms {
     }
     const select = element("select", { class: "select", "aria-label": `Who says turn ${number}`, "data-path": `${index}:role` }, ...roles.map((name) => new Option(roleWords(name), name)));
     select.value = role;
-    select.addEventListener("change", () => this.change({ index, role: select.value }));
+    select.addEventListener("change", () => this.restructure({ index, role: select.value }));
     const said = element("textarea", { class: "textarea", rows: "2", dir: "auto", "aria-label": `What turn ${number} says`, "data-path": `${index}:text` });
     said.value = text;
     fitLines(said);
@@ -57,7 +57,7 @@ export class TurnForms extends YamlForms {
     const last = turns.at(-1)?.role;
     const role = !last || last === PLAYED ? PLAYED : last === "user" ? "assistant" : "user";
     const add = button("Add a turn", async () => {
-      await this.change({ role, text: "" });
+      if (!(await this.restructure({ role, text: "" }))) return;
       [...this.list.querySelectorAll(".turn-form textarea")].at(-1)?.focus();
       announce("Added a turn.");
     }, { sign: "plus" });

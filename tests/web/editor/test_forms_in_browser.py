@@ -306,6 +306,35 @@ class TestConversations:
         save(window)
         assert text_of(folder) == SETS
 
+    def test_on_a_slow_network_nothing_is_done_to_another_turn(self, window: Visit, folder: Path) -> None:
+        talk = SETS + "      - user: Third\n      - user: Fourth\n"
+        (folder / "suite.yaml").write_text(talk, encoding="utf-8")
+        open_editor(window)
+        test = open_test(window, 2)
+        third = test.get_by_label("What turn 3 says")
+        third.wait_for()
+        window.page.evaluate(_SLOW_NETWORK)
+        third.fill("Third, changed")
+        test.get_by_role("button", name="Delete turn 2").click()
+        third.focus()
+        window.page.keyboard.type("lost")
+        test.get_by_role("button", name="Delete turn 3").click()
+        test.get_by_label("What turn 4 says").wait_for(state="detached")
+        test.get_by_label("What turn 3 says").fill("Fourth, changed")
+        save(window)
+        wanted = talk.replace("      - user: And now?\n", "")
+        assert text_of(folder) == wanted.replace("Third", "Third, changed").replace(
+            "Fourth", "Fourth, changed"
+        )
+
+
+_SLOW_NETWORK = """() => {
+  const ask = window.fetch;
+  window.fetch = async (...words) => {
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    return ask(...words);
+  };
+}"""
 
 _IS_IN_VIEW = """(element) => {
   const { top, bottom } = element.getBoundingClientRect();
