@@ -338,10 +338,10 @@ def _as_written(
             if entry is None or not _can_move(entry, key, value)
             else Written(value, entry, has_key=True)
         )
-    is_same = same(value, plain_value(old.get(key)))
     lines = now.source(key)
     if lines is not None:
-        return value if is_same and lines == before.source(key) else Written(value, lines)
+        is_same = lines == before.source(key) and same(value, plain_value(old.get(key)))
+        return value if is_same else Written(value, lines)
     entry, shown = now.entries((), (key,)), before.entries((), (key,))
     if entry is None or shown is None or entry == shown or "\n" in entry + shown or "#" not in entry:
         return value  # the comment that is behind it in the file stays

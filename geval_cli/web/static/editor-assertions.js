@@ -72,6 +72,8 @@ export class AssertionForms extends YamlForms {
       if (control.place.name !== place.name || control.box.contains(document.activeElement) || this.isWaiting(path)) continue;
       control.show(form.values[control.key]?.value ?? null);
     }
+    const type = this.list.querySelector(`[data-path="${place.name}:type"] select`);
+    if (type) type.value = form.type;
     const negated = this.list.querySelector(`[data-negated="${place.name}"]`);
     if (negated) negated.checked = form.is_negated;
   }

@@ -327,6 +327,24 @@ class TestConversations:
             "Fourth", "Fourth, changed"
         )
 
+    def test_on_a_slow_network_a_form_shows_the_type_that_the_yaml_has(
+        self, window: Visit, folder: Path
+    ) -> None:
+        text = (
+            "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contains\n        value: x\n"
+        )
+        (folder / "suite.yaml").write_text(text, encoding="utf-8")
+        open_editor(window)
+        test = open_test(window, 1)
+        chosen = test.get_by_label("Type of assertion 1")
+        chosen.wait_for()
+        window.page.evaluate(_SLOW_NETWORK)
+        test.get_by_label("not").check()
+        chosen.select_option("icontains")
+        save(window)
+        assert text_of(folder) == text.replace("contains", "not-contains")
+        assert chosen.input_value() == "contains"
+
 
 _SLOW_NETWORK = """() => {
   const ask = window.fetch;
