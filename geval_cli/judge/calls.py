@@ -10,7 +10,8 @@ from geval_cli.errors import JudgeError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import reread_text, user_message
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 
 FORM_MAX_TOKENS = 20
 """Room for `- Engagingness: 3` in any tokenizer, and not for an essay."""
@@ -19,8 +20,16 @@ EXPLANATION_MAX_TOKENS = 200
 """Room for the two or three sentences that are asked for."""
 
 _LENGTH_KEYS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"})
-_ROOM_KEYS = _LENGTH_KEYS | {"reasoning", "reasoning_effort", "thinking"}
-_CUT_OFF = ("length", "max_tokens")
+_ROOM_KEYS = _LENGTH_KEYS | {
+    "effort",
+    "generationConfig",
+    "maxOutputTokens",
+    "output_config",
+    "reasoning",
+    "reasoning_effort",
+    "thinking",
+    "thinkingConfig",
+}
 
 Read = TypeVar("Read")
 Found = TypeVar("Found")
@@ -73,14 +82,39 @@ class JudgeCalls:
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """Return the judge's answer, its cost added to this judgement's."""
-        response = await self.judge.complete(_of_judge(request))
+        response = await self.judge.complete(await self._as_kept(_of_judge(request)))
         self.usage += response.usage
         self.latency_ms += response.latency_ms or 0.0  # that of a batch says nothing about the judge
         return response
 
-    async def ask_with_logprobs(self, request: ModelRequest) -> ModelResponse | None:
-        """Return the answer to `request`, or None without asking a judge known to give no token probabilities."""
-        return await self.memory.ask_with_logprobs(self.judge, lambda: self.ask(request))
+    async def ask_with_logprobs(
+        self, request: ModelRequest, samples: Callable[[], ModelRequest]
+    ) -> ModelResponse | None:
+        """Return the answer to `request`, or None without asking a judge known to give no token probabilities.
+
+        `samples` are asked for in its place then.
+        """
+
+        async def was_sampled() -> bool:
+            if not isinstance(self.judge, KeepingJudge) or await self.judge.has_kept(_of_judge(request)):
+                return False
+            return await self.judge.has_kept(await self._as_kept(_of_judge(samples())))
+
+        return await self.memory.ask_with_logprobs(
+            self.judge, lambda: self.ask(request), was_sampled=was_sampled
+        )
+
+    async def _as_kept(self, request: ModelRequest) -> ModelRequest:
+        """Return `request` without our token limit if the cache has it only so: an earlier run knew of the need."""
+        if "max_tokens" not in request.params or self.memory.needs_room(self.judge):
+            return request
+        if not isinstance(self.judge, KeepingJudge) or await self.judge.has_kept(request):
+            return request
+        roomier = replace(request, params=_without(request.params, "max_tokens"))
+        if not await self.judge.has_kept(roomier):
+            return request
+        self.memory.note_needs_room(self.judge)
+        return roomier
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
         """Ask and return the result of `read`; after a JudgeError, ask once more in other words.
@@ -95,13 +129,34 @@ class JudgeCalls:
         try:
             return read(choice)
         except JudgeError as error:
-            request_again = self._ask_again(request, error, choice)
-        second = await self.ask(request_again)
+            *before, last = request.messages
+            reminder = reread_text(error.message)
+            if isinstance(last.content, str):
+                messages = (*before, Message(last.role, f"{last.content}\n\n{reminder}"))
+            else:
+                messages = (*request.messages, *user_message(reminder))
+        return await self.ask_again(request, choice, messages, read)
+
+    async def ask_again(
+        self,
+        request: ModelRequest,
+        choice: Choice,
+        messages: tuple[Message, ...],
+        read: Callable[[Choice], Read],
+    ) -> Read:
+        """Ask with `messages` after `choice`, the first answer to `request`, which could not be read.
+
+        Raises:
+            JudgeError: the second answer cannot be read either.
+        """
+        roomier = self.give_room(request, (choice,))
+        again = replace(roomier, messages=messages, sample_indexes=(1,), purpose=Purpose.RETRY)
+        second = await self.ask(again)
         try:
             return read(second.choices[0])
         except JudgeError as error:
-            await self.forget(request, request_again)
-            message = f"{error.message}, though it was asked twice"
+            await self.forget(request, again)
+            message = f"{error.message}, even after a retry"
             raise type(error)(message, raw_text=error.raw_text, hint=error.hint) from error
 
     async def forget(self, *requests: ModelRequest) -> None:
@@ -117,15 +172,6 @@ class JudgeCalls:
         self.memory.note_needs_room(self.judge)
         return replace(request, params=_without(request.params, "max_tokens"))
 
-    def _ask_again(self, request: ModelRequest, error: JudgeError, choice: Choice) -> ModelRequest:
-        *before, last = request.messages
-        reminder = reread_text(error.message)
-        if isinstance(last.content, str):
-            messages = (*before, Message(last.role, f"{last.content}\n\n{reminder}"))
-        else:
-            messages = (*request.messages, *user_message(reminder))
-        return replace(self.give_room(request, (choice,)), messages=messages, sample_indexes=(1,))
-
 
 def _of_judge(request: ModelRequest) -> ModelRequest:
     return request if request.role is Role.JUDGE else replace(request, role=Role.JUDGE)
@@ -133,7 +179,7 @@ def _of_judge(request: ModelRequest) -> ModelRequest:
 
 def is_cut_off(choice: Choice) -> bool:
     """Return whether a reply ends because a token limit was reached."""
-    return choice.finish_reason in _CUT_OFF
+    return known_end(choice.finish_reason or "") is End.LENGTH
 
 
 def _without(params: Mapping[str, JsonValue], key: str) -> dict[str, JsonValue]:

@@ -86,7 +86,7 @@ class _Answers(Struct, frozen=True):
 
     items: tuple[CheckedItem, ...]
     estimator: Estimator
-    read_from: ReadFrom = "structure"
+    read_from: ReadFrom = "json"
     coverage: float | None = None
     valid: int | None = None
     requested: int | None = None
@@ -281,7 +281,7 @@ def _of_samples(
     return _Answers(
         tuple(found),
         "samples",
-        read_from={"structure": len(samples)},
+        read_from={"json": len(samples)},
         valid=len(samples),
         requested=taken.requested,
     )

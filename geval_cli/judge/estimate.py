@@ -13,8 +13,8 @@ from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
-from geval_cli.judge.prompt import Criterion
-from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_member_rating, parse_rating
+from geval_cli.judge.prompt import Criterion, number_alone_text, user_message
+from geval_cli.judge.replies.parse import ParsedReply, parse_member_rating, parse_rating, without_thoughts
 from geval_cli.judge.scoring import (
     STRICT_MAJORITY,
     Distribution,
@@ -31,6 +31,8 @@ MIN_COVERAGE = 0.5
 NO_LOGPROBS = "the judge gives no token probabilities"
 LOGPROBS_HINT = "use `scoring: auto` or `scoring: samples`, or a judge that gives token probabilities"
 
+# As much of an unreadable reply as is sent back with the request for the number alone, in characters.
+_MOST_REPEATED = 8_000
 _FEWEST_SAMPLES = 2
 _MOST_SHOWN = 5
 _MOST_LISTED = 101
@@ -79,10 +81,8 @@ class RatingQuestion(Struct, frozen=True):
         score_range, ends_early = self.criterion.score_range, is_cut_off(choice)
         if self.joint:
             return parse_member_rating(choice.text, score_range=score_range, name=self.criterion.label)
-        if self.criterion.is_form:
-            name = self.criterion.label
-            return parse_form_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)
-        return parse_rating(choice.text, score_range=score_range, is_cut_off=ends_early)
+        name = self.criterion.label if self.criterion.is_form else None
+        return parse_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)
 
 
 @cache
@@ -163,13 +163,38 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
 
 
 async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
-    reply = await calls.read(question.request(calls), question.read)
+    reply = (await _rated(question, question.request(calls), calls)).reply
     return Estimate(reply.rating, reply.reason, "single", reply.read_from)
+
+
+async def _rated(
+    question: RatingQuestion, request: ModelRequest, calls: JudgeCalls, choice: Choice | None = None
+) -> _Weighed:
+    """Read the answer to `request`; where it cannot be read, ask for the number alone in the same conversation.
+
+    Raises:
+        JudgeError: the second answer cannot be read either.
+        ProviderError: the judge could not answer.
+    """
+    first = choice or (await calls.ask(request)).choices[0]
+    if question.joint:
+        return await calls.read_again(request, first, lambda choice: _weigh(question, choice))
+    try:
+        return _weigh(question, first)
+    except JudgeError as error:
+        said = without_thoughts(first.text).strip()[-_MOST_REPEATED:]
+        reminder = user_message(number_alone_text(question.criterion, error.message))
+    # An empty turn is refused by some APIs.
+    messages = (*request.messages, *((Message("assistant", said),) if said else ()), *reminder)
+    alone = replace(request, response_schema=None)
+    second = await calls.ask_again(alone, first, messages, lambda choice: _weigh(question, choice))
+    reason = second.reply.reason or " ".join(said.split()) or None
+    return replace(second, reply=replace(second.reply, reason=reason, read_from="retry"))
 
 
 async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
-    weighed = await calls.read(request, lambda choice: _weigh(question, choice))
+    weighed = await _rated(question, request, calls)
     if not weighed.is_sure:
         message = f"{weighed.shortcoming}, and `scoring: logprobs` asks for them"
         raise JudgeError(message, hint=LOGPROBS_HINT)
@@ -178,7 +203,7 @@ async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
 
 async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
-    weighed = await calls.read(request, lambda choice: _weigh(question, choice))
+    weighed = await _rated(question, request, calls)
     if weighed.is_sure:
         return _weighted(weighed)
     fallback = f"{weighed.shortcoming}: one rating was taken as it is"
@@ -189,14 +214,15 @@ async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCal
 async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
     try:
-        response = await calls.ask_with_logprobs(request)
+        response = await calls.ask_with_logprobs(
+            request, lambda: _first_samples(question, metric, calls, Purpose.FALLBACK_SAMPLES)
+        )
     except OfflineError:
         # In the run that filled the cache another question found out first that the judge gives none.
         response = None
     shortcoming = NO_LOGPROBS
     if response is not None and LOGPROBS not in response.dropped:
-        choice = response.choices[0]
-        weighed = await calls.read_again(request, choice, lambda choice: _weigh(question, choice))
+        weighed = await _rated(question, request, calls, response.choices[0])
         if weighed.is_sure:
             return _weighted(weighed)
         shortcoming = weighed.shortcoming
@@ -210,7 +236,7 @@ async def _by_samples(
     """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
     taken, decision = Taken[ParsedReply](), Decision(stops=True, p_pass=None)
-    for end in (metric.samples,) if rule is None else batch_ends(metric.samples):
+    for end in _sample_ends(metric):
         indexes = tuple(range(taken.requested, end))
         request = question.samples_request(
             calls, indexes, Purpose.FURTHER_SAMPLES if taken.requested else purpose
@@ -222,6 +248,18 @@ async def _by_samples(
             break
     await taken.check(metric, calls)
     return _of_samples(taken, None if rule is None else _stopped(taken, metric, decision))
+
+
+def _sample_ends(metric: Metric) -> Iterable[int]:
+    """Return how many samples there are after each request for some."""
+    return (metric.samples,) if metric.stop_error is None else batch_ends(metric.samples)
+
+
+def _first_samples(
+    question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
+) -> ModelRequest:
+    first = next(iter(_sample_ends(metric)))
+    return question.samples_request(calls, tuple(range(first)), purpose)
 
 
 async def take_samples(question: SampledQuestion[Reply], metric: Metric, calls: JudgeCalls) -> "Taken[Reply]":

@@ -47,16 +47,24 @@ class JudgeMemory:
         return self._locked_steps.get((criteria, labels, public_id_of(judge)))
 
     async def ask_with_logprobs(
-        self, judge: Judge, ask: Callable[[], Awaitable[ModelResponse]]
+        self,
+        judge: Judge,
+        ask: Callable[[], Awaitable[ModelResponse]],
+        *,
+        was_sampled: Callable[[], Awaitable[bool]] | None = None,
     ) -> ModelResponse | None:
         """Return the answer of `ask`, or None without asking when the judge is known to give no token probabilities.
 
         The first caller asks while others with the same judge wait for what it finds, but not longer than they must.
+        `was_sampled` says whether an earlier run took samples for this question at once, because another question had
+        found out by then: which one comes first differs from run to run.
         """
         discovery = self._discoveries[judge]
         claimed = await discovery.claim(_FEATURES, patience_s=_PATIENCE_S)
         known = frozenset[str]()
         try:
+            if claimed and was_sampled is not None and await was_sampled():
+                self._without_logprobs.add(judge)
             response = None if judge in self._without_logprobs else await ask()
             if response is not None and LOGPROBS in response.dropped:
                 self._without_logprobs.add(judge)

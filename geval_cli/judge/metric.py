@@ -20,7 +20,7 @@ ScoreRange = tuple[float, float]
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
 """How a rating came about. `mixed`: the parts of a list of criteria or a checklist did not all use the same one."""
 
-ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
+ReadFrom = Literal["json", "label", "number", "retry"] | Mapping[str, int]
 """The part of a reply that gave the rating: form asked for, verdict line or sentence; counts for samples."""
 
 Explain = Literal["failed", "passed", "always", "never"]
@@ -207,6 +207,10 @@ class KeepingJudge(Protocol):
 
     async def forget(self, request: ModelRequest) -> None:
         """Forget the answers to `request`: it is answered anew the next time."""
+        ...
+
+    async def has_kept(self, request: ModelRequest) -> bool:
+        """Return whether all answers to `request` are in the cache."""
         ...
 
 

@@ -153,6 +153,14 @@ def reread_text(problem: str) -> str:
     return _fill("reread", problem=problem)
 
 
+def number_alone_text(criterion: Criterion, problem: str) -> str:
+    """Return the request for the number alone, which follows a reply whose rating could not be read."""
+    low, high = (format_number(end) for end in criterion.score_range)
+    return _fill(
+        "number_alone", problem=problem, kind_of_number=_kind_of_number(criterion), low=low, high=high
+    )
+
+
 def numbered(steps: Sequence[str]) -> str:
     """Return the steps as a numbered list, one a line."""
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))

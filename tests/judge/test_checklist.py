@@ -64,7 +64,6 @@ READABLE = {
     "thoughts first": '<think>{"1": "no", "2": "yes"}</think>{"1": "yes", "2": "no"}',
     "the same twice": '{"1": "yes", "2": "no"}\n\nAgain: {"1": "yes", "2": "no"}',
     "line breaks in a text": '{"1": {"evidence": "5\neuros", "answer": "yes"}, "2": {"answer": "no"}}',
-    "escaped": '{\\"1\\": \\"yes\\", \\"2\\": \\"no\\"}',
     "an example first": 'For example {"1": "no", "2": "no"} would be it. My answer: {"1": "yes", "2": "no"}',
     "no end": '{"1": {"answer": "yes"}, "2": {"answer": "no"}',
 }
@@ -86,6 +85,9 @@ UNREADABLE = {
     '{"1": "yes", "2": "partly"}': "no yes or no to item 2",
     '{"1": {"answer": <"yes" or "no">}, "2": {"answer": <"yes" or "no">}}': "no answer to the checklist",
     '{"1": "yes", "2": "no"} or rather {"1": "no", "2": "no"}': "both yes and no to item 1",
+    '{"1": "yes", "2": "no"}\n\nCorrection: 2 is met, too.': "takes its verdict back",
+    '{"1": {"answer": "yes", "met": false}, "2": "no"}': "no yes or no to item 1",
+    '{"1": {"answer": "yes", "answer": "no"}, "2": "no"}': "no yes or no to item 1",
     '[{"answer": "yes"}]': "no answer to the checklist",
     '{"1": {"answer": "yes"}, "2": {"evidence": "three days", "ans': "no yes or no to item 2",
     '{"1": {"reason": "x"': "no answer to the checklist",
@@ -332,6 +334,6 @@ def test_a_reply_without_an_item_is_asked_for_once_more(scoring):
 
 def test_a_second_one_is_an_error_and_no_score():
     judge = says(reply_with(AMOUNT, TIME))
-    with pytest.raises(JudgeError, match="item 3 of the checklist, though it was asked twice"):
+    with pytest.raises(JudgeError, match="item 3 of the checklist, even after a retry"):
         run(judge)
     assert len(judge.requests) == 2

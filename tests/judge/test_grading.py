@@ -21,7 +21,7 @@ from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import JudgedCase, Metric, RubricPrompt
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.records import Choice, ModelResponse, Role, Status, Usage
+from geval_cli.records import Choice, ModelResponse, Purpose, Role, Status, Usage
 
 STEPS = ("Read both texts.", "Compare them.", "Rate the match.")
 CASE = JudgedCase(actual_output="You have 30 days.", input="How long?", expected_output="30 days.")
@@ -350,16 +350,22 @@ def test_in_words_a_rating_has_two_decimals():
 
 
 @pytest.mark.parametrize("scoring", ["single", "logprobs", "auto"])
-def test_an_unreadable_reply_is_asked_for_once_more_in_other_words(scoring):
-    judge = says("Great answer!", weighed_verdict({"8": 1.0}))
+def test_after_an_unreadable_reply_the_number_alone_is_asked_for_in_the_same_conversation(scoring):
+    judge = says("<think>Hm.</think>Great answer!", weighed_reply("", {"8": 1.0}))
 
     result = run(replace(CORRECT, scoring=scoring), judge)
 
     first, second = judge.ratings_asked
     assert result.rating == 8
     assert second.sample_indexes == (1,)
-    assert prompt_of(second).startswith(prompt_of(first))
-    assert "no score can be read" in prompt_of(second)
+    assert second.messages[: len(first.messages)] == first.messages
+    said, question = second.messages[len(first.messages) :]
+    assert (said.role, said.content) == ("assistant", "Great answer!")
+    assert "no score can be read" in question.content
+    assert "a whole number from 0 to 10" in question.content
+    assert (second.response_schema, second.purpose) == (None, Purpose.RETRY)
+    assert (result.detail["read_from"], result.reason) == ("retry", "Great answer!")
+    assert result.usage.requests == 3
 
 
 @pytest.mark.parametrize(
@@ -368,7 +374,7 @@ def test_an_unreadable_reply_is_asked_for_once_more_in_other_words(scoring):
 def test_a_second_unreadable_reply_is_an_error_and_never_a_score(answer, error):
     judge = says(answer)
 
-    with pytest.raises(error, match="though it was asked twice") as caught:
+    with pytest.raises(error, match="even after a retry") as caught:
         run(CORRECT, judge)
 
     assert caught.value.raw_text == answer
@@ -700,6 +706,9 @@ class KeepingJudge(ScriptedJudge):
         self.forgotten.append(request)
         self.kept.pop(repr(request), None)
 
+    async def has_kept(self, request):
+        return repr(request) in self.kept
+
 
 @pytest.mark.parametrize("is_about_steps", [True, False])
 def test_a_judge_that_was_ill_is_asked_again_when_it_is_well(is_about_steps):
@@ -791,7 +800,7 @@ def test_only_the_steps_prompt_can_be_replaced():
     assert prompt_of(judge.requests[1]).startswith("You are an evaluator.")
 
 
-def test_a_chat_rubric_prompt_whose_last_message_is_no_text_is_asked_again_with_a_message_more():
+def test_a_chat_rubric_prompt_whose_last_message_is_no_text_is_asked_again_in_the_same_conversation():
     chat = '[{"role": "user", "content": [{"type": "text", "text": "Judge."}]}]'
     judge = says("Hm.", verdict(8))
 
@@ -800,7 +809,10 @@ def test_a_chat_rubric_prompt_whose_last_message_is_no_text_is_asked_again_with_
     )
 
     assert result.rating == 8
-    assert [len(request.messages) for request in judge.ratings_asked] == [1, 2]
+    assert [[message.role for message in request.messages] for request in judge.ratings_asked] == [
+        ["user"],
+        ["user", "assistant", "user"],
+    ]
 
 
 def test_the_judges_answers_are_numbers_between_the_steps_too():
@@ -820,7 +832,7 @@ def test_the_detail_is_json_and_tells_all_about_the_estimate():
         "score_range": [0, 10],
         "distribution": pytest.approx({"8": 0.5, "10": 0.5}),
         "coverage": pytest.approx(1),
-        "read_from": "structure",
+        "read_from": "json",
         "evaluation_steps": list(STEPS),
         "usage": {
             "requests": 2,
@@ -842,26 +854,26 @@ def test_the_detail_of_samples_has_counts():
     detail = run(replace(CORRECT, scoring="samples", samples=2), says(reply(verdict(8), "?"))).detail
 
     assert (detail["valid"], detail["requested"]) == (1, 2)
-    assert detail["read_from"] == {"structure": 1}
+    assert detail["read_from"] == {"json": 1}
     assert "coverage" not in detail
 
 
 @pytest.mark.parametrize(
     ("said", "rank"),
-    [(verdict(8), "structure"), ("Final score: 8", "verdict_line"), ("I would give it an 8.", "prose")],
+    [(verdict(8), "json"), ("Final score: 8", "label"), ("8", "number")],
 )
 def test_the_detail_says_what_the_rating_was_read_from(said, rank):
     single = run(CORRECT, says(said)).detail
     sampled = run(replace(CORRECT, scoring="samples", samples=3), says(reply(said, said, verdict(8)))).detail
 
     assert single["read_from"] == rank
-    assert sampled["read_from"] == ({rank: 3} if rank == "structure" else {rank: 2, "structure": 1})
+    assert sampled["read_from"] == ({rank: 3} if rank == "json" else {rank: 2, "json": 1})
 
 
 def test_a_sentence_that_a_token_limit_cut_off_is_asked_for_again_and_a_line_before_it_is_read():
     cut = reply("I would give it a 9 if the date", finish_reason="length")
     judge = says(cut)
-    with pytest.raises(JudgeError, match="asked twice"):
+    with pytest.raises(JudgeError, match="even after a retry"):
         run(CORRECT, judge)
     assert len(judge.ratings_asked) == 2
 

@@ -20,20 +20,40 @@ from geval_cli.judge.replies.verdicts import (
     [
         ('{"reason": "good", "pass": true, "score": 0.8}', Decision(True, "good", 0.8)),
         ('Sure!\n```json\n{"pass": "yes", "score": "0.5"}\n```', Decision(True, None, 0.5)),
-        ('{"pass": "false", "score": 1}', Decision(False, None, 1.0)),
-        ('{"score": 0.2, "reason": "weak"}', Decision(True, "weak", 0.2)),
-        ('{"pass": false}', Decision(False)),
+        ('{"result": {"pass": false, "score": 0.2}}', Decision(False, None, 0.2)),
         ('<think>{"pass": true}</think>{"pass": false, "score": 0}', Decision(False, None, 0.0)),
-        ('I first thought {"pass": true}, but no: {"pass": false}', Decision(False)),
-        ('{"pass": true, "score": "high"}', Decision(True)),
+        (
+            'An example: {"pass": true, "score": 1}\nMine: {"pass": false, "score": 0}',
+            Decision(False, None, 0.0),
+        ),
     ],
 )
-def test_a_rubric_verdict_is_the_last_object_of_a_reply(text: str, decision: Decision) -> None:
+def test_a_rubric_verdict_is_the_object_of_a_reply(text: str, decision: Decision) -> None:
     assert parse_rubric_verdict(text) == decision
 
 
-@pytest.mark.parametrize("text", ["", "It is fine.", '{"answer": 42}', '{"pass": true, "sco', "<think>hm"])
-def test_a_reply_without_a_rubric_verdict_is_an_error(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "It is fine.",
+        '{"answer": 42}',
+        '{"pass": true, "sco',
+        "<think>hm",
+        '{"pass": true}',
+        '{"score": 0.2, "reason": "weak"}',
+        '{"pass": true, "score": "high"}',
+        '{"pass": "false", "score": 1}',
+        '{"pass": true, "score": 1, "verdict": "fail"}',
+        '{"pass": true, "score": 1, "error": "no output"}',
+        '{"pass": true, "score": 1}\n\nCorrection: it fails.',
+        '<submission>{"pass": true, "score": 1}</submission>',
+        '> {"pass": true, "score": 1}\n\nThat is in the output.',
+        'Example:\n```json\n{"pass": true, "score": 1}\n```',
+        'I first thought {"pass": true, "score": 1}, but no: {"pass": false, "score": 0}',
+    ],
+)
+def test_a_reply_without_one_clear_rubric_verdict_is_an_error(text: str) -> None:
     with pytest.raises(JudgeParseError) as caught:
         parse_rubric_verdict(text)
     assert caught.value.raw_text == text
@@ -53,13 +73,40 @@ def test_a_score_on_another_scale_is_an_error() -> None:
         ("It says nothing of it. N", False),
         ("**Yes**", True),
         ("The answer is: no.", False),
+        ("1. Is it short? Yes.\n2. Is it polite? No.\n\nN", False),
+        ("1. Is it short? Yes.\n2. Is it polite? No.\n\nY", True),
     ],
 )
 def test_yes_or_no_is_read_from_json_or_the_last_word(text: str, passed: bool) -> None:
     assert parse_yes_or_no(text).passed is passed
 
 
-@pytest.mark.parametrize("text", ["", "Perhaps", "Anybody", '{"answer": "quite"} y', "I say yes, mostly"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Perhaps",
+        "Anybody",
+        '{"answer": "quite"} y',
+        "I say yes, mostly",
+        "not yes",
+        "I cannot say yes",
+        "It is not a yes",
+        "Probably yes",
+        "If complete, yes",
+        "Yes, but no.",
+        "Yes\nNo",
+        "N\nY",
+        "Criterion 1: N\nCriterion 2: Y",
+        "Answer Y if so, else N",
+        'The text tells me to say "yes"',
+        "The text says: yes",
+        "variable y",
+        '{"verdict": "yes", "passed": false}',
+        '{"verdict": true, "error": "there is no text"}',
+        '{"verdict": "yes"}\n\nCorrection: no',
+    ],
+)
 def test_what_is_neither_yes_nor_no_is_an_error(text: str) -> None:
     with pytest.raises(JudgeParseError):
         parse_yes_or_no(text)
@@ -131,3 +178,34 @@ def test_a_plain_answer_is_what_follows_the_thoughts() -> None:
     assert parse_plain("<think>x</think>\nWhat is\n it?") == "What is it?"
     with pytest.raises(JudgeParseError):
         parse_plain("  ")
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (parse_category, "(A), (B)"),
+        (parse_category, "(A) or (C)"),
+        (parse_category, "A. B."),
+        (parse_category, "A - no, B."),
+        (parse_category, "A) subset B) superset C) same"),
+        (parse_category, "B. Actually, it is (C)."),
+        (parse_category, "D'accord"),
+        (parse_attributions, "1. x [Attributed] [Not Attributed]"),
+        (parse_attributions, "Each line ends in [Attributed] or [Not Attributed]."),
+        (parse_attributions, "I would write [Attributed] but there is no text."),
+        (lambda text: parse_verdict_list(text, 2), "verdict: yes or no\nverdict: no"),
+        (lambda text: parse_verdict_list(text, 2), "verdict: Yes/No\nverdict: Yes/No"),
+        (lambda text: parse_verdict_list(text, 2), "verdict: yes?\nverdict: no"),
+        (lambda text: parse_verdict_list(text, 1), '{"verdicts": [{"verdict": "yes", "passed": false}]}'),
+        (lambda text: parse_texts(text, "questions"), "I'm sorry, but I can't help with that."),
+        (lambda text: parse_numbers(text, "lines", 3), '{"lines": [1], "error": "cut short"}'),
+        (lambda text: parse_numbers(text, "lines", 3), '{"lines": []}\n\nWait, 2 is one, too.'),
+        (lambda text: parse_choice(text, 3), "1?"),
+        (lambda text: parse_choice(text, 3), "-1"),
+        (lambda text: parse_choice(text, 3), "1%"),
+        (lambda text: parse_choice(text, 3), '{"best": 1, "error": "no outputs"}'),
+    ],
+)
+def test_a_contradictory_or_doubted_reply_is_an_error(read, text: str) -> None:
+    with pytest.raises(JudgeParseError):
+        read(text)

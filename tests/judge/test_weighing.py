@@ -193,12 +193,20 @@ def test_impossible_and_dusty_logprobs_are_harmless():
         TokenAlternative("9", -9999.0),
         TokenAlternative("7", -math.inf),
         TokenAlternative("6", math.nan),
-        TokenAlternative("5", math.log(0.25)),
+        TokenAlternative("5", math.log(0.05)),
     )
     found = weigh([TokenLogprob("8", 1e-9, alternatives), token("}", 1)], "8")
 
-    # 1 + 0.25 is more than there can be, so both are scaled down.
-    assert found.masses == pytest.approx({8: 0.8, 5: 0.2})
+    # 1 + 0.05 is more than there can be, so both are scaled down.
+    assert found.masses == pytest.approx({8: 1 / 1.05, 5: 0.05 / 1.05})
+
+
+@pytest.mark.parametrize("logprobs", [(0.0, 0.0, 0.0), (-0.01, -0.01), (2.3, 1.0), (0.0, math.log(0.25))])
+def test_numbers_that_add_up_to_more_than_one_are_no_probabilities(logprobs):
+    alternatives = tuple(TokenAlternative(str(8 - place), value) for place, value in enumerate(logprobs))
+    found = weigh([TokenLogprob("8", logprobs[0], alternatives), token("}", 1)], "8")
+
+    assert (found.masses, found.coverage) == ({}, 0)
 
 
 def test_a_chosen_token_that_is_listed_twice_counts_once():
@@ -516,7 +524,7 @@ def test_a_full_stop_behind_decimals_ends_the_number_and_a_second_point_with_dig
     assert found.masses == pytest.approx({3: 0.5, 4.5: 0.3})
 
 
-@pytest.mark.parametrize("shares", [(0.89, 0.34, 0.9), (0.54, 0.27, 0.79, 0.53), (0.27, 0.78, 0.4, 0.6)])
+@pytest.mark.parametrize("shares", [(0.59, 0.36, 0.14), (0.58, 0.35, 0.14), (0.12, 0.38, 0.59)])
 def test_the_coverage_is_never_more_than_whole_by_float_dust(shares):
     # Scaled down to a sum of 1, these add up to a hair more.
     listed = [(str(rating), share) for rating, share in enumerate(shares, 2)]

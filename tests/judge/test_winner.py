@@ -31,7 +31,6 @@ from geval_cli.records import TokenAlternative, TokenLogprob
         ("Tie.", "tie"),
         ("Both are fine.\n\n**Winner: Output 2**", "2"),
         ("It is better.\nThe winner is 1.", "1"),
-        ('{\\"reason\\": \\"x\\", \\"winner\\": \\"2\\"}', "2"),
     ],
 )
 def test_a_winner_is_read_as_a_careful_person_reads_it(text: str, winner: str) -> None:
@@ -55,6 +54,10 @@ def test_a_winner_is_read_as_a_careful_person_reads_it(text: str, winner: str) -
         ('{"winner": "1", "final": {"winner": "tie"}}', "different winners"),
         ('{"winner": "1"}\nWinner: 2', "different winners"),
         ("Winner: 1\nWinner: 2", "different winners"),
+        ('{"winner": "1"}\n\nCorrection: 2', "back"),
+        ('{"winner": "1", "error": "there is one output"}', "an error"),
+        ("> Winner: 1\nis what output 2 says.", "no winner"),
+        ('Example:\n```json\n{"winner": "1"}\n```', "no winner"),
         ("The winner is not 1.", "no winner"),
         ("Would the winner be 1?", "no winner"),
         ('{"reason": "it breaks off bef', "no winner"),

@@ -9,13 +9,19 @@ from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.replies.lenient_json import JsonObject, Member, Value, find_begun_objects
-from geval_cli.judge.replies.parse import why_unreadable, without_thoughts
-from geval_cli.judge.replies.spelling import is_introduced_as_foreign
-from geval_cli.judge.replies.structure import plain_key, reason_of, unescaped
+from geval_cli.judge.replies.parse import (
+    check_not_taken_back,
+    is_supposed,
+    plain_key,
+    reason_of,
+    why_unreadable,
+    without_thoughts,
+)
 from geval_cli.judge.replies.verdicts import as_claim
 from geval_cli.patterns import compile_later
 
 _ITEM_KEY = compile_later(r"(?:item|question|criterion)?0*([1-9][0-9]{0,3})")
+_NO_ANSWER = compile_later(r"example|sample|previous|hypothe|template|schema")
 _ITEM_KEYS = ("item", "number", "id", "index", "question", "criterion")
 _ANSWER_KEYS = ("answer", "verdict", "met", "decision", "result", "passed")
 _EVIDENCE_KEYS = ("evidence", "quotation", "quote")
@@ -40,16 +46,19 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
     Raises:
         JudgeParseError: an item has none, or both.
     """
-    answer = unescaped(without_thoughts(text))
+    answer = without_thoughts(text)
     found: dict[int, ItemReply] = {}
     unnumbered: list[ItemReply] = []
+    end = len(answer)
     for holder in _own_objects(answer):
+        end = holder.end
         for number, reply in _item_replies(holder, [plain_key(item) for item in items]):
             if number is None:
                 unnumbered.append(reply)
             elif found.setdefault(number, reply).is_yes != reply.is_yes:
                 message = f"the judge's reply says both yes and no to item {number} of the checklist"
                 raise JudgeParseError(message, raw_text=text)
+    check_not_taken_back(answer[end:], text)
     if not found and len(unnumbered) == len(items):
         found = dict(enumerate(unnumbered, 1))
     if not found:
@@ -70,7 +79,7 @@ def _own_objects(answer: str) -> Iterator[JsonObject]:
     for holder in find_begun_objects(answer):
         between = answer[end : holder.start]
         if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
-            is_foreign = is_introduced_as_foreign(between, len(between))
+            is_foreign = is_supposed(between, len(between))
         if not is_foreign:
             yield holder
         end = holder.end
@@ -93,6 +102,8 @@ def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[in
             if reply is not None:
                 yield number, reply
             continue
+        if _NO_ANSWER.search(plain_key(member.key)):
+            continue
         inner = member.value if isinstance(member.value, list) else [member.value]
         for value in inner:
             if isinstance(value, JsonObject):
@@ -110,7 +121,10 @@ def _reply_of_member(member: Member) -> ItemReply | None:
 
 def _item_reply(answer: Member, holder: JsonObject | None) -> ItemReply | None:
     claim = as_claim(answer.value)
-    if claim is None:
+    others = () if holder is None else holder.members
+    if claim is None or any(
+        plain_key(other.key) in _ANSWER_KEYS and as_claim(other.value) is not claim for other in others
+    ):
         return None
     quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
     evidence = "" if quoted is None or quoted.value is None else _quotation(quoted.value)

@@ -1,7 +1,7 @@
 """Read replies to questions that ask for other things than a rating: yes or no, a case, a list, a choice.
 
-As with ratings, the last verdict of a reply counts, and nothing is guessed: a reply without a clear verdict is a
-JudgeParseError.
+Nothing is guessed: a reply that lacks its verdict, or that holds different ones, is a JudgeParseError. Objects that the
+words before them call an example are not read.
 """
 
 import math
@@ -12,20 +12,42 @@ from typing import TypeVar
 from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
-from geval_cli.judge.replies.lenient_json import JsonObject, Value, find_objects
-from geval_cli.judge.replies.parse import why_unreadable, without_thoughts
-from geval_cli.judge.replies.structure import reason_of
+from geval_cli.judge.replies.lenient_json import JsonObject, Member, Value, find_begun_objects
+from geval_cli.judge.replies.parse import (
+    NOT_THE_VERDICT,
+    PLACEHOLDER,
+    check_no_error,
+    check_not_taken_back,
+    is_supposed,
+    plain_key,
+    reason_of,
+    why_unreadable,
+    without_thoughts,
+)
 
 _YES = frozenset({"y", "yes", "true", "pass", "1"})
 _NO = frozenset({"n", "no", "false", "fail", "0"})
+_TRUE_TO_PROMPTFOO = frozenset({"true", "yes", "pass", "y"})
 _VERDICT_KEYS = ("verdict", "answer", "decision", "final verdict")
-_LAST_WORD = re.compile(r"(?:\A|[\s:*\"'(.])(y|n|yes|no)[\s.*\"')!]*\Z", re.IGNORECASE)
-_LETTER = re.compile(r"""\s*[("'*\[]{0,3}([A-E])(?:[)"'*\]:.]|\s*\Z|\s+[-\u2013\u2014])""", re.IGNORECASE)
-_ATTRIBUTED = re.compile(r"\[(not )?attributed\]", re.IGNORECASE)
-_STATED = re.compile(r"verdict\W{1,4}(yes|no)\b", re.IGNORECASE)
+# A word that stands by itself: it has its line or its sentence, or follows a label or "the answer is".
+_BY_ITSELF = (
+    r"(?:\A|\n|[.!?:;]\s|[:\u2014]|\b(?:answer|verdict|decision|conclusion|output)\sis:?\s)"
+    r"[\s*\"'(.#`\[_-]{0,9}(y|n|yes|no)"
+)
+_LAST_WORD = re.compile(rf"{_BY_ITSELF}[\s.*\"')!`\]_]*\Z", re.IGNORECASE)
+_EACH_WORD = re.compile(rf"{_BY_ITSELF}(?=[.,;:!*)]|\s*\n)", re.IGNORECASE)
+_LETTER = re.compile(
+    r"""\s*[("'*\[]{0,3}([A-E])(?:[)"'*\]:.](?!\w)|\s*\Z|\s+[-\u2013\u2014])""", re.IGNORECASE
+)
+_ATTRIBUTED = re.compile(r"\[(not\s{1,3})?attributed\]", re.IGNORECASE)
+_OTHER_LETTER = re.compile(r"\(([A-E])\)|\b([B-E])(?![\w'\u2019])")
+_STATED = re.compile(r"verdict\W{1,4}(yes|no)\b(?!\s*(?:[/?]|or\b))", re.IGNORECASE)
 _IN_ORDER = re.compile(r"in order\s*:", re.IGNORECASE)
 _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_NUMBER_ALONE = re.compile(r"\W{0,3}([0-9]{1,4})\W{0,3}")
+_REFUSAL = re.compile(
+    r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b)", re.IGNORECASE
+)
+_NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}")
 
 Read = TypeVar("Read")
 
@@ -38,22 +60,46 @@ class Decision(Struct, frozen=True):
     score: float | None = None
 
 
-def parse_rubric_verdict(text: str) -> Decision:
-    """Return whether the output meets a rubric, and how well; without a word on the former it is met.
+def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> Decision:
+    """Return whether the output meets a rubric, and how well.
+
+    Args:
+        text: the reply.
+        needs_score: a reply without a score is an error; otherwise its yes or no says all.
+        assumes_pass: as in promptfoo, an output passes that the reply only scores, and what is no score is none.
 
     Raises:
-        JudgeParseError: neither is said.
+        JudgeParseError: the reply says neither yes nor no, or contradicts itself, or lacks its score.
         JudgeRangeError: the score lies outside 0..1.
     """
 
-    def read(found: JsonObject) -> Decision | None:
-        verdict, rating = found.last("pass", "passed"), found.last("score")
-        if verdict is None and rating is None:
+    def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
+        verdicts, ratings = _members(found, ("pass", "passed")), _members(found, ("score",))
+        if not verdicts and not ratings:
             return None
-        passed = True if verdict is None else as_claim(verdict.value) is True
-        return Decision(passed, reason_of(found), None if rating is None else _share(rating.value, text))
+        if assumes_pass:
+            said = verdicts[-1].value if verdicts else None
+            passed = (
+                said is None or said is True or (isinstance(said, str) and said.lower() in _TRUE_TO_PROMPTFOO)
+            )
+            return (passed, _assumed_share(ratings[-1].value, text) if ratings else None), reason_of(found)
+        claims = {as_claim(member.value) for member in verdicts}
+        claims |= {as_claim(member.value) for member in _members(found, _VERDICT_KEYS)} & {True, False}
+        if claims not in ({True}, {False}):
+            problem = "both true and false as" if claims == {True, False} else "no clear true or false as"
+            raise JudgeParseError(f"the judge's reply has {problem} `pass`", raw_text=text)
+        shares = {_share(member.value, text) for member in ratings}
+        if None in shares or len(shares) > 1 or (needs_score and not shares):
+            problem = "different scores" if len(shares) > 1 else "no score that is a number"
+            raise JudgeParseError(f"the judge's reply has {problem}", raw_text=text)
+        passed, share = claims == {True}, next(iter(shares), None)
+        if share is not None and share == (not passed):
+            which = "`pass` is true and the score 0" if passed else "`pass` is false and the score 1"
+            raise JudgeParseError(f"the judge's reply contradicts itself: {which}", raw_text=text)
+        return (passed, share), reason_of(found)
 
-    return _last_of(text, read, "verdict")
+    (passed, share), reason = _one_of(text, read, "verdict")
+    return Decision(passed, reason, share)
 
 
 def parse_yes_or_no(text: str) -> Decision:
@@ -63,19 +109,29 @@ def parse_yes_or_no(text: str) -> Decision:
         JudgeParseError: it is neither.
     """
 
-    def read(found: JsonObject) -> Decision | None:
-        member = found.last(*_VERDICT_KEYS)
-        claim = None if member is None else as_claim(member.value)
-        return None if claim is None else Decision(claim, reason_of(found))
+    def read(found: JsonObject) -> tuple[bool, str | None] | None:
+        claims = {as_claim(member.value) for member in _members(found, (*_VERDICT_KEYS, "pass", "passed"))}
+        return (claims == {True}, reason_of(found)) if claims in ({True}, {False}) else None
 
-    decision = _find_last(text, read)
+    decision = _find_one(text, read)
     if decision is not None:
-        return decision
+        return Decision(*decision)
     answer = without_thoughts(text)
     match = _LAST_WORD.search(answer)
-    if match is None or _holds_object(text):
+    if match is None or _holds_object(text) or is_supposed(answer, match.start(1)):
         raise JudgeParseError(why_unreadable(text, "yes or no"), raw_text=text)
+    # A word on a line of its own stands above those in the reasoning.
+    of_line = [each for each in _EACH_WORD.finditer(answer) if _has_line(each, answer)]
+    others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
+    if any(each[1][0].lower() != match[1][0].lower() for each in others):
+        raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
     return Decision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
+
+
+def _has_line(word: re.Match[str], answer: str) -> bool:
+    start, end = answer.rfind("\n", 0, word.start(1)) + 1, answer.find("\n", word.end(1))
+    line = answer[start : word.start(1)] + answer[word.end(1) : end if end != -1 else None]
+    return re.search(r"\w", line) is None
 
 
 def parse_category(text: str) -> tuple[str, str | None]:
@@ -86,17 +142,25 @@ def parse_category(text: str) -> tuple[str, str | None]:
     """
 
     def read(found: JsonObject) -> tuple[str, str | None] | None:
-        member = found.last("category", "choice", "case")
-        match = _LETTER.match(member.value) if member is not None and isinstance(member.value, str) else None
-        return None if match is None else (match[1].upper(), reason_of(found))
+        members = _members(found, ("category", "choice", "case"))
+        found_letters = [
+            _LETTER.match(item.value) if isinstance(item.value, str) else None for item in members
+        ]
+        letters = {None if match is None else match[1].upper() for match in found_letters}
+        letter = letters.pop() if len(letters) == 1 else None
+        return None if letter is None else (letter, reason_of(found))
 
-    decision = _find_last(text, read)
+    decision = _find_one(text, read)
     if decision is not None:
         return decision
     answer = without_thoughts(text)
     match = _LETTER.match(answer)
-    if match is None:
+    if match is None or _holds_object(text):
         raise JudgeParseError(why_unreadable(text, "category from A to E"), raw_text=text)
+    if any(
+        (other[1] or other[2]) != match[1].upper() for other in _OTHER_LETTER.finditer(answer, match.end())
+    ):
+        raise JudgeParseError("the judge's reply names more than one category", raw_text=text)
     return match[1].upper(), " ".join(answer[match.end() :].split()) or None
 
 
@@ -107,13 +171,15 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
         JudgeParseError: nothing is said of any sentence.
     """
 
-    def read(found: JsonObject) -> tuple[bool, ...] | None:
+    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
         return _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
 
-    claims = _find_last(text, read)
-    if claims is None:
-        lines = (_ATTRIBUTED.search(line) for line in without_thoughts(text).splitlines())
-        claims = tuple(match[1] is None for match in lines if match is not None)
+    claims, _ = _find_one(text, read) or ((), None)
+    if not claims and not _holds_object(text):
+        lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
+        if any(len(tags) > 1 or (tags and is_supposed(tags[0].string, tags[0].start())) for tags in lines):
+            raise JudgeParseError("the judge's reply says two things of one sentence", raw_text=text)
+        claims = tuple(tags[0][1] is None for tags in lines if tags)
     if not claims:
         raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
     return claims
@@ -126,11 +192,11 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
         JudgeParseError: there are fewer or more.
     """
 
-    def read(found: JsonObject) -> tuple[bool, ...] | None:
-        return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported"))
+    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
+        return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported", "passed"))
 
-    claims = _find_last(text, read)
-    if claims is None:
+    claims, _ = _find_one(text, read) or ((), None)
+    if not claims and not _holds_object(text):
         answer = without_thoughts(text)
         *_, final = _IN_ORDER.split(answer)
         words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
@@ -147,21 +213,24 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
     """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON.
 
     Raises:
-        JudgeParseError: the reply is empty, or its JSON has no such list.
+        JudgeParseError: the reply is empty, or its JSON has no such list, or one of other things than texts.
     """
 
-    def read(found: JsonObject) -> tuple[str, ...] | None:
-        member = found.last(key)
-        if member is None or not isinstance(member.value, list):
+    def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
+        values = _lists(found, key)
+        if len(values) != 1:
             return None
-        return tuple(item.strip() for item in member.value if isinstance(item, str) and item.strip())
+        items = [item.strip() for item in values[0] if isinstance(item, str)]
+        if len(items) < len(values[0]) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
+            raise JudgeParseError(f"the judge's list of {key} holds other things than texts", raw_text=text)
+        return tuple(items), None
 
-    texts = _find_last(text, read)
+    texts = _find_one(text, read)
     if texts is not None:
-        return texts
+        return texts[0]
     lines = [line.strip() for line in without_thoughts(text).splitlines()]
     found = tuple(line for line in lines if line)
-    if not found or _holds_object(text):
+    if not found or _holds_object(text) or _REFUSAL.match(found[0]):
         raise JudgeParseError(why_unreadable(text, f"list of {key}"), raw_text=text)
     return found
 
@@ -173,16 +242,16 @@ def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
         JudgeParseError: there is no such list, or something else in it.
     """
 
-    def read(found: JsonObject) -> tuple[int, ...] | None:
-        member = found.last(key)
-        if member is None or not isinstance(member.value, list):
+    def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
+        values = _lists(found, key)
+        if len(values) != 1:
             return None
-        numbers = [_whole(item) for item in member.value]
+        numbers = [_whole(item) for item in values[0]]
         if any(number is None or not 1 <= number <= most for number in numbers):
             raise JudgeParseError(f"the judge names passages that are not among the {most}", raw_text=text)
-        return tuple(sorted({number for number in numbers if number is not None}))
+        return tuple(sorted({number for number in numbers if number is not None})), None
 
-    return _last_of(text, read, f"list `{key}`")
+    return _one_of(text, read, f"list `{key}`")[0]
 
 
 def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | None]:
@@ -198,11 +267,12 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
     """
 
     def read(found: JsonObject) -> tuple[int | None, str | None] | None:
-        member = found.last("best", "choice", "index")
-        return None if member is None else (_whole(member.value), reason_of(found))
+        members = _members(found, ("best", "choice", "index"))
+        numbers = {_whole(member.value) for member in members}
+        return (numbers.pop() if len(numbers) == 1 else None, reason_of(found)) if members else None
 
     alone = _NUMBER_ALONE.fullmatch(without_thoughts(text).strip())
-    number, reason = (int(alone[1]), None) if alone else _last_of(text, read, "choice")
+    number, reason = (int(alone[1]), None) if alone else _one_of(text, read, "choice")
     if number is None or not first <= number < first + count:
         span = f"{first} to {first + count - 1}"
         raise JudgeParseError(f"the judge did not choose one of the outputs {span}", raw_text=text)
@@ -221,20 +291,50 @@ def parse_plain(text: str) -> str:
     return answer
 
 
-def _last_of(text: str, read: Callable[[JsonObject], Read | None], what: str) -> Read:
-    found = _find_last(text, read)
+def _one_of(
+    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None], what: str
+) -> tuple[Read, str | None]:
+    found = _find_one(text, read)
     if found is None:
         raise JudgeParseError(why_unreadable(text, what), raw_text=text)
     return found
 
 
-def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | None:
-    """Return the result of `read` for the last object that it can read; one that breaks off is not read."""
-    last = None
-    for found in find_objects(without_thoughts(text)):
-        value = read(found) if found.is_closed else None
-        last = last if value is None else value
-    return last
+def _find_one(
+    text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None]
+) -> tuple[Read, str | None] | None:
+    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any.
+
+    Raises:
+        JudgeParseError: they say different things, or one breaks off.
+    """
+    answer = without_thoughts(text)
+    found: list[tuple[Read, str | None]] = []
+    end = len(answer)
+    for holder in find_begun_objects(answer):
+        if not is_supposed(answer, holder.start):
+            check_no_error(holder, text)
+            if not holder.is_closed:
+                raise JudgeParseError("the judge's reply breaks off in its object", raw_text=text)
+            value = read(holder)
+            if value is not None:
+                found.append(value)
+                end = holder.end
+    check_not_taken_back(answer[end:], text)
+    if any(said != found[0][0] for said, _ in found):
+        raise JudgeParseError("the judge's reply says different things in different objects", raw_text=text)
+    return found[-1] if found else None
+
+
+def _members(found: JsonObject, keys: tuple[str, ...]) -> list[Member]:
+    """Return the members with one of these keys: the object's own, else those of the objects in it."""
+    own = [member for member in found.members if member.key.strip().lower() in keys]
+    return own or [
+        inner
+        for member in found.members
+        if isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key))
+        for inner in _members(member.value, keys)
+    ]
 
 
 def _holds_object(text: str) -> bool:
@@ -242,12 +342,20 @@ def _holds_object(text: str) -> bool:
     return "{" in without_thoughts(text)
 
 
-def _claims_of(found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]) -> tuple[bool, ...] | None:
-    member = found.last(*lists)
-    if member is None or not isinstance(member.value, list):
-        return None
-    claims = tuple(_claims(member.value, keys))
-    return None if None in claims else tuple(claim is True for claim in claims)
+def _lists(found: JsonObject, key: str) -> list[list[Value]]:
+    return [member.value for member in _members(found, (key,)) if isinstance(member.value, list)]
+
+
+def _claims_of(
+    found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[tuple[bool, ...], None] | None:
+    said = {
+        tuple(_claims(member.value, keys))
+        for member in _members(found, lists)
+        if isinstance(member.value, list)
+    }
+    claims = said.pop() if len(said) == 1 else (None,)
+    return None if None in claims else (tuple(claim is True for claim in claims), None)
 
 
 def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
@@ -255,8 +363,8 @@ def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
         if not isinstance(item, JsonObject):
             yield as_claim(item)
             continue
-        member = item.last(*keys)
-        yield None if member is None else as_claim(member.value)
+        claims = {as_claim(member.value) for member in _members(item, keys)}
+        yield claims.pop() if len(claims) == 1 else None
 
 
 def as_claim(value: Value) -> bool | None:
@@ -286,6 +394,13 @@ def _share(value: Value, text: str) -> float | None:
     if not 0 <= number <= 1:
         raise JudgeRangeError(f"the judge's score is {number:g}, but was asked for 0 to 1", raw_text=text)
     return number
+
+
+def _assumed_share(value: Value, text: str) -> float | None:
+    """Return a score as JavaScript makes a number of it: nothing and an empty text are 0."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return 0.0
+    return _share(value, text)
 
 
 def _whole(value: Value) -> int | None:

@@ -8,9 +8,16 @@ from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.replies.lenient_json import JsonObject, Member, find_begun_objects
-from geval_cli.judge.replies.parse import why_unreadable, without_thoughts
-from geval_cli.judge.replies.spelling import is_introduced_as_foreign
-from geval_cli.judge.replies.structure import plain_key, reason_of, unescaped
+from geval_cli.judge.replies.parse import (
+    NOT_THE_VERDICT,
+    check_no_error,
+    check_not_taken_back,
+    is_supposed,
+    plain_key,
+    reason_of,
+    why_unreadable,
+    without_thoughts,
+)
 from geval_cli.patterns import compile_later
 
 Winner = Literal["1", "2", "tie"]
@@ -36,7 +43,7 @@ _NAME = (
 )
 _VALUE = compile_later(rf"[\s*'\"`(\[]{{0,5}}{_NAME}[\s*'\"`)\].!]{{0,5}}", re.IGNORECASE)
 _LINE = compile_later(
-    r"^[ \t*#>_-]{0,9}(?:final[ \t]|the[ \t])?winner[*_]{0,3}[ \t]{0,3}(?::|=|is)[*_]{0,3}[ \t]{0,3}"
+    r"^[ \t*#_-]{0,9}(?:final[ \t]|the[ \t])?winner[*_]{0,3}[ \t]{0,3}(?::|=|is)[*_]{0,3}[ \t]{0,3}"
     rf"[*'\"`(\[]{{0,5}}{_NAME}[*'\"`)\].! \t_]{{0,9}}$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -57,7 +64,7 @@ def parse_winner(text: str) -> WinnerReply:
     Raises:
         JudgeParseError: there is none, or one that is none of the outputs, or the reply names different ones.
     """
-    answer = unescaped(without_thoughts(text))
+    answer = without_thoughts(text)
     alone = _VALUE.fullmatch(answer)
     found = [_reply(alone, None)] if alone else list(_stated(answer, text))
     winners = sorted({item.winner for item in found})
@@ -72,16 +79,19 @@ def parse_winner(text: str) -> WinnerReply:
 def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
     """Yield what the objects of a reply say, and what lines outside of them do."""
     rest: list[str] = []
-    position = 0
+    position, end = 0, len(answer)
     for holder in find_begun_objects(answer):
         rest += (answer[position : holder.start], "\ue000" * (holder.end - holder.start))
         position = holder.end
-        if not is_introduced_as_foreign(answer, holder.start):
+        if not is_supposed(answer, holder.start):
+            check_no_error(holder, text)
             for member, reason in _members(holder):
+                end = holder.end
                 yield _of_member(answer, member, reason, text)
+    check_not_taken_back(answer[end:], text)
     outside = "".join((*rest, answer[position:]))
     for line in _LINE.finditer(outside):
-        if not is_introduced_as_foreign(outside, line.start()):
+        if not is_supposed(outside, line.start()):
             yield _reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
 
 
@@ -89,7 +99,7 @@ def _members(holder: JsonObject) -> Iterator[tuple[Member, str | None]]:
     for member in holder.members:
         if plain_key(member.key) == _KEY:
             yield member, reason_of(holder)
-        elif isinstance(member.value, JsonObject):
+        elif isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key)):
             yield from _members(member.value)
 
 
