@@ -10,7 +10,7 @@ from msgspec import Struct
 from geval_cli.errors import Problem, Severity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.secrets import is_secret_name, secret_values
+from geval_cli.source.secrets import environment_secrets, secret_values
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import DialectRules
 
@@ -110,9 +110,6 @@ class AdoptedJudge(Struct, frozen=True, eq=False):
         """Nothing, on purpose."""
 
 
-_MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message
-
-
 @dataclass(frozen=True, slots=True)
 class ProviderSource:
     """One provider of a config. The config and `env` may hold keys, so `repr` leaves them out."""
@@ -149,12 +146,8 @@ class ProviderSource:
     @property
     def secret_values(self) -> list[str]:
         """Return the values to hide: secrets of the id, the config and the environment, which programs see."""
-        inherited = {
-            name: value
-            for name, value in self.env.items()
-            if is_secret_name(name) and len(value) >= _MIN_INHERITED_CHARS
-        }
-        return secret_values([self.spec.id, dict(self.spec.config), inherited])
+        inherited = environment_secrets(self.env)
+        return [*secret_values([self.spec.id, dict(self.spec.config)]), *inherited]
 
     def key_problem(
         self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR

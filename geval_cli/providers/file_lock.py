@@ -1,5 +1,6 @@
-"""A lock between processes: an empty file that one process at a time may hold. It ends with the process."""
+"""Locks between processes, of a file or of one byte of it: one process at a time holds one. They end with it."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,23 @@ if sys.platform == "win32":
         except OSError:
             return False
         return True
+
+    def try_lock_byte(descriptor: int, place: int) -> bool:
+        """Return whether this process now holds the lock of one byte, which need not be in the file."""
+        os.lseek(descriptor, place, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def share_byte(descriptor: int, place: int) -> None:
+        """Nothing: there are no shared locks here."""
+
+    def unlock_byte(descriptor: int, place: int) -> None:
+        """Unlock a byte."""
+        os.lseek(descriptor, place, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 else:
     import fcntl
 
@@ -26,6 +44,30 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    def try_lock_byte(descriptor: int, place: int) -> bool:
+        """Return whether this process now holds the lock of one byte, which need not be in the file.
+
+        Raises:
+            OSError: the file system knows no locks.
+        """
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def share_byte(descriptor: int, place: int) -> None:
+        """Hold the lock of a byte together with other processes that share it, waiting for one that has it alone.
+
+        Raises:
+            OSError: the file system knows no locks.
+        """
+        fcntl.lockf(descriptor, fcntl.LOCK_SH, 1, place)
+
+    def unlock_byte(descriptor: int, place: int) -> None:
+        """Unlock a byte."""
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, place)
 
 
 @contextmanager

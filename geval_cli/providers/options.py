@@ -1,6 +1,9 @@
 """geval's own keys in a provider's config: spellings, types and meaning. All other keys go to the wire."""
 
+import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,11 +19,15 @@ from geval_cli.specs.type_messages import describe_value
 
 
 class OwnKey(Struct, frozen=True):
-    """A config key that is ours. The first of its `spellings` is the name that code uses."""
+    """A config key that is ours. The first of its `spellings` is the name that code uses.
+
+    `hint` says what to write in the place of a value that is not valid.
+    """
 
     spellings: tuple[str, ...]
     expected: str
     is_valid: Callable[[Any], bool]
+    hint: Callable[[Any], str] = lambda _: ""
 
 
 def is_text(value: Any) -> bool:
@@ -43,6 +50,11 @@ def is_text_mapping(value: Any) -> bool:
     return isinstance(value, dict) and all(
         isinstance(name, str) and isinstance(item, str | int | float) for name, item in value.items()
     )
+
+
+def is_words(value: Any) -> bool:
+    """Return whether `value` is a list of texts that are not empty, at least one."""
+    return isinstance(value, list) and bool(value) and all(is_text(item) for item in value)
 
 
 def is_price(value: Any) -> bool:
@@ -104,12 +116,28 @@ CERTIFICATE_KEYS = (
 )
 """The keys of a client certificate."""
 
+
+def _as_list(value: Any) -> str:
+    """Return a command line as the list that is wanted."""
+    words = ["az", "account", "get-access-token"]
+    if isinstance(value, str):
+        with suppress(ValueError):
+            words = shlex.split(value) or words
+    return f"no shell runs it: write {json.dumps(words, ensure_ascii=False)}"
+
+
+KEY_COMMAND = OwnKey(
+    ("api_key_command", "apiKeyCommand"), "a list of texts, a program and its arguments", is_words, _as_list
+)
+"""The program that prints the key."""
+
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
     OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// address", _is_http_url),
     OwnKey(("api_host", "apiHost"), "a host name", is_text),
     OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
+    KEY_COMMAND,
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
@@ -126,12 +154,16 @@ ENDPOINT_KEYS = (
     OwnKey(("batch",), "`openai` (the server has OpenAI's batch API) or false", _is_batch_choice),
 )
 
-_SET_BY_GEVAL = {
-    "n": "how many samples are asked for follows from `samples` and `repeat`",
+SET_BY_GEVAL = {
+    **dict.fromkeys(
+        ("n", "candidateCount", "candidate_count"),
+        "how many samples are asked for follows from `samples` and `repeat`",
+    ),
     "stream": "answers are read whole",
     "messages": "the prompt comes from `prompts`",
     "model": "the model is a part of the provider's id",
 }
+"""Keys of a model's config that are not sent as they are, and why."""
 
 
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -189,7 +221,7 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
     """Return the part of `config` that goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
-    ours = {spelling for key in keys for spelling in key.spellings} | set(_SET_BY_GEVAL)
+    ours = {spelling for key in keys for spelling in key.spellings} | set(SET_BY_GEVAL)
     wire = {name: value for name, value in config.items() if name not in ours and value is not None}
     return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire
 
@@ -224,6 +256,12 @@ def check_settings(
         further: names of such that somebody else checks.
     """
     problems = [*_own_problems(source, keys), *_other_problems(source, keys, others, further)]
+    if others is not Others.HANDED_OVER:
+        problems += [
+            source.problem(f"`{name}` is ignored: {why}", key=name, severity=Severity.WARNING)
+            for name, why in SET_BY_GEVAL.items()
+            if source.spec.config.get(name) is not None
+        ]
     if others is Others.SENT:
         problems += _wire_problems(source)
     return problems
@@ -242,7 +280,8 @@ def _other_problems(
     source: ProviderSource, keys: tuple[OwnKey, ...], others: Others, further: Collection[str]
 ) -> Iterator[Problem]:
     own = {spelling for key in keys for spelling in key.spellings}
-    known = {*own, *further, *_SET_BY_GEVAL, *(WIRE_SETTINGS if others is Others.SENT else ())}
+    known = {*own, *further, *(WIRE_SETTINGS if others is Others.SENT else ())}
+    known |= SET_BY_GEVAL.keys() if others is not Others.HANDED_OVER else set()
     unknown = []
     for name in source.spec.config:
         if name in known:
@@ -255,11 +294,8 @@ def _other_problems(
         hint = f"did you mean `{near}`?"
         if others is Others.SENT:
             hint = f"{hint} {_AS_IT_IS}"
-        severity = Severity.ERROR
-        if others is Others.HANDED_OVER:  # a program may well have settings of its own that look like ours
-            severity = Severity.WARNING
-        elif near not in own or name in source.rules.further_params:
-            severity = source.rules.odd_params
+        # A program may well have settings of its own that look like ours.
+        severity = Severity.WARNING if others is Others.HANDED_OVER else source.rules.odd_params
         yield source.key_problem(f"unknown key `{name}` in `config`", key=name, hint=hint, severity=severity)
     if unknown and others is not Others.HANDED_OVER:
         names = ", ".join(f"`{name}`" for name in unknown)
@@ -282,16 +318,13 @@ def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Prob
     for key in keys:
         present = [spelling for spelling in key.spellings if config.get(spelling) is not None]
         problems += [
-            source.problem(f"`{spelling}` must be {key.expected}", key=spelling)
+            source.problem(
+                f"`{spelling}` must be {key.expected}", key=spelling, hint=key.hint(config[spelling])
+            )
             for spelling in present
             if not key.is_valid(config[spelling])
         ]
         if len(present) > 1:
             both = " and ".join(f"`{spelling}`" for spelling in present)
             problems.append(source.problem(f"{both} mean the same: keep one", key=present[1]))
-    problems += [
-        source.problem(f"`{name}` is ignored: {why}", key=name, severity=Severity.WARNING)
-        for name, why in _SET_BY_GEVAL.items()
-        if name in config
-    ]
     return [*problems, *header_problems(source, own_settings(config, keys))]

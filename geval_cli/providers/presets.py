@@ -1,12 +1,13 @@
 """How a config, the environment and a preset become an `Endpoint`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, Severity
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
 from geval_cli.providers.network.tls import certificate_of, check_certificate
@@ -30,9 +31,21 @@ from geval_cli.providers.preset_table import (
     Preset,
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
+from geval_cli.providers.promptfoo_params import promptfoo_params
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.key_command import (
+    KEY_COMMAND_SOURCE,
+    check_key_command,
+    has_key_command,
+    key_command_of,
+    missing_program,
+)
+from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
+from geval_cli.source.problems import did_you_mean
 from geval_cli.source.secrets import secret_values
+from geval_cli.specs.promptfoo import own_env_of
+from geval_cli.specs.provider_settings import WIRE_SETTINGS
 
 AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""
@@ -74,8 +87,17 @@ def speaks_responses(source: ProviderSource) -> bool:
 
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
-    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
-    problems += _batch_problems(source)
+    config, changed = source.spec.config, {}
+    if source.rules.adds_params:
+        changed = promptfoo_params(source.spec, config, own_env_of(source.spec))
+    changed = {name: value for name, value in changed.items() if config.get(name) is not None}
+    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT, further=changed)
+    problems += _left_out(source, changed)
+    problems += check_certificate(source)
+    problems += [*check_key_command(source), *_batch_problems(source)]
+    if kind_of(source.spec.id) == TEXT:
+        wire_format = preset_of(source).wire_format
+        problems += check_parameters(source, wire_format, is_responses=speaks_responses(source), told=changed)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
@@ -85,6 +107,29 @@ def check(source: ProviderSource) -> list[Problem]:
     else:
         problems += _mode_problems(source)
     return problems
+
+
+def _left_out(source: ProviderSource, changed: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a warning for each parameter of the config that promptfoo does not send, or changes."""
+    for name, value in changed.items():
+        if name in _SENT_OTHERWISE:
+            continue
+        own = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
+        known = sorted({*WIRE_SETTINGS, *own}, key=lambda word: (word.islower() != name.islower(), word))
+        near = None if name in WIRE_SETTINGS else did_you_mean(name, known)
+        hint = f"did you mean `{near}`?" if near else "put it under `passthrough` to send it as it is"
+        if name == "delay":
+            hint = "write it beside `id` for a pause between two requests"
+        what = "is not sent to this model" if value is None else f"is sent as {json.dumps(value)}"
+        yield source.key_problem(
+            f"`{name}` {what}, as with promptfoo", key=name, hint=hint, severity=Severity.WARNING
+        )
+
+
+_SENT_OTHERWISE = frozenset(
+    {"output_format", "effort", "extra_body", "omitDefaults", "tools", "tool_choice", "response_format"}
+)
+"""Keys of promptfoo's that are sent under another name, in another place or not meant to be sent."""
 
 
 def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
@@ -140,8 +185,9 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         named = "account_id" if preset.account_url else "base_url"
         hint = f"set `{named}` in its config, or the variable {names}"
         problems.append(source.problem(f"{source.id} has no address", hint=hint))
+    problems += missing_program(source)
     key, _ = _find_key(source, settings)
-    if key is None and _needs_key(source, settings):
+    if key is None and not has_key_command(settings) and _needs_key(source, settings):
         variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
         problems.append(
             source.problem(
@@ -171,6 +217,9 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     call = _Call(model, _path_of(source), _api_version(source, settings))
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
     is_listed = settings.get("price") == LIST_PRICE
+    secrets = Secrets(
+        [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
+    )
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -179,14 +228,14 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         url=url,
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
-        secrets=Secrets(
-            [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
-        ),
+        secrets=secrets,
         key_source=key_source,
         limits=limits_of(settings),
-        wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
+        wire=parameters_of(source, wire_parameters(source.spec.config, ENDPOINT_KEYS), preset.wire_format),
+        places=places_of(source),
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
+        key_command=key_command_of(source, key_header=key_header, secrets=secrets),
         batch=_batch_api(source, settings),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )
@@ -251,6 +300,8 @@ def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the key, and in words where it came from."""
+    if has_key_command(settings):
+        return None, KEY_COMMAND_SOURCE
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")

@@ -1,12 +1,17 @@
 """Keeps keys out of everything that people or files get to see."""
 
 import hashlib
+import html
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-from geval_cli.records import JsonValue
+from msgspec import structs
+
+from geval_cli.patterns import compile_later
+from geval_cli.records import Choice, JsonValue
 from geval_cli.source.secrets import MASK, is_secret_parameter, mask_bare
 
 EXCERPT_CHARS = 2_000
@@ -16,16 +21,33 @@ _MIN_SECRET_CHARS = 4
 """Shorter values are not masked: replacing every "x" would leave no readable message."""
 
 
+_MIN_ECHOED_CHARS = 12
+"""Of a value that is masked in answers, too."""
+
+_LEARNT: dict[str, tuple[str, ...]] = {}
+
+
+def learn_secret(value: str) -> None:
+    """Hide `value`, which is in no config and no environment, wherever secrets are hidden in this process."""
+    if len(value) >= _MIN_SECRET_CHARS:
+        _LEARNT[value] = tuple(sorted({*_spellings(value)}, key=len, reverse=True))
+
+
 class Secrets:
     """The values that must not be shown. `repr` shows none of them."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_long", "_plain", "_values")
 
     def __init__(self, values: Iterable[str | None] = ()) -> None:
         secrets = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
+        self._plain = tuple(sorted(secrets, key=len, reverse=True))
         spellings = {spelling for value in secrets for spelling in _spellings(value)}
         # Longest first: a key that is part of a longer one would leave the rest of it readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
+        long = {
+            spelling for value in secrets if len(value) >= _MIN_ECHOED_CHARS for spelling in _spellings(value)
+        }
+        self._long = tuple(value for value in self._values if value in long)
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} hidden)"
@@ -36,9 +58,39 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """`text` with every known secret masked, and nothing else: for prose, which may well speak of keys."""
-        for value in self._values:
+        for value in chain(self._values, *_LEARNT.values()):
             text = text.replace(value, MASK)
-        return text
+        return _hide_escaped(text, chain(self._plain, _LEARNT))
+
+    def hide_echo(self, choice: Choice) -> Choice:
+        """Return an answer without the keys of the request that asked for it, which a server may say back.
+
+        Only long values: a password that is a word would change what models say by chance.
+        """
+        said = self._without_long(choice.text)
+        calls = tuple(self._calls_without_long(call) for call in choice.tool_calls)
+        if said == choice.text and calls == choice.tool_calls:
+            return choice
+        return structs.replace(choice, text=said, tool_calls=calls)
+
+    def _without_long(self, text: str) -> str:
+        for value in chain(
+            self._long, *(found for key, found in _LEARNT.items() if len(key) >= _MIN_ECHOED_CHARS)
+        ):
+            text = text.replace(value, MASK)
+        plain = (value for value in chain(self._plain, _LEARNT) if len(value) >= _MIN_ECHOED_CHARS)
+        return _hide_escaped(text, plain)
+
+    def _calls_without_long(self, call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        written = json.dumps(call, ensure_ascii=False)
+        said = self._without_long(written)
+        if said == written:
+            return call
+        try:
+            found: Mapping[str, JsonValue] = json.loads(said)
+        except ValueError:  # a part of an escape looked like the beginning of the key
+            found = dict.fromkeys(call, MASK)
+        return found
 
     def hide_in(self, value: JsonValue) -> JsonValue:
         """JSON data with every known secret masked in its texts; what holds none is given back as it is."""
@@ -87,9 +139,95 @@ def _hash(value: str) -> str:
 
 
 def _spellings(value: str) -> Iterable[str]:
-    """As it is, as URLs and JSON write it, and as Basic authentication sends the user and password of a URL."""
-    # `[1:-1]`: JSON's spelling without the quotes, since the value may be a part of a longer text.
+    """As it is; as URLs, HTML, JSON and JSON within JSON write it; in Base64, alone or within more; in hexadecimal."""
     plain = unquote(value)
-    yield from (value, plain, quote(plain, safe=""), quote_plus(plain), json.dumps(value)[1:-1])
+    quoted = quote(plain, safe="")
+    yield from (value, plain, quoted, quote_plus(plain), _PERCENT.sub(lambda found: found[0].lower(), quoted))
+    # `[1:-1]`: JSON's spelling without the quotes, since the value may be a part of a longer text.
+    once = json.dumps(value)[1:-1]
+    yield from (once, json.dumps(once)[1:-1], once.replace("/", "\\/"), html.escape(value))
+    yield once.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    data = plain.encode("utf-8", "replace")
+    if len(data) >= _MIN_ENCODED_BYTES:
+        yield from (data.hex(), data.hex().upper())
+        for before in range(3):  # how many bytes of the last group of three stand before it
+            start, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
+            middle = b64encode(bytes(before) + data).decode()[start:end]
+            yield from (middle, middle.replace("+", "-").replace("/", "_"))
+    # As Basic authentication sends the user and password of a URL.
     if ":" in plain:
-        yield b64encode(plain.encode()).decode()
+        yield b64encode(data).decode()
+
+
+def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
+    """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
+    escapes = list(_ESCAPE.finditer(text))
+    runs = [*_HEXADECIMAL.finditer(text), *_BROKEN_BASE64.finditer(text)]
+    if not escapes and not runs:
+        return text
+    spans: list[tuple[int, int]] = []
+    characters: list[str] = []
+    starts: list[int] = []
+    end = 0
+    for found in escapes:
+        characters += text[end : found.start()]
+        starts += range(end, found.start())
+        end = found.end()
+        number = next((group for group in found.group(1, 2, 3, 4, 5) if group), None)
+        code = int(found[6]) if found[6] else int(number, 16) if number else None
+        said = (
+            found[7] or html.unescape(f"&{found[8]};")
+            if code is None
+            else chr(code)
+            if code < _CODES
+            else "?"
+        )
+        characters += said
+        starts += [found.start()] * len(said)
+    characters += text[end:]
+    starts += range(end, len(text) + 1)
+    plain = "".join(characters)
+    joined = [(found, _BETWEEN.sub("", found[0])) for found in runs]
+    for secret in {written for value in secrets for written in (value, unquote(value))}:
+        at = plain.find(secret) if escapes else -1
+        while at >= 0:
+            spans.append((starts[at], starts[at + len(secret)]))
+            at = plain.find(secret, at + len(secret))
+        if joined and len(secret) >= _MIN_ENCODED_BYTES:
+            data = secret.encode("utf-8", "replace")
+            middles = [
+                b64encode(bytes(before) + data).decode()[
+                    (before * 8 + 5) // 6 : (before + len(data)) * 8 // 6
+                ]
+                for before in range(3)
+            ]
+            spans += (
+                found.span()
+                for found, run in joined
+                if data.hex() in run.lower() or any(one in run.translate(_FROM_URL) for one in middles)
+            )
+    kept = len(text)
+    for start, end in sorted(spans, key=lambda span: span[1], reverse=True):
+        if start < kept:  # else it is within what was masked already
+            text = f"{text[:start]}{MASK}{text[end:] if end <= kept else text[kept:].removeprefix(MASK)}"
+            kept = start
+    return text
+
+
+_CODES = 0x110000
+_FROM_URL = str.maketrans("-_", "+/")
+_ESCAPE = compile_later(
+    # What JSON, Python, JavaScript, URLs and HTML write for a character, also when it is written twice.
+    r"\\\\{0,7}(?:u\{0{0,4}([0-9a-fA-F]{1,6})\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))"
+    r"|%(?:25){0,3}([0-9a-fA-F]{2})|&(?:amp;){0,3}#(?:[xX]0{0,8}([0-9a-fA-F]{1,6})|0{0,8}([0-9]{1,7}));?"
+    r"|\\\\{0,7}([^\w\s\\])|&(?:amp;){0,3}([a-zA-Z]{2,8});"
+)
+_HEXADECIMAL = compile_later(
+    r"(?<!\\)(?<!\\u)[0-9a-fA-F]{2}(?:(?:[\s:,-]{1,2}(?:0x|\\x)?|0x|\\x)?[0-9a-fA-F]{2}){7,}"
+)
+_BROKEN_BASE64 = compile_later(
+    r"(?:\\[rn]|(?<![\\\w+/=-]))[\w+/=-]{4,}(?:(?:[\r\n]{1,2}|(?:\\[rn]){1,2})[\w+/=-]+)+"
+)
+_BETWEEN = compile_later(r"\\[rn]|0x|\\x|[\s:,]")
+_PERCENT = compile_later("%[0-9A-F]{2}")
+_MIN_ENCODED_BYTES = 8

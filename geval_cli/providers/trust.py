@@ -7,9 +7,16 @@ from urllib.parse import urlsplit
 from geval_cli.errors import Problem
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.local.models import MODELS_DIR_VARIABLE, model_name
-from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, is_routing_header, own_settings
+from geval_cli.providers.options import (
+    CERTIFICATE_KEYS,
+    ENDPOINT_KEYS,
+    KEY_COMMAND,
+    is_routing_header,
+    own_settings,
+)
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
+from geval_cli.providers.wire.key_command import has_key_command
 from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.providers.wire.vertex import (
     DEFAULT_REGION,
@@ -33,8 +40,10 @@ _WITH_FILES = frozenset({"scripted", "local"})
 
 
 def runs_program(spec: ProviderSpec) -> bool:
-    """Return whether a provider is code of the config's own, or hands its answers to such code."""
-    return _kind(spec) in _PROGRAMS or (_kind(spec) in _ADDRESSES and has_response_code(spec.config))
+    """Return whether a provider is code of the config's own, hands its answers to such, or has its key from it."""
+    if _kind(spec) in _ADDRESSES:
+        return has_response_code(spec.config)
+    return _kind(spec) in _PROGRAMS or has_key_command(spec.config)
 
 
 def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
@@ -45,6 +54,10 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
         kinds: of providers that live in this process or at an address that geval knows.
     """
     access, spec = source.access, source.spec
+    if not access.runs_code and has_key_command(spec.config):
+        key = next(name for name in KEY_COMMAND.spellings if name in spec.config)
+        message = f"`{key}` of `{spec.public_id}` runs a program, which {access.refuser} not allow"
+        return Problem(message, spec.place.value("config", key), TRUST_HINT)
     if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)
     return None if access.reaches_any_host else _stranger_problem(source, kinds)

@@ -5,19 +5,22 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 
-# How OpenAI, Azure, vLLM, llama.cpp, Mistral, Groq, DeepSeek, Gemini and FastAPI servers word it.
+# How OpenAI, Azure, Anthropic, vLLM, llama.cpp, Mistral, Groq, DeepSeek, xAI, Gemini and FastAPI servers word it.
 _REFUSAL = compile_later(
-    r"""unsupported|not\ssupport|n't\ssupport|only\ssupported|not\s(?:currently\s)?(?:yet\s)?supported|not\simplemented
+    r"""unsupported|not\ssupport|n't\ssupport|only\ssupport|not\s(?:currently\s)?(?:yet\s)?supported|not\simplemented
     |unknown|unrecogni[sz]ed|unexpected|cannot\sfind\sfield|extra\s(?:inputs?|fields?)|not\s(?:permitted|allowed)
-    |unavailable|not\savailable|only\sthe\sdefault|deprecated|removed|not\senabled|incompatible|cannot\sbe\sused
+    |unavailable|not\savailable|only\sthe\sdefault|deprecated|removed|not\senabled|only\senabled|enabled\sonly|incompatible
+    |cannot\s(?:both\s)?be\s(?:used|set|specified)|may\sonly\sbe|must\sbe\sunset|no\slonger
     |invalid\s(?:parameter|argument|field)""",
     re.IGNORECASE | re.VERBOSE,
 )
-# Only for what geval adds of its own accord: a user's own value out of range must not be dropped.
+# Only for what geval adds of its own accord: of a user's own value it says nothing about the parameter.
 _OUT_OF_RANGE = compile_later(
-    r"must\sbe|between|greater\sthan|less\sthan|at\smost|maximum|exceed|max\sallowed|only\sone|invalid",
+    r"must\sbe|between|greater\sthan|less\sthan|at\s(?:most|least)|maximum|exceed|max\sallowed|only\sone|invalid|too\s(?:large|many)"
+    r"|not\s(?:one|among|a\svalid)",
     re.I | re.X,
 )
 _OWN_WISHES = frozenset({"n", "logprobs", "top_logprobs", "response_format"})
@@ -25,14 +28,45 @@ _REFUSAL_CODES = frozenset(
     {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
 )
 _CODE_KEYS = ("code", "type", "status")
-_SENTENCE_KEYS = ("message", "detail")
+_SENTENCE_KEYS = ("message", "detail", "msg", "status_msg")
 _NEVER_OPTIONAL = frozenset({"model", "messages"})
 # Parameters that are words of any sentence: they count where they are named as such or stand in quotes.
 _ENGLISH_WORDS = frozenset(
-    {"n", "stop", "seed", "user", "tools", "store", "stream", "metadata", "modalities"}
-)
+    {
+        "conversation", "effort", "format", "include", "input", "instructions", "labels", "metadata", "modalities",
+        "n", "prompt", "reasoning", "route", "seed", "stop", "store", "stream", "suffix", "system", "text",
+        "thinking", "tools", "transforms", "truncation", "user",
+    }
+)  # fmt: skip
 # Some servers name the feature that they lack, and not the parameter that asks for it.
-_ALIASES = {"json_schema": "response_format", "structured outputs": "response_format"}
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "response_format": (
+        "json_schema",
+        "json_object",
+        "structured_outputs?",
+        "json_mode",
+        "output_format",
+        "output_schema",
+        "response_schema",
+        "response_mime_type",
+        r"output_config(?![.\w])",
+    ),
+    "presence_penalty": ("penalty",),
+    "frequency_penalty": ("penalty",),
+    "logprobs": ("log_probabilities", "token_(?:likelihoods|probabilities)"),
+    "temperature": ("sampling_(?:controls?|parameters?|settings?|options?)",),
+    "reasoning_effort": (
+        "thinking_(?:level|budget|value)",
+        "think_value",
+        "reasoning_value",
+        "effort_(?:parameter|level)",
+        "support_(?:thinking|reasoning)",
+    ),
+    "effort": ("effort_(?:parameter|level)",),
+    "thinking": ("adaptive_thinking", "extended_thinking", "budget_tokens", "thinking_(?:budget|mode)"),
+    "thinking_config": ("thinking_(?:level|budget)", "thinking_is"),
+    "n": ("multiple_(?:candidates|choices|completions|responses)", "candidate_count", "one_completion"),
+}
 _N_NAMED = compile_later(
     r"\b(?:parameter|param|field|argument)s?:?\s+n\b|\bn\s*(?:>|!=|==?|must|is\b|should)"
 )
@@ -42,18 +76,34 @@ _CAP = compile_later(
     re.IGNORECASE,
 )
 
+Sent = Collection[str] | Mapping[str, Collection[str]]
+"""The parameters of a request, with the further names that its API has for each where they are known."""
 
-def find_unsupported_parameter(body: str, sent: Collection[str]) -> str | None:
-    """Return the one of the `sent` parameters that a 4xx `body` refuses; None when it complains of other things."""
-    candidates = [name for name in sent if name not in _NEVER_OPTIONAL]
-    for named, code, text in _complaints(body):
-        parameter = named if named in candidates else None
-        if parameter and (code in _REFUSAL_CODES or _is_refusal(text, parameter)):
-            return parameter
-        if named is None or parameter is None:
-            parameter = _first_mentioned(text, candidates)
-            if parameter and _is_refusal(text, parameter):
-                return parameter
+
+def find_unsupported_parameter(body: str, sent: Sent, *, added: Collection[str] = ()) -> str | None:
+    """Return the one of the `sent` parameters that a 4xx `body` refuses; None when it complains of other things.
+
+    Args:
+        body: of the reply.
+        sent: what the request held.
+        added: those of them that the request would do without. Of these a value out of range is a refusal, too, and
+            where a sentence names several parameters, one of these goes first.
+    """
+    spellings = {
+        name: (name, *(sent[name] if isinstance(sent, Mapping) else ()))
+        for name in sent
+        if name not in _NEVER_OPTIONAL
+    }
+    for path, code, text in _complaints(body):
+        named = None if path is None else _parameter_at(path, spellings)
+        if named and (code in _REFUSAL_CODES or _is_refusal(text, named, added)):
+            # A value may be refused on account of another parameter: that one is then named beside it.
+            return named
+        if named is None:
+            mentioned = _mentioned(text, spellings)
+            for name in [*(name for name in mentioned if name in added), *mentioned]:
+                if _is_refusal(text, name, added):
+                    return name
     return None
 
 
@@ -69,7 +119,7 @@ def find_cap(body: str) -> int | None:
 def error_message(body: str) -> str:
     """Return the server's own sentence out of an error body of any common form, else the body itself."""
     texts = [text for _, _, text in _complaints(body)]
-    return "; ".join(texts) if texts else body.strip()
+    return "; ".join(dict.fromkeys(texts)) if texts else body.strip()
 
 
 def error_words(body: str) -> tuple[str, str]:
@@ -78,52 +128,107 @@ def error_words(body: str) -> tuple[str, str]:
     A body that is no JSON counts as the sentence.
     """
     try:
-        parsed = json.loads(body)
+        parsed = decode_json(body)
     except ValueError:
         return "", body
     items = [item for item in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(item, dict)]
-    errors = [item.get("error") or item for item in items]
+    said = [item.get("error") or item.get("errors") or item.get("base_resp") or item for item in items]
+    errors = [error for entry in said for error in (entry if isinstance(entry, list) else [entry])]
     found = [error for error in errors if isinstance(error, dict)]
     codes = [error.get(name) for error in found for name in _CODE_KEYS]
     words = [error.get(name) for error in found for name in _SENTENCE_KEYS]
     words += [error for error in errors if isinstance(error, str)]
-    return _joined(codes), _joined(words)
+    behind = [error_words(raw) for error in found if (raw := _words_behind(error))]
+    return _joined([*codes, *(code for code, _ in behind)]), _joined([*words, *(said for _, said in behind)])
+
+
+def _words_behind(error: Mapping[str, Any]) -> str:
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return raw if isinstance(raw, str) else json.dumps(raw) if isinstance(raw, dict) else ""
 
 
 def _joined(texts: list[Any]) -> str:
     return " ".join(text for text in texts if isinstance(text, str))
 
 
-def _is_refusal(text: str, parameter: str) -> bool:
-    if _REFUSAL.search(text):
+def _is_refusal(text: str, parameter: str, added: Collection[str]) -> bool:
+    # Servers word it in any way and language. What geval added costs nothing to leave out, so its name is enough.
+    if parameter in added or _REFUSAL.search(text):
         return True
     return parameter in _OWN_WISHES and _OUT_OF_RANGE.search(text) is not None
 
 
-def _first_mentioned(text: str, candidates: Collection[str]) -> str | None:
-    places = {name: place for name in candidates if (place := _mention(text, name)) is not None}
-    return min(places, key=places.__getitem__, default=None)
+def _parameter_at(path: str, spellings: Mapping[str, tuple[str, ...]]) -> str | None:
+    """Return the parameter that a path such as `reasoning.effort` or `generation_config.topK` leads to."""
+    plain = _plain(path)
+    found = [
+        (len(spelling), name)
+        for name, names in spellings.items()
+        for spelling in map(_plain, names)
+        if plain == spelling
+        or plain.startswith((f"{spelling}.", f"{spelling}["))
+        or plain.endswith(f".{spelling}")
+    ]
+    return max(found)[1] if found else None
+
+
+def _plain(name: str) -> str:
+    """A name without what snake_case and camelCase differ in."""
+    return name.replace("_", "").lower()
+
+
+def _mentioned(text: str, spellings: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the parameters that a sentence names, in its order."""
+    places = {
+        name: min(found)
+        for name, names in spellings.items()
+        if (found := [place for item in names if (place := _mention(text, item)) is not None])
+    }
+    for name in spellings.keys() - places.keys():
+        found = [
+            match.start() for alias in _ALIASES.get(_snake(name), ()) if (match := _words(alias).search(text))
+        ]
+        if found:
+            places[name] = min(found)
+    return sorted(places, key=places.__getitem__)
 
 
 def _mention(text: str, name: str) -> int | None:
-    escaped = re.escape(name)
-    quoted = re.search(rf"""["'`]{escaped}(?:[.\[][^"'`]*)?["'`]""", text)
+    quoted = re.search(rf"""["'`]{_spelled(name)}(?:[.\[][^"'`]*)?["'`]""", text, re.IGNORECASE)
     if quoted:
         return quoted.start()
     if name == "n":
         found = _N_NAMED.search(text)
         return found.start() if found else None
     if name in _ENGLISH_WORDS:
-        return None
-    spellings = [escaped, *(re.escape(alias) for alias, target in _ALIASES.items() if target == name)]
-    bare = re.search(rf"\b(?:{'|'.join(spellings)})\b", text)
+        named = re.search(
+            rf"\b(?:parameter|param|field|argument|propert(?:y|ie)|supplied|model|option)s?:?\s+(?:[\w.]+,\s)*{name}\b"
+            rf"|^{name}(?:\.\w+)*:\s",
+            text,
+        )
+        return named.start() if named else None
+    bare = re.search(rf"\b{_spelled(name)}\b", text, re.IGNORECASE)
     return bare.start() if bare else None
 
 
+def _spelled(name: str) -> str:
+    """Return a pattern for a name in snake_case, camelCase or words of their own."""
+    return "[_ -]?".join(re.escape(part) for part in _snake(name).split("_"))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _words(alias: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{alias.replace('_', '[_ -]?')}\b", re.IGNORECASE)
+
+
 def _complaints(body: str) -> Iterator[tuple[str | None, str | None, str]]:
-    """(parameter named by the body, its error code, the sentence) of each error in `body`."""
+    """(path of a parameter named by the body, its error code, the sentence) of each error in `body`."""
     try:
-        parsed = json.loads(body)
+        parsed = decode_json(body)
     except ValueError:
         if body.strip():
             yield None, None, body.strip()
@@ -141,20 +246,45 @@ def _complaints_of(item: Mapping[str, Any]) -> Iterator[tuple[str | None, str | 
         return
     if not isinstance(error, dict):
         return
+    # A gateway has the words of the server behind it there; its own say only that something went wrong.
+    raw = _words_behind(error)
+    if raw:
+        yield from _complaints(raw)
+    message = error.get("message")
     detail = error.get("detail")
-    if isinstance(detail, list):
-        for entry in detail:
+    # Mistral writes the list of what is wrong in the place of the message, as an object, as a list or as JSON text.
+    nested = _loaded(message)
+    if isinstance(nested, dict):
+        detail = nested.get("detail", detail)
+        message = nested.get("message", message)
+    listed = nested if isinstance(nested, list) else detail
+    if isinstance(listed, list):
+        for entry in listed:
             if isinstance(entry, dict):
-                path = [str(part) for part in entry.get("loc", ()) if part != "body"]
+                loc = entry.get("loc")
+                path = [str(part) for part in (loc if isinstance(loc, list) else ()) if part != "body"]
                 yield (
-                    (path[0] if path else None),
-                    entry.get("type"),
+                    (".".join(path) if path else None),
+                    kind if isinstance(kind := entry.get("type"), str) else None,
                     f"{'.'.join(path)}: {entry.get('msg', '')}",
                 )
         return
-    message = error.get("message") or (detail if isinstance(detail, str) else None)
+    message = message or (detail if isinstance(detail, str) else None)
     if message:
         param = error.get("param")
-        named = re.split(r"[.\[]", param)[0] if isinstance(param, str) and param else None
         code = error.get("code")
-        yield named, code if isinstance(code, str) else None, str(message)
+        yield (
+            param if isinstance(param, str) and param else None,
+            code if isinstance(code, str) else None,
+            str(message),
+        )
+
+
+def _loaded(message: Any) -> Any:
+    """Return what a message holds that is JSON itself; any other as it is."""
+    if not isinstance(message, str) or not message.lstrip().startswith(("{", "[")):
+        return message
+    try:
+        return decode_json(message)
+    except ValueError:
+        return message

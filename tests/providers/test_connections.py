@@ -88,8 +88,8 @@ class TestBrokenAnswers:
         with LoopbackServer(
             Reply(body=body), Reply(body={"choices": [{"message": {"content": 5}}]})
         ) as server:
-            assert "without choices" in failure(server.base_url).message
-            assert "without choices" in failure(server.base_url).message
+            assert "without text" in failure(server.base_url).message
+            assert "without text" in failure(server.base_url).message
 
     def test_an_empty_answer_is_an_answer(self) -> None:
         with LoopbackServer(chat_reply(None, finish_reason="length")) as server:

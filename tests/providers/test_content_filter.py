@@ -79,6 +79,25 @@ def test_the_verdict_beside_an_answer_is_read(results: Any, reason: str) -> None
     assert azure(completion(results), ask()).choices[0].finish_reason == reason
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"type": "invalid_request_error", "message": "Output blocked by content filtering policy"},
+        {"type": "invalid_request_error", "message": "Content Exists Risk"},
+        {"code": "data_inspection_failed", "message": "Input data may contain inappropriate content."},
+    ],
+)
+def test_other_vendors_refuse_in_words_of_their_own(error: Any) -> None:
+    response = azure(Reply(400, {}, {"error": error}), ask())
+    assert response.choices == (Choice(error["message"], "content_filter"),)
+
+
+def test_the_sentence_of_a_filter_within_another_is_none() -> None:
+    quoted = {"error": {"message": "cannot read: Output blocked by content filtering policy"}}
+    with pytest.raises(ProviderRequestError):
+        azure(Reply(400, {}, quoted), ask())
+
+
 def test_a_prompt_that_gemini_blocks_is_answered_by_the_filter_and_never_judges() -> None:
     blocked = Reply(body={"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
 
@@ -108,4 +127,5 @@ def test_a_prompt_that_gemini_blocks_is_answered_by_the_filter_and_never_judges(
 def test_a_program_of_one_s_own_may_say_why_it_ended(told: Any, reason: str | None, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(f"def call_api(prompt):\n    return {told!r}\n", encoding="utf-8")
     [response] = run(answer(provider("python:app.py", base_dir=tmp_path)))
-    assert response.choices == (Choice("x", reason),)
+    [choice] = response.choices
+    assert (choice.text, choice.finish_reason) == ("x", reason)

@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
+from support.specs import case
+from support.verdicts import judged
 
+from geval_cli.assertions.base import Subject
 from geval_cli.errors import ProviderError, ProviderResponseError
-from geval_cli.records import ModelResponse, Role
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider
+from geval_cli.records import Choice, ModelResponse, Role, Status
 
 PRICE = {"price": {"input": 1, "output": 1}}
 ODD_JSON = ["-3", "7.5", '"7"', "true", "[7]", '{"n": 7}', "1e300", "900000000000"]
@@ -69,9 +73,9 @@ WIRES = {
 COUNTS = [(name, place) for name, wire in WIRES.items() for place in wire.counts]
 
 
-def exchange(name: str, body: Any, **fields: Any) -> ModelResponse:
+def exchange(name: str, body: Any, status: int = 200, **fields: Any) -> ModelResponse:
     wire = WIRES[name]
-    with LoopbackServer(Reply(body=body)) as server:
+    with LoopbackServer(Reply(status, body=body)) as server:
         base_url = server.url if wire.name.startswith(("anthropic", "google")) else server.base_url
         config = {"base_url": base_url, "apiKey": "key-123", **PRICE}
         if name == "http":
@@ -154,7 +158,309 @@ ABSENT = [
     ("google", gemini({"parts": [{"text": "Let me think.", "thought": True}]})),
     ("embedding", {"data": [{"embedding": None}]}),
     ("embedding", {"data": []}),
+    ("embedding", {"data": [{"embedding": [10**400, 1.0]}]}),
 ]
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me think."}]}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ERROR = {"message": "the upstream broke", "code": "upstream"}
+FINISHED = response(said([{"type": "output_text", "text": "hi"}]))
+PART = {"text": "so far"}
+
+# What came with a 200 although the model has not answered: reasons that are no end, with and without text.
+BROKEN = [
+    *[
+        (name, chat({"content": text}, reason))
+        for name in ("openai", "http")
+        for text in ("", "so far")
+        for reason in (
+            "error", "abort", "insufficient_system_resource", "network_error", "cancelled", "aborted", "failed",
+            "load", "timeout", "pause_turn", "malformed_tool_use", "never heard of", 7, {"type": "abort"},
+            "function_call_filter: MALFORMED_FUNCTION_CALL", "OTHER",
+        )
+    ],
+    *[
+        ("openai", chat({"content": content}))
+        for content in (
+            [THOUGHT], [None], [{"type": "image_url", "image_url": {"url": "data:,"}}], [{}], [[]], {"text": "hi"}, 7,
+            [{"type": "reasoning", "text": "Let me think."}],
+        )
+    ],
+    ("openai", chat({"content": ""}, None)),
+    ("openai", chat({"content": ""}, "tool_calls")),
+    ("openai", chat({"content": "", "reasoning_content": "hm"})),
+    ("openai", chat({"content": "", "reasoning": "hm"})),
+    ("openai", chat({"content": None, "tool_calls": [None]}, "tool_calls")),
+    ("openai", chat({"content": None, "tool_calls": [{"id": "1"}]}, "tool_calls")),
+    ("openai", chat({"content": None, "tool_calls": {"id": "1"}}, "tool_calls")),
+    ("openai", {**chat({"content": ""}), "usage": {"prompt_tokens": 7, "completion_tokens": 0}}),
+    ("openai", {"choices": [{**CHAT["choices"][0], "error": ERROR}]}),
+    *[(name, {**WIRES[name].body, "error": error}) for name in WIRES for error in (ERROR, "the upstream broke")],
+    *[
+        ("responses", {**FINISHED, "status": status, "error": None})
+        for status in ("failed", "cancelled", "in_progress", "queued", "incomplete", "odd", 7)
+    ],
+    ("responses", {**FINISHED, "status": "incomplete", "incomplete_details": {"reason": "odd"}}),
+    ("responses", {**FINISHED, "status": "incomplete", "incomplete_details": {"reason": "steered"}}),
+    ("responses", response({"type": "image_generation_call", "result": "aGk="}, status="completed")),
+    ("responses", response({"type": "mcp_call", "name": "f", "arguments": "{}", "output": "x"})),
+    ("responses", response({"type": "web_search_call", "action": {"query": "x"}})),
+    *[
+        ("anthropic", messages(content, reason))
+        for content in ([], [{"type": "text", "text": "so far"}])
+        for reason in ("pause_turn", "compaction", "error", "never heard of")
+    ],
+    *[
+        ("responses", response({**item, "status": status}, status="completed"))
+        for item in (
+            said([{"type": "output_text", "text": "so far"}]),
+            {"type": "function_call", "name": "f", "arguments": "{}"},
+        )
+        for status in ("incomplete", "in_progress")
+    ],
+    ("anthropic", messages([], "tool_use")),
+    ("anthropic", messages([{"type": "server_tool_use", "name": "web_search", "input": {}}])),
+    *[
+        ("google", gemini(content, reason))
+        for content in (None, {"parts": []}, {"parts": [PART]})
+        for reason in (
+            "FINISH_REASON_UNSPECIFIED", "OTHER", "LANGUAGE", "MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE",
+            "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "IMAGE_OTHER", "NO_IMAGE",
+            "CONTINUATION", "PUP_LIMITED_DISABLED", "NEVER_HEARD_OF",
+        )
+    ],
+    ("google", gemini({"parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}]})),
+    ("google", gemini({"parts": [{"executableCode": {"code": "1"}}]})),
+    ("google", {**gemini({"parts": [{"text": ""}]}), "usageMetadata": {"promptTokenCount": 7}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "body"), BROKEN)
+def test_an_answer_that_the_model_did_not_end_is_an_error_also_with_a_text(name: str, body: Any) -> None:
+    with pytest.raises(ProviderError):
+        exchange(name, body)
+
+
+@pytest.mark.parametrize(("name", "body"), [row for row in BROKEN if row[0] != "http"])
+def test_an_answer_that_the_model_did_not_end_is_an_error_in_a_batch_too(name: str, body: Any) -> None:
+    model = provider(WIRES[name].name, {"apiKey": "key-123"})
+    assert isinstance(model, EndpointProvider)
+    with pytest.raises(ProviderError):
+        model.batched_response(ask(), 200, body)
+
+
+def test_an_error_beside_an_answer_says_what_went_wrong() -> None:
+    for body in ({**CHAT, "error": ERROR}, {"choices": [{**CHAT["choices"][0], "error": ERROR}]}):
+        with pytest.raises(ProviderError, match="the upstream broke"):
+            exchange("openai", body)
+
+
+UNUSUAL_ERRORS = [
+    {"detail": "the upstream broke"},
+    {"object": "error", "message": "the upstream broke", "code": 404},
+    {"type": "error", "code": "x", "message": "the upstream broke"},
+    {"errors": [{"message": "the upstream broke"}], "success": False},
+    {"code": 429, "msg": "the upstream broke", "data": None},
+    {"base_resp": {"status_code": 1004, "status_msg": "the upstream broke"}, "choices": None},
+]
+
+
+@pytest.mark.parametrize("body", UNUSUAL_ERRORS)
+@pytest.mark.parametrize("name", ["openai", "responses", "anthropic", "google"])
+def test_a_body_without_an_answer_says_in_its_server_s_words_what_went_wrong(name: str, body: Any) -> None:
+    with pytest.raises(ProviderError, match="the upstream broke"):
+        exchange(name, body)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_first_answer_of_several_is_the_one_with_the_lowest_index(place: int) -> None:
+    candidates = [
+        {"index": index, "content": {"parts": [{"text": f"answer {index}"}]}, "finishReason": "STOP"}
+        for index in (place, 1 - place)
+    ]
+    assert exchange("google", {"candidates": candidates}).text == "answer 0"
+
+
+@pytest.mark.parametrize("error", [None, "", {}, [], False, {"message": "", "code": None}])
+@pytest.mark.parametrize("name", WIRES)
+def test_an_error_that_says_nothing_is_none(name: str, error: Any) -> None:
+    assert exchange(name, {**WIRES[name].body, "error": error}).text
+
+
+def test_of_several_answers_those_that_are_whole_stay() -> None:
+    ends = ["stop", "error", "length"]
+    choices = [
+        {"index": index, "message": {"content": f"answer {index}"}, "finish_reason": reason}
+        for index, reason in enumerate(ends)
+    ]
+    found = exchange("openai", {**CHAT, "choices": choices}, sample_indexes=(0, 1, 2))
+    assert [choice.text for choice in found.choices] == ["answer 0", "answer 2"]
+
+
+NO_REASON = [None, "", "null", "unknown"]
+
+
+@pytest.mark.parametrize("reason", NO_REASON)
+def test_a_server_need_not_say_why_an_answer_ended(reason: Any) -> None:
+    for name in ("openai", "http"):
+        assert exchange(name, chat({"content": "hi"}, reason)).choices == (Choice("hi"),)
+
+
+STOPPED = {"content_filter_results": {"hate": {"filtered": True}}}
+WITHHELD = [
+    ("openai", chat({"content": "No.", "refusal": "No."})),
+    ("openai", chat({"content": [{"type": "refusal", "refusal": "No."}]})),
+    ("openai", chat({"content": ""}, "content_filter: PROHIBITED_CONTENT")),
+    ("openai", chat({"content": ""}, "guardrail_intervened")),
+    ("openai", chat({"content": ""}, "sensitive")),
+    ("openai", {**CHAT, "error": {"message": "No.", "code": "content_filter"}}),
+    ("responses", response(said([{"type": "refusal", "refusal": "No."}]), status="completed")),
+    ("responses", response(status="failed", error={"code": "bio_policy", "message": "No."})),
+    ("responses", response(status="incomplete", incomplete_details={"reason": "content_filter"})),
+    ("anthropic", messages([], "refusal")),
+    ("openai", {**CHAT, "prompt_filter_results": [{"prompt_index": 0, **STOPPED}]}),
+    ("openai", {"choices": [{**CHAT["choices"][0], "native_finish_reason": "SAFETY"}]}),
+    ("responses", {**WIRES["responses"].body, "content_filters": [{"blocked": True, "source_type": "completion"}]}),
+    ("responses", {**WIRES["responses"].body, "content_filters": [STOPPED]}),
+    ("google", {**WIRES["google"].body, "promptFeedback": {"blockReason": "SAFETY"}}),
+    ("google", {"candidates": [{**WIRES["google"].body["candidates"][0], "safetyRatings": [{"blocked": True}]}]}),
+    *[
+        ("google", gemini(content, reason))
+        for content in (None, {"parts": [PART]})
+        for reason in (
+            "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "ESCALATION",
+            "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION",
+        )
+    ],
+    *[
+        ("google", {"promptFeedback": {"blockReason": reason}})
+        for reason in ("SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY", "MODEL_ARMOR", "JAILBREAK")
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "body"), WITHHELD)
+def test_what_a_model_refuses_or_a_filter_stops_is_a_refusal_to_every_assertion(name: str, body: Any) -> None:
+    seen = Subject(case(), "x", "p", response=exchange(name, body))
+    assert judged("guardrails", "x", seen=seen).status is Status.FAILED
+    assert judged("is-refusal", "x", seen=seen).status is Status.PASSED
+    for word in ("content_filter", "refusal"):
+        assert judged("finish-reason", "x", seen=seen, value=word).status is Status.PASSED
+    assert judged("finish-reason", "x", seen=seen, value="stop").status is Status.FAILED
+
+
+LATE = [
+    ("openai", chat({"content": "so"}, "model_length")),
+    ("openai", chat({"content": "so"}, "model_context_window_exceeded")),
+    ("openai", chat({"content": "so"}, "max_tokens")),
+    ("openai", chat({"content": "so"}, "maxPredictedTokensReached")),
+    ("anthropic", messages([{"type": "text", "text": "so"}], "model_context_window_exceeded")),
+    ("google", gemini({"parts": [{"text": "so"}]}, "MAX_TOKENS")),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), LATE)
+def test_an_answer_that_was_cut_off_says_so_in_one_word(name: str, body: Any) -> None:
+    assert exchange(name, body).choices == (Choice("so", "length"),)
+
+
+def wire_call(name: str = "f", arguments: str = '{"x": 1}', kind: str = "function", **more: str) -> Any:
+    return {**more, "type": kind, "function": {"name": name, "arguments": arguments}}
+
+
+TEXT = {"type": "text", "text": "Let me look."}
+SPOKEN = said([{"type": "output_text", "text": "Let me look."}])
+CALLED = [
+    (
+        "openai",
+        chat({"content": "Let me look.", "tool_calls": [wire_call(id="c1")]}, "tool_calls"),
+        [wire_call(id="c1")],
+    ),
+    (
+        "http",
+        chat({"content": "Let me look.", "tool_calls": [wire_call(id="c1")]}, "tool_calls"),
+        [wire_call(id="c1")],
+    ),
+    (
+        "openai",
+        chat({"content": "Let me look.", "function_call": {"name": "f", "arguments": {"x": 1}}}, "function_call"),
+        [wire_call()],
+    ),
+    (
+        "openai",
+        chat(
+            {
+                "content": "Let me look.",
+                "tool_calls": [{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x y"}}],
+            }
+        ),
+        [wire_call(arguments="x y", kind="custom", id="c1")],
+    ),
+    (
+        "anthropic",
+        messages([TEXT, {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": 1}}], "tool_use"),
+        [wire_call(id="c1")],
+    ),
+    (
+        "anthropic",
+        messages([{"type": "mcp_tool_use", "id": "c1", "name": "f", "input": {"x": 1}}, TEXT]),
+        [wire_call(kind="mcp_tool_use", id="c1")],
+    ),
+    (
+        "google",
+        gemini({"parts": [{"text": "Let me look."}, {"functionCall": {"name": "f", "args": {"x": 1}}}]}),
+        [wire_call()],
+    ),
+    (
+        "google",
+        gemini({"parts": [{"toolCall": {"toolType": "GOOGLE_SEARCH", "args": {"x": 1}}}, {"text": "Let me look."}]}),
+        [wire_call("google_search", kind="toolCall")],
+    ),
+    (
+        "google",
+        gemini({"parts": [{"executableCode": {"x": 1}}, {"codeExecutionResult": {}}, {"text": "Let me look."}]}),
+        [wire_call("code_execution", kind="executableCode")],
+    ),
+    (
+        "responses",
+        response(SPOKEN, {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'}),
+        [wire_call(id="c1")],
+    ),
+    (
+        "responses",
+        response({"type": "mcp_call", "id": "c1", "name": "f", "arguments": '{"x": 1}', "output": "1"}, SPOKEN),
+        [wire_call(kind="mcp_call", id="c1")],
+    ),
+    (
+        "responses",
+        response({"type": "web_search_call", "id": "c1", "action": {"x": 1}}, SPOKEN),
+        [wire_call("web_search", kind="web_search_call", id="c1")],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "body", "calls"), CALLED)
+def test_text_and_tool_calls_are_both_kept_in_one_form_for_all_apis(name: str, body: Any, calls: Any) -> None:
+    choice = exchange(name, body).choices[0]
+    assert (choice.text, list(choice.tool_calls)) == ("Let me look.", calls)
+
+
+def test_what_a_model_says_on_its_way_to_the_answer_is_no_part_of_it() -> None:
+    on_the_way = {**said([{"type": "output_text", "text": "I look."}]), "phase": "commentary"}
+    final = {**said([{"type": "output_text", "text": "42"}]), "phase": "final_answer"}
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    assert exchange("responses", response(on_the_way, final)).text == "42"
+    assert exchange("responses", response(on_the_way, call)).text == "I look."
+
+
+def test_what_tools_gave_back_counts_as_input_of_gemini() -> None:
+    body = copy.deepcopy(dict(WIRES["google"].body))
+    body["usageMetadata"]["toolUsePromptTokenCount"] = 5
+    assert exchange("google", body).usage.input_tokens == 12
+    assert (
+        exchange("google", with_value(body, "usageMetadata.toolUsePromptTokenCount", "-5")).usage.input_tokens
+        == 0
+    )
 
 
 @pytest.mark.parametrize("role", Role)
@@ -172,14 +478,11 @@ def test_an_absent_answer_says_what_it_cost_all_the_same() -> None:
         assert caught.value.cost_usd == pytest.approx(10 / 1_000_000)
 
 
-CHAT_OF_NULL = chat({"content": None})
-
 EMPTY = [
     ("openai", chat({"content": ""}), "stop"),
-    ("openai", chat({"content": "", "reasoning_content": "hm"}), "stop"),
     ("openai", chat({"content": None}, "length"), "length"),
     ("openai", chat({"content": None}, "content_filter"), "content_filter"),
-    ("http", chat({"content": ""}), None),
+    ("http", chat({"content": ""}), "stop"),
     ("responses", response(said([{"type": "output_text", "text": ""}])), "stop"),
     (
         "responses",
@@ -204,12 +507,12 @@ def test_an_empty_answer_and_one_that_was_cut_off_are_answers(
 
 
 SAID = [
-    ("openai", chat({"content": None, "tool_calls": [{"id": "1"}]}, "tool_calls"), "tool_calls"),
-    ("openai", chat({"content": None, "function_call": {"name": "f"}}, "function_call"), "function_call"),
+    ("openai", chat({"content": None, "tool_calls": [CALL]}, "tool_calls"), "tool_calls"),
+    ("openai", chat({"content": None, "function_call": {"name": "f"}}, "function_call"), "tool_calls"),
     ("openai", chat({"content": None, "refusal": "No."}), "refusal"),
-    ("responses", response(said([{"type": "refusal", "refusal": "No."}])), "stop"),
+    ("responses", response(said([{"type": "refusal", "refusal": "No."}])), "refusal"),
     ("anthropic", messages([{"type": "tool_use", "name": "f"}], "tool_use"), "tool_calls"),
-    ("google", gemini({"parts": [{"functionCall": {"name": "f"}}]}), "stop"),
+    ("google", gemini({"parts": [{"functionCall": {"name": "f"}}]}), "tool_calls"),
 ]
 
 
@@ -222,10 +525,29 @@ def test_calls_of_tools_and_refusals_are_answers_without_content(name: str, body
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("", b"null"), ("a.b", {"a": {"b": None}}), ("", {"id": 1, "answer": None}), ("", CHAT_OF_NULL)],
+    [("", b"null"), ("a.b", {"a": {"b": None}}), ("", {"id": 1, "answer": None})],
 )
 def test_an_api_that_answers_null_has_not_answered(path: str, body: Any) -> None:
     with LoopbackServer(Reply(body=body)) as server:
         config = {"body": {"q": "{{ prompt }}"}, **({"response_path": path} if path else {})}
         with pytest.raises(ProviderError, match="an answer that is null"):
             run(answer(provider(f"{server.url}/answer", config)))
+
+
+DEEP = [
+    "[" * 5_000,
+    "[" * 5_000 + "]" * 5_000,
+    '{"error":' * 5_000,
+    '{"error": {"message": "x", "metadata": {"raw": ' + "[" * 5_000 + "]" * 5_000 + "}}}",
+    '{"error": {"message": "x", "code": ' + "9" * 400 + "}}",
+]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("written", DEEP, ids=range(len(DEEP)))
+@pytest.mark.parametrize("name", WIRES)
+def test_json_that_is_too_deep_or_has_endless_numbers_is_an_error_of_the_server(
+    name: str, written: str, status: int
+) -> None:
+    with pytest.raises(ProviderError):
+        exchange(name, written, status=status)

@@ -6,7 +6,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderResponseError
-from geval_cli.records import Message, ModelRequest, ModelResponse
+from geval_cli.records import Message, ModelRequest, ModelResponse, TokenAlternative
 
 GOOD = {
     "candidates": [{"content": {"parts": [{"text": "hi"}], "role": "model"}, "finishReason": "STOP"}],
@@ -76,10 +76,50 @@ def test_parameters_are_written_as_the_api_has_them() -> None:
 
 
 def test_a_schema_shapes_the_answer_and_what_is_unknown_is_reported() -> None:
-    request = ask(response_schema={"type": "object"}, want_logprobs=True, sample_indexes=(0, 1))
+    request = ask(response_schema={"type": "object"}, sample_indexes=(0, 1))
     response, sent = exchange(request)
     assert sent["generationConfig"]["responseJsonSchema"] == {"type": "object"}
-    assert response.dropped == ("logprobs", "n")
+    assert response.dropped == ("n",)
+    written = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}
+    _, sent = exchange(ask(), response_format=written)
+    assert sent["generationConfig"]["responseJsonSchema"] == {"type": "array"}
+
+
+def test_token_probabilities_are_requested_and_read() -> None:
+    result = {
+        "chosenCandidates": [{"token": "8", "logProbability": -0.2}, {"token": "!"}],
+        "topCandidates": [
+            {
+                "candidates": [
+                    {"token": "8", "logProbability": -0.2},
+                    {"token": "9", "logProbability": -1.8},
+                ]
+            }
+        ],
+    }
+    body = {
+        "candidates": [
+            {"content": {"parts": [{"text": "8!"}]}, "finishReason": "STOP", "logprobsResult": result}
+        ]
+    }
+    response, sent = exchange(ask(want_logprobs=True), body)
+    assert sent["generationConfig"] == {"responseLogprobs": True, "logprobs": 20}
+    first, second = response.choices[0].token_logprobs or ()
+    assert first.alternatives == (TokenAlternative("8", -0.2), TokenAlternative("9", -1.8))
+    assert (second.text, second.logprob) == ("!", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "sent"),
+    [
+        ({"logprobs": True, "top_logprobs": 3}, {"responseLogprobs": True, "logprobs": 3}),
+        ({"responseLogprobs": True, "logprobs": 3}, {"responseLogprobs": True, "logprobs": 3}),
+        ({"logprobs": True}, {"responseLogprobs": True}),
+        ({"logprobs": False}, {}),
+    ],
+)
+def test_token_probabilities_of_a_config_are_requested(config: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert exchange(ask(), **config)[1].get("generationConfig", {}) == sent
 
 
 def test_thoughts_are_no_answer_and_calls_are() -> None:

@@ -62,7 +62,7 @@ VENDORS: dict[str, Vendor] = {
         "input",
         [
             {"type": "input_text", "text": "What is "},
-            {"type": "input_image", "image_url": URL},
+            {"type": "input_image", "image_url": URL, "detail": "auto"},
             {"type": "input_text", "text": "?"},
         ],
     ),

@@ -1,14 +1,17 @@
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply, choices_reply, error_reply
 
 from geval_cli.errors import ProviderRateLimitError, ProviderResponseError, UnsupportedParameterError
-from geval_cli.providers.wire.chat import IMPOSSIBLE_LOGPROB
+from geval_cli.providers.wire.chat import IMPOSSIBLE_LOGPROB, parse_choices
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, TokenAlternative
 
 
@@ -152,8 +155,31 @@ def test_token_probabilities_are_read() -> None:
             },
             [("8", -0.5, ["8", "7"]), ("!", IMPOSSIBLE_LOGPROB, ["!"])],
         ),
+        (
+            {"content": [{"token": "8", "logprob": "-1", "top_logprobs": 3}]},
+            [("8", IMPOSSIBLE_LOGPROB, ["8"])],
+        ),
+        ({"content": [{"token": "8", "logprob": 10**400}]}, [("8", IMPOSSIBLE_LOGPROB, ["8"])]),
+        ({"content": [{"token": "8", "logprob": 0.5}]}, [("8", 0.0, ["8"])]),
+        ({"tokens": ["8"], "token_logprobs": 3, "top_logprobs": 3}, [("8", IMPOSSIBLE_LOGPROB, ["8"])]),
+        ({"tokens": 3}, None),
+        (3, None),
     ],
-    ids=["null", "null content", "empty", "-9999", "no number", "chosen not among the top", "parallel lists"],
+    ids=[
+        "null",
+        "null content",
+        "empty",
+        "-9999",
+        "no number",
+        "chosen not among the top",
+        "parallel lists",
+        "a text and a number",
+        "too long for a float",
+        "above one",
+        "numbers for lists",
+        "no list",
+        "a number",
+    ],
 )
 def test_token_probabilities_of_every_form_are_tolerated(raw: Any, expected: Any) -> None:
     reply = message_reply({"content": "8"}, logprobs=raw)
@@ -172,7 +198,6 @@ def test_token_probabilities_of_every_form_are_tolerated(raw: Any, expected: Any
             {"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]},
             "ab",
         ),
-        ({"content": "", "reasoning_content": "hm"}, ""),
     ],
 )
 def test_content_of_every_form_becomes_text(message: Mapping[str, Any], text: str) -> None:
@@ -255,3 +280,37 @@ def test_own_headers_and_organization_are_sent() -> None:
 def test_a_refusal_that_the_api_marks_is_an_answer_that_says_so() -> None:
     response, _ = exchange(message_reply({"content": None, "refusal": "I cannot."}, finish_reason="stop"))
     assert response.choices == (Choice("I cannot.", "refusal"),)
+
+
+NAMES = ["token", "logprob", "top_logprobs", "tokens", "token_logprobs", "content", "text", "type"]
+ODD_NUMBERS = st.one_of(
+    st.integers(), st.floats(), st.sampled_from([10**400, -(10**400), True, None, "-0.1", ""])
+)
+
+
+def odd_json() -> st.SearchStrategy[Any]:
+    return st.recursive(
+        ODD_NUMBERS,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+        ),
+        max_leaves=8,
+    )
+
+
+@given(odd_json(), ODD_NUMBERS, st.dictionaries(st.sampled_from(NAMES), odd_json(), max_size=4))
+def test_odd_numbers_beside_a_good_answer_take_nothing_from_it(index: Any, other: Any, logprobs: Any) -> None:
+    entries = [
+        {"index": place, "message": {"content": "hi"}, "finish_reason": "stop", "logprobs": logprobs}
+        for place in (index, other)
+    ]
+    choices, _ = parse_choices({"choices": entries})
+    assert [choice.text for choice in choices] == ["hi", "hi"]
+    values = [token.logprob for choice in choices for token in choice.token_logprobs or ()]
+    assert all(math.isfinite(value) and value <= 0 for value in values)
+
+
+@given(st.dictionaries(st.sampled_from(["message", "finish_reason", "error", "index", "text"]), odd_json()))
+def test_whatever_a_choice_is_it_is_an_answer_or_none(entry: Any) -> None:
+    choices, wrong = parse_choices({"choices": [entry, 3, None]})
+    assert choices or wrong

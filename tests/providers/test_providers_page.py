@@ -1,6 +1,7 @@
 """docs/providers.md: every block of it is valid and runs, and nothing is missing from it."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -70,7 +71,11 @@ def write_config(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("text", CONFIGS, ids=range(len(CONFIGS)))
 def test_every_config_is_valid_and_without_warnings(text: str, folder: Path) -> None:
-    request = RunRequest(write_config(folder, text), environ=KEYS)
+    for name in ("az", "gcloud", "databricks"):
+        (folder / name).write_text("#!/bin/sh\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    environ = {**KEYS, "PATH": f"{folder}:{os.environ['PATH']}"}
+    request = RunRequest(write_config(folder, text), environ=environ)
     assert prepare(request, is_going_to_run=False).warnings == ()
 
 

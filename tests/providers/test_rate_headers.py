@@ -1,10 +1,14 @@
 import asyncio
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.loopback import LoopbackServer, chat_reply
 
+from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.registry import build_provider
-from geval_cli.providers.wire.refusals import longest_reset_s, used_up_for_s
+from geval_cli.providers.wire.refusals import longest_reset_s, retry_after_s, used_up_for_s
 from geval_cli.records import Message, ModelRequest
 from geval_cli.specs.base import ProviderSpec
 
@@ -68,13 +72,70 @@ def test_a_provider_hands_up_what_the_headers_say(provider_id, headers, reply, t
     if provider_id.startswith("anthropic"):
         body = {"content": [{"type": "text", "text": "x"}], "usage": {"input_tokens": 1, "output_tokens": 1}}
 
-    async def main(base_url):
-        spec = ProviderSpec(id=provider_id, config={"base_url": base_url, "api_key": "k"})
-        provider = build_provider(spec, env={}, base_dir=tmp_path)
-        try:
-            return await provider.complete(ModelRequest((Message("user", "hi"),)))
-        finally:
-            await provider.aclose()
-
     with LoopbackServer(respond=lambda *_: (200, headers, body)) as server:
-        assert asyncio.run(main(server.base_url)).exhausted_s == 17
+        assert asyncio.run(asked(provider_id, server.base_url, tmp_path)).exhausted_s == 17
+
+
+async def asked(provider_id, base_url, folder):
+    spec = ProviderSpec(id=provider_id, config={"base_url": base_url, "api_key": "k"})
+    provider = build_provider(spec, env={}, base_dir=folder)
+    try:
+        return await provider.complete(ModelRequest((Message("user", "hi"),)))
+    finally:
+        await provider.aclose()
+
+
+HUGE = "9" * 400
+ODD = [
+    HUGE,
+    f"-{HUGE}",
+    f"{HUGE}.5",
+    f"{HUGE}s",
+    f"{HUGE}h1m",
+    "1e999",
+    "-1e999",
+    "NaN",
+    "Infinity",
+    "[" * 5000,
+]
+ODD += [
+    "9" * 5000,
+    "true",
+    "null",
+    "{}",
+    "Wed, 99 Foo 9999 99:99:99 GMT",
+    "Fri, 31 Dec 9999 23:59:59 +9999",
+    "1,2",
+]
+ODD += ["9999-12-31T23:59:59+00:01", "0001-01-01T00:00:00+23:59", "\u0663", "", " ", "\x00"]
+NAMES = ["retry-after", "retry-after-ms", "x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"]
+NAMES += ["anthropic-ratelimit-tokens-reset", "anthropic-ratelimit-tokens-remaining", "ratelimit-reset"]
+
+
+def written() -> st.SearchStrategy[str]:
+    numbers = st.one_of(st.integers(), st.floats(), st.integers(10**300, 10**500)).map(str)
+    dates = st.datetimes().map(lambda moment: f"{moment:%a, %d %b %Y %H:%M:%S} GMT")
+    units = st.builds(
+        lambda number, unit: f"{number}{unit}", numbers, st.sampled_from(["ms", "s", "m", "h", "d"])
+    )
+    return st.one_of(
+        st.sampled_from(ODD), numbers, units, dates, st.datetimes().map(str), st.text(max_size=40)
+    )
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), written()), st.sampled_from([200, 429, 503]), written())
+def test_whatever_a_server_writes_is_a_wait_or_none(headers, status, body):
+    reply = HttpResponse(status, headers, f"try again in {body}".encode("utf-8", "replace"))
+    for wait_s in (
+        retry_after_s(reply, now_s=NOW_S),
+        longest_reset_s(headers, NOW_S),
+        used_up_for_s(headers, now_s=NOW_S, tokens=100),
+    ):
+        assert wait_s is None or (wait_s >= 0 and math.isfinite(wait_s))
+
+
+@pytest.mark.parametrize("value", [value for value in ODD if value.isprintable() and value.isascii()])
+def test_a_good_answer_with_odd_headers_is_kept(value, tmp_path):
+    headers = dict.fromkeys([name.title() for name in NAMES], value)
+    with LoopbackServer(chat_reply("x", headers=headers)) as server:
+        assert asyncio.run(asked("openai:m", server.base_url, tmp_path)).text == "x"

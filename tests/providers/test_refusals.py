@@ -132,6 +132,7 @@ def test_one_prompt_that_is_refused_says_nothing_about_the_key(status: int, body
         (403, {"error": "You have no access to this model"}),
         (403, {"message": "Your team has used all available credits or reached its spending limit"}),
         (400, {"error": {"message": "Your credit balance is too low to access the API"}}),
+        (400, {"error": {"status": "INVALID_ARGUMENT", "details": [{"reason": "API_KEY_INVALID"}]}}),
         (400, {"error": {"code": "billing_hard_limit_reached", "message": "no"}}),
         (429, {"error": {"type": "insufficient_quota", "message": "no"}}),
     ],

@@ -6,7 +6,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderResponseError
-from geval_cli.records import Message, ModelRequest, ModelResponse
+from geval_cli.records import Message, ModelRequest, ModelResponse, TokenAlternative
 
 
 def said(*items: Mapping[str, Any], **body: Any) -> dict[str, Any]:
@@ -46,13 +46,31 @@ def test_a_conversation_is_sent_as_messages() -> None:
 
 
 def test_parameters_are_written_as_the_api_has_them() -> None:
-    request = ask(params={"max_tokens": 9, "temperature": 0}, want_logprobs=True, sample_indexes=(0, 1))
+    request = ask(params={"max_tokens": 9, "temperature": 0}, sample_indexes=(0, 1))
     response, sent = exchange(request, reasoning_effort="low", verbosity="high", instructions="Be kind.")
     assert sent["max_output_tokens"] == 9
     assert sent["reasoning"] == {"effort": "low"}
     assert sent["text"] == {"verbosity": "high"}
     assert sent["instructions"] == "Be kind."
-    assert response.dropped == ("logprobs", "n")
+    assert response.dropped == ("n",)
+
+
+def test_token_probabilities_are_requested_and_read() -> None:
+    entry = {"token": "8", "logprob": -0.2, "top_logprobs": [{"token": "9", "logprob": -1.8}]}
+    part = {"type": "output_text", "text": "8", "logprobs": [entry]}
+    body = said({"type": "message", "role": "assistant", "content": [part]})
+    response, sent = exchange(ask(want_logprobs=True), body, include=["reasoning.encrypted_content"])
+    assert sent["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert sent["top_logprobs"] == 20
+    [token] = response.choices[0].token_logprobs or ()
+    assert token.alternatives == (TokenAlternative("8", -0.2), TokenAlternative("9", -1.8))
+
+
+@pytest.mark.parametrize("config", [{"logprobs": True, "top_logprobs": 3}, {"top_logprobs": 3}])
+def test_token_probabilities_of_a_config_are_requested(config: dict[str, Any]) -> None:
+    _, sent = exchange(ask(), **config)
+    assert (sent["include"], sent["top_logprobs"]) == (["message.output_text.logprobs"], 3)
+    assert "logprobs" not in sent
 
 
 def test_a_schema_shapes_the_answer() -> None:

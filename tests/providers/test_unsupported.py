@@ -2,6 +2,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from geval_cli.providers.unsupported import error_message, find_cap, find_unsupported_parameter
 
@@ -49,7 +51,7 @@ def openai(message: str, **error: Any) -> dict[str, Any]:
         ),
         (openai("logprobs are not supported with reasoning models."), "logprobs"),
         (openai("`logprobs` is not supported with this model"), "logprobs"),
-        (openai("Unrecognized request argument supplied: seed", param=None), None),
+        (openai("Unrecognized request argument supplied: seed", param=None), "seed"),
         (openai("Unrecognized request argument supplied: 'seed'"), "seed"),
         (openai("number of completions n > 1 is not supported"), "n"),
         (openai("Field 'n': Value must be between 1 <= value <= 4, but got 5"), "n"),
@@ -110,3 +112,44 @@ def test_the_cap_is_read_from_the_message(message: str, cap: int | None) -> None
 
 def test_an_unreadable_body_is_its_own_message() -> None:
     assert error_message(" Bad Gateway ") == "Bad Gateway"
+
+
+RAW = openai(
+    "Unsupported parameter: 'seed' is not supported with this model.",
+    param="seed",
+    code="unsupported_parameter",
+)
+
+
+@pytest.mark.parametrize("raw", [json.dumps(RAW), RAW, "Unsupported parameter: 'seed'"])
+def test_a_gateway_hands_on_the_words_of_the_server_behind_it(raw: Any) -> None:
+    metadata = {"raw": raw, "provider_name": "OpenAI"}
+    body = json.dumps({"error": {"message": "Provider returned error", "code": 400, "metadata": metadata}})
+    assert find_unsupported_parameter(body, SENT) == "seed"
+    assert "Unsupported parameter: 'seed'" in error_message(body)
+
+
+@pytest.mark.parametrize("raw", [None, 3, [], "", "{", {}])
+def test_a_gateway_that_hands_on_nothing_has_its_own_words(raw: Any) -> None:
+    body = json.dumps({"error": {"message": "Provider returned error", "metadata": {"raw": raw}}})
+    assert "Provider returned error" in error_message(body)
+
+
+KEYS = ["error", "message", "detail", "loc", "type", "msg", "param", "code", "status", "metadata", "raw"]
+ODD = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.sampled_from(["seed", "[", "{"])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), ODD, max_size=4))
+def test_whatever_an_error_is_made_of_it_is_read(error: Any) -> None:
+    for body in (json.dumps({"error": error}), json.dumps(error), json.dumps([{"error": error}])):
+        assert find_unsupported_parameter(body, SENT) in (None, *SENT)
+        assert isinstance(error_message(body), str)
+        assert find_cap(body) is None or find_cap(body) >= 0

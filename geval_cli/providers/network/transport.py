@@ -1,14 +1,16 @@
 """HTTP for providers: JSON both ways, proxies from the environment, safe redirects, failures classified."""
 
+import errno
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urljoin
 
 from geval_cli.errors import (
+    ProviderAuthError,
     ProviderError,
     ProviderRequestError,
     ProviderResponseError,
@@ -119,6 +121,8 @@ def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> Pr
         hint = "check `base_url`: perhaps that port speaks http://, or a proxy stands before it"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
+    if os.strerror(errno.EMFILE) in reason:
+        hint = "run with a lower -j, or raise the limit of open files (`ulimit -n`)"
     return _unavailable(f"{origin} cannot be reached: {reason}", context, hint)
 
 
@@ -154,11 +158,24 @@ _SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMA
 _MOVED = frozenset({HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND})
 
 
+class Signer(Protocol):
+    """Knows the key of an API when a request is sent, and not before: see `wire.key_command`."""
+
+    async def sign(self, call: HttpCall) -> HttpCall:
+        """Return `call` with the key. Raises ProviderAuthError when there is none."""
+        ...
+
+    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
+        """Return the call to send in the place of a `refused` one. Raises `error` when there is no other key."""
+        ...
+
+
 class Transport:
     """A pool of connections for one provider. It belongs to the event loop of its first request.
 
     Args:
         certificate: what is shown to servers that want to know who asks.
+        signer: puts a key into each request that is not known before, and another one when a server refuses it.
         find_proxy: the address of the proxy for a URL, if there is one; that of the environment by default.
         clock: the Unix time, for dates in headers.
     """
@@ -167,10 +184,12 @@ class Transport:
         self,
         *,
         certificate: ClientCertificate | None = None,
+        signer: Signer | None = None,
         find_proxy: Callable[[str], str | None] = proxy_for,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._certificate = certificate
+        self._signer = signer
         self._find_proxy = find_proxy
         self._clock = clock
         self._client: HttpClient | None = None
@@ -193,7 +212,8 @@ class Transport:
         try:
             return decode_json(reply.body), reply
         except ValueError as error:
-            raise response_error("an answer that is not JSON", reply, context) from error
+            what = "an answer that is not JSON" if reply.body else "an answer with an empty body"
+            raise response_error(what, reply, context) from error
 
     async def send(self, call: HttpCall, context: CallContext) -> HttpResponse:
         """Send `call` and read the whole answer.
@@ -208,6 +228,16 @@ class Transport:
                 ProviderRequestError: 3xx and other 4xx.
             ProviderShapeError: the answer is larger than `MAX_BODY_BYTES`.
         """
+        if self._signer is None:
+            return await self._send(call, context)
+        call = await self._signer.sign(call)
+        try:
+            return await self._send(call, context)
+        except ProviderAuthError as error:
+            call = await self._signer.sign_again(call, error)
+        return await self._send(call, context)
+
+    async def _send(self, call: HttpCall, context: CallContext) -> HttpResponse:
         reply = await self._exchange(call, context)
         for _ in range(_MOST_REDIRECTS):
             target = same_origin_target(call, reply)
@@ -227,6 +257,9 @@ class Transport:
         Raises:
             ProviderError: as `send`; also in the middle of the answer.
         """
+        if self._signer is not None:
+            call = await self._signer.sign(call)
+        is_signed_again = False
         proxy = self._proxy_for(call.url)
         lines = self._own_client().stream_lines(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
         while True:
@@ -237,7 +270,12 @@ class Transport:
             except (TimeoutError, HttpFailure) as error:
                 raise connection_error(error, call, context, proxy=proxy) from error
             if isinstance(found, HttpResponse):
-                raise refusal_error(found, context, now_s=self._clock())
+                refusal = refusal_error(found, context, now_s=self._clock())
+                if self._signer is None or is_signed_again or not isinstance(refusal, ProviderAuthError):
+                    raise refusal
+                call, is_signed_again = await self._signer.sign_again(call, refusal), True
+                lines = self._own_client().stream_lines(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
+                continue
             if found is None:
                 return
             yield found
@@ -305,6 +343,10 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":
         message += " (it looks like a web page: check `base_url`)"
+    elif reply.body.startswith((b"data:", b"event:")):
+        message += (
+            " (it is a stream of events, which was not asked for: check what the server adds to requests)"
+        )
     error = ProviderResponseError(
         message,
         provider_id=context.provider_id,

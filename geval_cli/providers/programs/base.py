@@ -1,6 +1,7 @@
 """A user's program as a provider, for all languages: how a config names and sets it up, and how its answer is read."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +15,29 @@ from geval_cli.providers.options import (
     check_settings,
     limits_of,
     own_settings,
-    wire_parameters,
 )
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.wire.chat import reported_finish_reason, request_text
+from geval_cli.providers.wire.chat import (
+    reported_finish_reason,
+    reported_logprobs,
+    reported_tool_calls,
+    request_text,
+)
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
     believed,
+    finite_amount,
     reported_cost_usd,
     reported_usage,
 )
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.scripting.processes import DEFAULT_PARALLEL
+from geval_cli.specs.dialect import DialectRules
+
+_DEEPEST = 64
+"""Levels of data beside an answer; what lies deeper, in a cycle perhaps, is kept as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,22 @@ def program_settings(source: ProviderSource) -> ProgramSettings:
     return ProgramSettings(
         id=source.id,
         label=source.label,
-        config=wire_parameters(config, LIMIT_KEYS),
+        config=handed_over(config, source.rules),
         secrets=Secrets(source.secret_values),
         limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
         price=price_of(settings),
     )
+
+
+def handed_over(config: Mapping[str, Any], rules: DialectRules) -> dict[str, Any]:
+    """Return the part of a config that its program is told: all but geval's own keys.
+
+    promptfoo tells a program all of it; only `delay_ms` is never written there, but made of the provider's `delay`.
+    """
+    if rules.tells_programs:
+        return {name: value for name, value in config.items() if name != "delay_ms"}
+    ours = {spelling for key in LIMIT_KEYS for spelling in key.spellings}
+    return {name: value for name, value in config.items() if name not in ours and value is not None}
 
 
 class ProgramProvider:
@@ -105,8 +126,42 @@ def program_response(
 ) -> ModelResponse:
     """Return the one answer that a function gave, whatever number was asked for. Raises as `read_program_reply`."""
     text, usage = read_program_reply(result, settings, prompt=request_text(request))
-    choice = Choice(text, reported_finish_reason(result), is_data=_is_data(result))
-    return ModelResponse((choice,), usage, latency_ms, dropped=dropped_by_programs(request))
+    # Logarithms without their tokens say how sure an answer is, but not which rating a judge was sure of.
+    logprobs = reported_logprobs(result) if request.role is Role.GENERATION else None
+    reported = settings.secrets.hide_in(reported_beside(result))
+    calls = reported_tool_calls(result)
+    choice = Choice(text, reported_finish_reason(result), logprobs, _is_data(result), reported, calls)
+    own_latency_ms = finite_amount(reported.get("latencyMs", reported.get("latency_ms")))
+    return ModelResponse(
+        (settings.secrets.hide_echo(choice),),
+        usage,
+        latency_ms if own_latency_ms is None else float(own_latency_ms),
+        dropped=() if logprobs else dropped_by_programs(request),
+    )
+
+
+def reported_beside(result: Any) -> dict[str, JsonValue]:
+    """Return what a program gave beside its `output`, as JSON has it: numbers beyond all bounds are null."""
+    if not isinstance(result, Mapping):
+        return {}
+    return {str(key): _as_json(value) for key, value in result.items() if key not in ("output", "error")}
+
+
+def _as_json(value: Any, depth: int = 0) -> JsonValue:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {_whole(str(key)): _as_json(item, depth + 1) for key, item in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return [_as_json(item, depth + 1) for item in value]
+    return _whole(str(value))
+
+
+def _whole(text: str) -> str:
+    """Return a text without halves of characters, which cannot be stored."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def dropped_by_programs(request: ModelRequest) -> tuple[str, ...]:

@@ -75,7 +75,12 @@ class ExecProvider(ProgramProvider):
             raise kind(message, provider_id=self.id, body=body)
         text = self._printed(output)
         usage = Usage(1, cost_usd=None if self.price is None else self.price.cost_usd(None))
-        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped_by_programs(request))
+        return ModelResponse(
+            (self.settings.secrets.hide_echo(Choice(text)),),
+            usage,
+            latency_ms,
+            dropped=dropped_by_programs(request),
+        )
 
     def _printed(self, output: bytes) -> str:
         """Return the answer in what a program prints; promptfoo leaves out colours and all space around it."""

@@ -4,34 +4,57 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from geval_cli.errors import ProviderRequestError
+from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.wire.anthropic_batches import AnthropicBatches
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.chat import WITHOUT_TEXT, content_text
+from geval_cli.providers.wire.chat import (
+    NotAnAnswer,
+    content_text,
+    may_be_empty,
+    reply_text,
+    tool_call,
+    whole_end,
+)
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.finish_reasons import MESSAGES
+from geval_cli.providers.wire.parameters import (
+    ANTHROPIC_API,
+    LIMITS,
+    effort_mistake,
+    format_mistake,
+    schema_of,
+    takes_sampling,
+    takes_schema,
+    thinking_budget,
+)
 from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
-from geval_cli.records import Choice, Message, ModelRequest
+from geval_cli.records import Choice, Message, ModelRequest, Role
 from geval_cli.source.images import with_parts_of
 
 DEFAULT_MAX_TOKENS = 4096
 """The API demands `max_tokens`; this is used when neither the config nor the request has it."""
 
+THINKING_TOKENS = 12_288
+"""Added to it where Claude decides by itself how long it thinks: thinking counts towards the limit."""
+
+_SAMPLING = ("temperature", "top_p", "top_k")
+
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
-_FINISH_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
+# The calls of these blocks ran at the vendor. Those of any other `..._tool_use` are the caller's to run.
+_RAN = frozenset({"server_tool_use", "mcp_tool_use"})
+_CALL = "tool_use"
 
 
 class AnthropicProvider(EndpointProvider):
-    """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so."""
+    """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so, and what else."""
 
     sees_images = True
+    parameters = ANTHROPIC_API
+    answer_key = "content"
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
@@ -43,7 +66,7 @@ class AnthropicProvider(EndpointProvider):
         return read_messages_usage(body)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
-        return _dropped(request)
+        return _dropped(self._endpoint, request)
 
     def _new_batches(self) -> BatchApi | None:
         return AnthropicBatches(self._endpoint, self._transport) if self._endpoint.batch else None
@@ -59,19 +82,83 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     payload: dict[str, Any] = {"model": endpoint.model, "messages": messages}
     if system:
         payload["system"] = system
-    payload.update(endpoint.wire)
-    payload.update(request.params)
+    settings = {
+        name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
+    }
+    for name in _left_out(endpoint, request, settings):
+        del settings[name]
     # This API demands a limit, and knows it by one name only.
-    limit = payload.pop("max_completion_tokens", None)
-    if payload.get("max_tokens") is None:
-        payload["max_tokens"] = limit or DEFAULT_MAX_TOKENS
-    stop = payload.pop("stop", None)
+    limits = [settings.pop(name, None) for name in LIMITS]
+    limit = next((limit for limit in limits if limit is not None), None)
+    payload["max_tokens"] = _default_limit(endpoint, settings) if limit is None else limit
+    stop = settings.pop("stop", None)
     if stop is not None:
         payload["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    # What judges ask of every model and this API does not know; `dropped` reports it.
-    for name in ("logprobs", "top_logprobs", "response_format", "seed"):
-        payload.pop(name, None)
-    return {name: value for name, value in payload.items() if value is not None}
+    output = _output_config(endpoint, request, settings)
+    if output:
+        payload["output_config"] = output
+    return {**payload, **settings}
+
+
+def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a judge, or of a dialect, that this model would refuse beside the others.
+
+    What the user wrote is sent whatever comes of it.
+    """
+    added = request.params.keys() if request.role is Role.JUDGE else request.added
+    thinking = settings.get("thinking")
+    thinks = isinstance(thinking, dict) and thinking.get("type") not in (None, "disabled")
+    left_out = [
+        name
+        for name in _SAMPLING
+        if name in settings and name in added and (thinks or not takes_sampling(endpoint.model))
+    ]
+    if "temperature" in added & settings.keys() and settings.get("top_p") is not None:
+        left_out.append("temperature")
+    if "response_format" in added & settings.keys():
+        left_out.append("response_format")  # plain JSON, which this API has no parameter for
+    return list(dict.fromkeys(left_out))
+
+
+def _default_limit(endpoint: Endpoint, settings: Mapping[str, Any]) -> int:
+    budget, thinking = thinking_budget(settings), settings.get("thinking")
+    if budget is not None:
+        return budget + DEFAULT_MAX_TOKENS
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    thinks = kind == "adaptive" or (kind != "disabled" and not takes_sampling(endpoint.model))
+    return DEFAULT_MAX_TOKENS + (THINKING_TOKENS if thinks else 0)
+
+
+def _output_config(endpoint: Endpoint, request: ModelRequest, settings: dict[str, Any]) -> Any:
+    """Return the form and the effort of the answer, which other APIs ask for by other names.
+
+    Raises:
+        ProviderRequestError: this API has no such form or effort.
+    """
+    found: dict[str, Any] = {}
+    written = settings.pop("response_format", None)
+    for name in ("reasoning_effort", "effort"):
+        effort = settings.pop(name, None)
+        if effort is not None:
+            _refuse(endpoint, name, effort_mistake(effort))
+            found["effort"] = effort
+    if written is not None:
+        _refuse(endpoint, "response_format", format_mistake(written))
+    schema = schema_of(written)
+    if schema is None and written is None and takes_schema(endpoint.model):
+        schema = request.response_schema
+    if schema is not None:
+        found["format"] = {"type": "json_schema", "schema": schema}
+    own = settings.pop("output_config", None)
+    return found if own is None else {**found, **own} if isinstance(own, dict) else own
+
+
+def _refuse(endpoint: Endpoint, name: str, mistake: str) -> None:
+    if mistake:
+        what, _, hint = mistake.partition("; ")
+        place = f" ({endpoint.places[name]})" if name in endpoint.places else ""
+        message = f"`{name}`{place}: {what}; nothing was sent"
+        raise ProviderRequestError(message, provider_id=endpoint.id, hint=hint)
 
 
 def _image_block(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,20 +198,28 @@ def _tool_use(call: Any) -> dict[str, Any]:
         return call if isinstance(call, dict) else {"type": "text", "text": str(call)}
     arguments = function.get("arguments")
     try:
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given = decode_json(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         given = {"arguments": arguments}
     return {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given or {}}
 
 
-def _dropped(request: ModelRequest) -> tuple[str, ...]:
+def _dropped(endpoint: Endpoint, request: ModelRequest) -> tuple[str, ...]:
+    settings = {
+        name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
+    }
     wished = {
         "logprobs": request.want_logprobs,
         "n": len(request.sample_indexes) > 1,
-        "response_format": request.response_schema is not None,
-        "seed": "seed" in request.params,
+        "response_format": request.response_schema is not None and not takes_schema(endpoint.model),
+        **dict.fromkeys(_left_out(endpoint, request, settings), True),
     }
     return tuple(name for name, is_wished in wished.items() if is_wished)
+
+
+def _is_call(block: Mapping[str, Any]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind.endswith(_CALL)
 
 
 def _choice(received: Received) -> Choice:
@@ -134,13 +229,23 @@ def _choice(received: Received) -> Choice:
         raise received.refuse("an answer without content")
     if any(block.get("type") == "text" and not isinstance(block.get("text"), str) for block in blocks):
         raise received.refuse("an answer whose text is none")
-    text = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
-    calls = [block for block in blocks if block.get("type") == "tool_use"]
-    if not text and calls:
-        text = json.dumps(calls, ensure_ascii=False)
-    stop_reason = body.get("stop_reason")
-    reason = _FINISH_REASONS.get(stop_reason, stop_reason) if isinstance(stop_reason, str) else None
-    is_said = calls or any(block.get("type") == "text" for block in blocks)
-    if not is_said and reason not in WITHOUT_TEXT:
+    calls = tuple(
+        tool_call(
+            block["name"],
+            block.get("input"),
+            block.get("id"),
+            block["type"] if block["type"] in _RAN else "function",
+        )
+        for block in blocks
+        if _is_call(block) and isinstance(block.get("name"), str)
+    )
+    to_run = [block for block in blocks if _is_call(block) and block["type"] not in _RAN]
+    try:
+        end = whole_end(MESSAGES, body.get("stop_reason"))
+    except NotAnAnswer as error:
+        raise received.refuse(str(error)) from error
+    said = reply_text(blocks)
+    text = said or (json.dumps(to_run, ensure_ascii=False) if to_run else "")
+    if not text and said is None and not may_be_empty(end):
         raise received.refuse("an answer without content")
-    return Choice(text, reason)
+    return Choice(text, end and end.value, tool_calls=calls)

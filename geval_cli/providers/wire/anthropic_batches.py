@@ -6,9 +6,18 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.network.messages import HttpCall
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
-from geval_cli.providers.wire.batch_api import BatchLine, RemoteBatch, RemoteState, joined, read_line, whole
+from geval_cli.providers.wire.batch_api import (
+    BatchLine,
+    BrokenResultsError,
+    RemoteBatch,
+    RemoteState,
+    joined,
+    read_line,
+    readable_lines,
+    whole,
+)
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 
@@ -54,14 +63,16 @@ class AnthropicBatches:
     async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
         lines = b"" if file is None else file.read()
         body = b'{"requests": [' + b",".join(lines.splitlines()) + b"]}"
-        return _remote(await self._ask("POST", body=body))
+        return await self._ask("POST", body=body)
 
     async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
         found: list[RemoteBatch] = []
         after = ""
         for _ in range(_MOST_PAGES):
-            page = await self._ask("GET", query=f"limit={_PAGE}{after}")
-            items = [item for item in page.get("data") or () if isinstance(item, dict)]
+            page, reply = await self._exchange("GET", query=f"limit={_PAGE}{after}")
+            if not isinstance(page.get("data"), list):
+                raise response_error("a list of batches without `data`", reply, self._context)
+            items = [item for item in page["data"] if _is_batch(item)]
             recent = [
                 item for item in items if _moment(item.get("created_at"), since) >= since - _CLOCKS_DIFFER_S
             ]
@@ -69,11 +80,11 @@ class AnthropicBatches:
             found += [item for item in map(_remote, recent) if item.total in {0, requests}]
             if len(recent) < len(items) or not page.get("has_more") or not items:
                 break
-            after = f"&after_id={quote(str(page.get('last_id') or items[-1].get('id')), safe='')}"
+            after = f"&after_id={quote(str(page.get('last_id') or items[-1]['id']), safe='')}"
         return found
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        return _remote(await self._ask("GET", f"/{quote(remote_id, safe='')}"))
+        return await self._ask("GET", f"/{quote(remote_id, safe='')}")
 
     async def cancel(self, remote_id: str) -> None:
         await self._ask("POST", f"/{quote(remote_id, safe='')}/cancel", body=b"{}")
@@ -81,16 +92,22 @@ class AnthropicBatches:
     async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
         # Not from the address that the answer names: the key is sent along.
         call = self._call("GET", f"/{quote(batch.id, safe='')}/results")
-        async for text in self._transport.stream_lines(call, self._context):
-            if text.strip():
-                yield _line(text)
+        async for line in readable_lines(self._transport.stream_lines(call, self._context), _line):
+            yield line
 
     async def aclose(self) -> None:
         """Nothing, on purpose: the connections are the provider's, which closes them."""
 
-    async def _ask(
+    async def _ask(self, method: str, path: str = "", *, body: bytes = b"") -> RemoteBatch:
+        """Return the batch in the answer."""
+        found, reply = await self._exchange(method, path, body=body)
+        if not _is_batch(found):
+            raise response_error("an answer that describes no batch", reply, self._context)
+        return _remote(found)
+
+    async def _exchange(
         self, method: str, path: str = "", *, query: str = "", body: bytes = b""
-    ) -> Mapping[str, Any]:
+    ) -> tuple[Mapping[str, Any], HttpResponse]:
         reply = await self._transport.send(self._call(method, path, query=query, body=body), self._context)
         try:
             found = decode_json(reply.body)
@@ -98,7 +115,7 @@ class AnthropicBatches:
             raise response_error("an answer that is not JSON", reply, self._context) from error
         if not isinstance(found, dict):
             raise response_error("JSON that is not an object", reply, self._context)
-        return found
+        return found, reply
 
     def _call(self, method: str, path: str, *, query: str = "", body: bytes = b"") -> HttpCall:
         parts = urlsplit(self._endpoint.url)
@@ -107,17 +124,26 @@ class AnthropicBatches:
         return HttpCall(url, headers, body, method, self._endpoint.limits.timeout_s)
 
 
+def _is_batch(item: Any) -> bool:
+    return (
+        isinstance(item, dict)
+        and isinstance(item.get("id"), str)
+        and item["id"] != ""
+        and isinstance(item.get("processing_status"), str)
+    )
+
+
 def _remote(item: Mapping[str, Any]) -> RemoteBatch:
     said = item.get("request_counts")
     counts = {name: whole(said.get(name)) for name in _COUNTS} if isinstance(said, dict) else {}
     done = sum(count for name, count in counts.items() if name != "processing")
     return RemoteBatch(
-        id=str(item.get("id")),
+        id=item["id"],
         state=_state(item, counts),
         total=sum(counts.values()),
         answered=done,
         expires_at=_moment(item.get("expires_at"), 0.0) or None,
-        results=(str(item.get("id")),),
+        results=(item["id"],),
     )
 
 
@@ -132,11 +158,14 @@ def _state(item: Mapping[str, Any], counts: Mapping[str, int]) -> RemoteState:
 def _line(text: bytes) -> BatchLine:
     found = read_line(text)
     custom_id, result = found["custom_id"], found.get("result")
-    kind = result.get("type") if isinstance(result, dict) else None
-    if not isinstance(result, dict) or kind in _LEFT_OUT:
+    result = result if isinstance(result, dict) else {}
+    kind, message = result.get("type"), result.get("message")
+    if isinstance(kind, str) and kind in _LEFT_OUT:
         return BatchLine(custom_id, is_left_out=True)
-    if kind == "succeeded":
-        return BatchLine(custom_id, 200, result.get("message"))
+    if kind == "succeeded" and isinstance(message, dict):
+        return BatchLine(custom_id, 200, message)
+    if kind != "errored":
+        raise BrokenResultsError("a line of results holds neither an answer nor an error")
     body = result.get("error")
     inner = body.get("error") if isinstance(body, dict) else None
     name = inner.get("type") if isinstance(inner, dict) else None
@@ -146,5 +175,5 @@ def _line(text: bytes) -> BatchLine:
 def _moment(value: Any, otherwise: float) -> float:
     try:
         return datetime.fromisoformat(str(value)).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return otherwise

@@ -1,13 +1,14 @@
 """A provider's API for batches: many requests are handed in together and answered within a day, for less money."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum, auto
 from typing import Any, BinaryIO, Protocol
 
 from msgspec import Struct
 
 from geval_cli.json_codec import decode_json
+from geval_cli.providers.wire.chat import finite_number
 from geval_cli.records import JsonValue
 
 LOGPROBS_PER_BATCH = 5_000
@@ -61,7 +62,7 @@ class BatchLine(Struct, frozen=True):
 
 
 class BrokenResultsError(ValueError):
-    """A line of results is not what the API promises: the file was cut, or is another one."""
+    """Lines of results are not what the API promises: the file was cut, or is another one."""
 
 
 class BatchApi(Protocol):
@@ -98,7 +99,7 @@ class BatchApi(Protocol):
         """Yield the results of a batch that has ended, in no order.
 
         Raises:
-            BrokenResultsError: a line cannot be read.
+            BrokenResultsError: some lines cannot be read; it comes after all that can.
         """
         ...
 
@@ -126,6 +127,26 @@ def read_line(text: bytes | str) -> Mapping[str, Any]:
     return found
 
 
+async def readable_lines(
+    texts: AsyncIterator[bytes], read: Callable[[bytes], BatchLine]
+) -> AsyncIterator[BatchLine]:
+    """Yield what `read` makes of each line that is not blank.
+
+    Raises:
+        BrokenResultsError: some lines cannot be read; all others have been yielded by then.
+    """
+    broken, first = 0, ""
+    async for text in texts:
+        if not text.strip():
+            continue
+        try:
+            yield read(text)
+        except BrokenResultsError as error:
+            broken, first = broken + 1, first or str(error)
+    if broken:
+        raise BrokenResultsError(first if broken == 1 else f"{first}, and so on in {broken:,} lines")
+
+
 def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:
     """Return the line of an object whose last key, `name`, holds `body`, which is JSON already."""
     return json.dumps(head).encode()[:-1] + f', "{name}": '.encode() + body + b"}\n"
@@ -133,7 +154,7 @@ def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:
 
 def seconds(value: Any) -> float | None:
     """Return a moment that an API gives as seconds since 1970."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return finite_number(value)
 
 
 def whole(value: Any) -> int:

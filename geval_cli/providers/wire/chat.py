@@ -2,36 +2,33 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
-from geval_cli.records import Choice, Message, ModelRequest, TokenAlternative, TokenLogprob
+from geval_cli.providers.wire.finish_reasons import CHAT, End, end_of, known_end, withheld
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenAlternative, TokenLogprob
 
-FILTERED = "content_filter"
-"""The finish reason of an answer that a filter stopped, or kept from being written."""
-
-REFUSED = "refusal"
-"""The finish reason of an answer in which the API itself says that the model refuses."""
-
-STOPPED_BY_FILTER = frozenset(
-    {FILTERED, REFUSED, "guardrail_intervened", "safety", "prohibited_content", "blocklist", "spii"}
-)
-"""Every finish reason that means this, in small letters; those of gateways in front of Bedrock and Gemini too."""
-
-# Azure's and OpenAI's codes of a prompt that their filters will not let through.
+# Codes with which Azure and OpenAI, and the key with which OpenRouter, refuse a prompt for what it says.
 _CODE = compile_later(
-    r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation)"'
+    r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation'
+    r'|bio_policy|misalignment_policy_violation|image_content_policy_violation|data_inspection_failed)"'
+    r'|"flagged_input"\s*:'
+)
+# Anthropic and DeepSeek have a sentence for it, and no code of its own.
+_SENTENCE = compile_later(
+    r"(?:output|input|prompt) blocked by content filtering policy|content exists risk\b", re.I
 )
 
 
 def filtered_choice(body: str) -> Choice | None:
     """Return the answer that a refused request stands for, when a filter refused it: what the server says about it."""
-    if not _CODE.search(body):
-        return None
     _, words = error_words(body)
-    return Choice(words or "the prompt was stopped by the provider's content filter", FILTERED)
+    if not _CODE.search(body) and not _SENTENCE.match(words):
+        return None
+    return Choice(words or "the prompt was stopped by the provider's content filter", End.FILTERED.value)
 
 
 def is_filtered(results: Any) -> bool:
@@ -47,29 +44,170 @@ def reported_finish_reason(result: Any) -> str | None:
         return None
     verdict = result.get("guardrails")
     if isinstance(verdict, dict) and verdict.get("flagged") is True:
-        return FILTERED
+        return End.FILTERED.value
     reason = result.get("finish_reason") or result.get("finishReason")
     return reason if isinstance(reason, str) else None
+
+
+def reported_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:
+    """Return the token probabilities that a program gives as a list of logarithms, without their tokens."""
+    values = result.get("logProbs", result.get("log_probs")) if isinstance(result, dict) else None
+    return tuple(TokenLogprob("", _logprob(value)) for value in values) if isinstance(values, list) else None
 
 
 IMPOSSIBLE_LOGPROB = -9999.0
 """OpenAI's value for a probability of zero; absent and infinite values are read as this too."""
 
-WITHOUT_TEXT = frozenset({"length", "max_tokens", *STOPPED_BY_FILTER})
-"""Finish reasons of answers that may have no text: a limit or a filter came before the first word."""
-
-# With these a message's content may be null and still be an answer.
-_ANSWERS_BESIDE_CONTENT = ("tool_calls", "function_call", "refusal")
+# What is thought is not said; Mistral and others put it among the parts of the content.
+_THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text", "thought"})
+_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
-def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Return the choices of a completion in the order of their `index`; empty when none can be read."""
+class NotAnAnswer(Exception):
+    """A choice holds no answer; the text says what it is instead."""
+
+
+def parse_choices(body: Mapping[str, Any]) -> tuple[tuple[Choice, ...], str]:
+    """Return the answers of a completion in the order of their `index`, and what the first that is none is instead.
+
+    An empty text in the place of something absent or unreadable would be judged, and found wanting, as if it were the
+    answer. So `""` is an empty answer, and null, thoughts or a broken-off text are none.
+    """
     raw = body.get("choices")
-    if not isinstance(raw, list):
-        return ()
-    entries = [entry for entry in raw if isinstance(entry, dict) and _has_answer(entry)]
-    entries.sort(key=lambda entry: _whole(entry.get("index")))
-    return tuple(_choice(entry) for entry in entries)
+    entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
+    entries.sort(key=lambda entry: place_of(entry.get("index")))
+    of_prompt = body.get("prompt_filter_results")
+    is_stopped = any(
+        isinstance(item, dict) and is_filtered(item.get("content_filter_results"))
+        for item in (of_prompt if isinstance(of_prompt, list) else ())
+    )
+    choices, wrong = [], ""
+    for entry in entries:
+        try:
+            choices.append(_choice(entry, is_stopped=is_stopped))
+        except NotAnAnswer as error:
+            wrong = wrong or str(error)
+    return tuple(choices), wrong or "an answer without choices"
+
+
+def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
+    message = entry.get("message")
+    if not isinstance(message, dict):
+        message = {"content": entry.get("text")}
+    end = whole_end(CHAT, entry.get("finish_reason"), entry.get("error"))
+    calls = _tool_calls(message)
+    content = message.get("content")
+    refusal = message.get("refusal") or _refusal_part(content)
+    said = reply_text(content)
+    text = said or ""
+    if not text and calls:
+        text = json.dumps(message.get("tool_calls") or message.get("function_call"), ensure_ascii=False)
+    elif not text and isinstance(refusal, str) and refusal:
+        text = refusal
+    # OpenRouter has the word of the vendor behind it there, beside one that says less.
+    native = entry.get("native_finish_reason")
+    if is_stopped or is_filtered(entry.get("content_filter_results")):
+        end = End.FILTERED
+    elif end is End.STOP and isinstance(native, str) and withheld(native):
+        end = known_end(native)
+    elif refusal and end in (End.STOP, None):
+        end = End.REFUSED
+    # A model may say nothing; but it says so, and has not stopped in the middle of its thoughts.
+    is_silence = said == "" and end is End.STOP and not any(message.get(name) for name in _THOUGHT_KEYS)
+    if not text and not is_silence and not may_be_empty(end):
+        raise NotAnAnswer("an answer without text" if said is None else "an empty answer")
+    return Choice(text, end and end.value, parse_token_logprobs(entry.get("logprobs")), tool_calls=calls)
+
+
+def whole_end(wire: str, reason: Any, error: Any = None) -> End | None:
+    """Return why a choice ended; None where the server does not say.
+
+    Raises:
+        NotAnAnswer: it has not ended, or broke off.
+    """
+    if is_error(error):
+        _, words = error_words(json.dumps({"error": error}))
+        raise NotAnAnswer("an error instead of an answer" + (f": {words[:_WORDS]}" if words else ""))
+    end = end_of(wire, reason)
+    if end is not None and not end.is_answer:
+        written = reason if isinstance(reason, str) else json.dumps(reason, default=str)
+        raise NotAnAnswer(f"no whole answer (finish reason: {written[:_WORDS]})")
+    return end
+
+
+_WORDS = 300
+
+
+def may_be_empty(end: End | None) -> bool:
+    """Return whether an answer with this end may have no text: a limit or a filter came before the first word."""
+    return end is not None and (end is End.LENGTH or end.is_refusal)
+
+
+def is_error(error: Any) -> bool:
+    """Return whether the `error` of a reply says anything; some servers always send the key."""
+    return any(error.values()) if isinstance(error, dict) else bool(error)
+
+
+def tool_call(name: Any, arguments: Any, call_id: Any = None, kind: str = "function") -> dict[str, JsonValue]:
+    """Return a tool call in the one form that results have, whatever the API: that of the chat API.
+
+    `kind` is `function` where the caller of the API is to run it, else the name that the vendor has for it.
+    """
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    call = {"type": kind, "function": {"name": name, "arguments": written}}
+    return {"id": call_id, **call} if isinstance(call_id, str) else call
+
+
+def reported_tool_calls(result: Any) -> tuple[dict[str, JsonValue], ...]:
+    """Return the calls that a program tells of beside its `output`, in the form of the chat API or as {name, args}."""
+    listed = result.get("tool_calls") if isinstance(result, dict) else None
+    calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
+    return _tool_calls(
+        {
+            "tool_calls": [
+                call if "function" in call else {**call, "type": "function", "function": call}
+                for call in calls
+            ]
+        }
+    )
+
+
+def _tool_calls(message: Mapping[str, Any]) -> tuple[dict[str, JsonValue], ...]:
+    listed = message.get("tool_calls")
+    calls = listed if isinstance(listed, list) else []
+    older = message.get("function_call")
+    if isinstance(older, dict):
+        calls = [*calls, {"function": older}]
+    found = []
+    for call in calls:
+        kind = call.get("type") if isinstance(call, dict) else None
+        inner = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            given = next((inner[key] for key in ("arguments", "input", "args") if key in inner), None)
+            found.append(
+                tool_call(inner["name"], given, call.get("id"), kind if isinstance(kind, str) else "function")
+            )
+    return tuple(found)
+
+
+def _refusal_part(content: Any) -> str:
+    parts = content if isinstance(content, list) else ()
+    said = [part.get("refusal") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in said if isinstance(text, str))
+
+
+def reply_text(content: Any) -> str | None:
+    """Return what a model says in the content of its message, without its thoughts; None where there is no text."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = [
+        part.get("text") if isinstance(part, dict) else part
+        for part in parts
+        if not (isinstance(part, dict) and part.get("type") in _THOUGHTS)
+    ]
+    said = [text for text in texts if isinstance(text, str)]
+    return "".join(said) if said else None
 
 
 def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
@@ -83,57 +221,6 @@ def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
     else:
         return None
     return tokens or None
-
-
-def _has_answer(entry: Mapping[str, Any]) -> bool:
-    """Return whether a message has an answer: `""` is an empty answer; null or an empty list of parts is no answer.
-
-    An empty text in the place of something absent or unreadable would be judged, and found wanting, as if it were the
-    answer. Where a limit or a filter left nothing of it, the finish reason says so.
-    """
-    message = entry.get("message")
-    if not isinstance(message, dict):
-        return isinstance(entry.get("text"), str)
-    content = message.get("content")
-    if isinstance(content, str) or (content and isinstance(content, list)):
-        return True
-    if content is not None and content != []:
-        return False
-    if any(message.get(name) for name in _ANSWERS_BESIDE_CONTENT):
-        return True
-    return _finish_reason(entry, message) in WITHOUT_TEXT
-
-
-def _choice(entry: Mapping[str, Any]) -> Choice:
-    message = entry.get("message")
-    text = _message_text(message) if isinstance(message, dict) else entry["text"]
-    return Choice(
-        text=text,
-        finish_reason=_finish_reason(entry, message),
-        token_logprobs=parse_token_logprobs(entry.get("logprobs")),
-    )
-
-
-def _finish_reason(entry: Mapping[str, Any], message: Any) -> str | None:
-    """Why the answer ended; a filter and a refusal show although some servers then say `stop`."""
-    if "content_filter_results" in entry and is_filtered(entry["content_filter_results"]):
-        return FILTERED
-    reason = entry.get("finish_reason")
-    if reason == "stop" and isinstance(message, dict) and message.get("refusal"):
-        return REFUSED
-    return reason if isinstance(reason, str) else None
-
-
-def _message_text(message: Mapping[str, Any]) -> str:
-    text = content_text(message.get("content"))
-    if text:
-        return text
-    if message.get("tool_calls"):
-        return json.dumps(message["tool_calls"], ensure_ascii=False)
-    if message.get("function_call"):
-        return json.dumps(message["function_call"], ensure_ascii=False)
-    refusal = message.get("refusal")
-    return refusal if isinstance(refusal, str) else ""
 
 
 def content_text(content: Any) -> str:
@@ -151,17 +238,20 @@ def _is_token(entry: Any) -> bool:
 
 
 def _token(entry: Mapping[str, Any]) -> TokenLogprob:
+    named = entry.get("top_logprobs")
     alternatives = [
         TokenAlternative(item["token"], _logprob(item.get("logprob")))
-        for item in entry.get("top_logprobs") or ()
+        for item in (named if isinstance(named, list) else ())
         if _is_token(item)
     ]
     return _with_chosen(entry["token"], _logprob(entry.get("logprob")), alternatives)
 
 
 def _parallel_tokens(raw: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
-    values = raw.get("token_logprobs") or []
-    tops = raw.get("top_logprobs") or []
+    values, tops = (
+        listed if isinstance(listed := raw.get(name), list) else []
+        for name in ("token_logprobs", "top_logprobs")
+    )
     tokens = []
     for index, token in enumerate(raw["tokens"]):
         top = tops[index] if index < len(tops) else None
@@ -179,13 +269,25 @@ def _with_chosen(text: str, logprob: float, alternatives: list[TokenAlternative]
 
 
 def _logprob(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return IMPOSSIBLE_LOGPROB
-    return float(value)
+    number = finite_number(value)
+    # A probability above one is rounding, or no probability.
+    return IMPOSSIBLE_LOGPROB if number is None else min(number, 0.0)
 
 
-def _whole(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+def finite_number(value: Any) -> float | None:
+    """Return a number of a server's JSON as a float; None for what is none, or too large for one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON has integers of any length
+        return None
+    return number if math.isfinite(number) else None
+
+
+def place_of(index: Any) -> float:
+    """Return the place of a choice among the others by its `index`; 0 where it has none."""
+    return finite_number(index) or 0.0
 
 
 def last_user_text(messages: Sequence[Message]) -> str:

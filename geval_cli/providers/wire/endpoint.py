@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from geval_cli.errors import Location
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.tls import ClientCertificate
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
+from geval_cli.providers.wire.key_command import KeyCommand
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Usage
 
@@ -22,8 +24,10 @@ class Endpoint:
         key_header: the one of them that holds geval's own key, in lower case; empty without one.
         key_source: where the key came from, in words for an error message; empty without a key.
         wire: parameters of each request, from the config.
+        places: where the config has them, as far as it is in a file.
         price: None when unknown.
         certificate: what is shown to a server that wants to know who asks.
+        key_command: the program that prints the key; None without one.
         batch: the batch API that it has, "openai" or "anthropic"; empty for none.
         batch_price: what answers of a batch cost; None when unknown.
         max_choices: how many choices one request may ask for; None: as many as are wanted.
@@ -40,9 +44,11 @@ class Endpoint:
     key_source: str = ""
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     wire: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    places: Mapping[str, Location] = field(default_factory=dict, repr=False)
     price: Price | None = None
     max_choices: int | None = None
     certificate: ClientCertificate | None = None
+    key_command: KeyCommand | None = None
     batch: str = ""
     batch_price: Price | None = None
 

@@ -3,25 +3,33 @@
 A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import structs
 
-from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.errors import ProviderRequestError, ProviderResponseError, UnsupportedParameterError
 from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
+from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.chat import filtered_choice
+from geval_cli.providers.wire.chat import filtered_choice, is_error
 from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of
+from geval_cli.providers.wire.finish_reasons import End
+from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
+from geval_cli.providers.wire.refusals import CallContext, Written, refusal_error, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
-from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role
 
 _ID_CHARS = 200
+_ERROR_CHARS = 300
+
+MAX_TOP_LOGPROBS = 20
+"""The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
 
 
 class Received(NamedTuple):
@@ -33,30 +41,40 @@ class Received(NamedTuple):
 
     def refuse(self, what: str) -> ProviderResponseError:
         """Return the error to raise for an answer that is `what` instead of one."""
-        return response_error(what, self.reply, self.context)
+        return response_error(self.context.secrets.redact(what), self.reply, self.context)
 
 
 class EndpointProvider:
     """A model behind an API. A class of it is what one API says in its own way.
 
     Attributes:
-        model_key: where the answer names the model.
+        answer_key: where the answer is. A body without it that has a sentence for people is an error.
+        model_key: where it names the model.
         id_key: where it names the request, when no header does.
         sees_images: whether requests may hold images, which `payload` writes as the API wants them.
         writes: whether answers are texts that a model wrote, which takes tokens.
+        parameters: what the API calls the parameters of configs.
     """
 
     is_cacheable = True
+    answer_key: ClassVar[str] = "choices"
     model_key: ClassVar[str] = "model"
     id_key: ClassVar[str] = "id"
     writes: ClassVar[bool] = True
     sees_images: ClassVar[bool] = False
+    parameters: ClassVar[WireParameters] = CHAT_API
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint
         self.identity: ProviderIdentity = endpoint.identity
-        self._transport = transport or Transport(certificate=endpoint.certificate)
+        self._transport = transport or Transport(
+            certificate=endpoint.certificate, signer=endpoint.key_command
+        )
         self._batches: BatchApi | None = None
+        # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
+        self.caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
+        if endpoint.max_choices is not None:
+            self.caps["n"] = endpoint.max_choices
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._endpoint!r})"
@@ -78,9 +96,28 @@ class EndpointProvider:
         return self._endpoint.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Send `request` once; see `Provider.complete`."""
+        """Send `request`, and again for fewer choices or alternatives when the server says how many it gives."""
         self._endpoint.prepare()
+        payload = self.payload(request)
+        try:
+            return await self._ask(payload, request)
+        except UnsupportedParameterError as error:
+            if not self._learn_cap(error, request):
+                raise
         return await self._ask(self.payload(request), request)
+
+    def _learn_cap(self, error: UnsupportedParameterError, request: ModelRequest) -> bool:
+        """Return whether the refusal names the accepted maximum, so that a request for that many may succeed."""
+        asked = {
+            "top_logprobs": self.caps["top_logprobs"] if request.want_logprobs else 0,
+            "n": min(len(request.sample_indexes), self.caps.get("n", len(request.sample_indexes))),
+        }
+        name = "top_logprobs" if error.parameter == "logprobs" else error.parameter
+        cap = find_cap(error.body) if name in asked else None
+        if cap is None or not 1 <= cap < asked[name]:
+            return False
+        self.caps[name] = cap
+        return True
 
     @property
     def batches(self) -> BatchApi | None:
@@ -125,7 +162,7 @@ class EndpointProvider:
 
     async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
         endpoint = self._endpoint
-        context = self._context_of(payload)
+        context = self._context_of(payload, request)
         call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
         try:
             body, reply = await self._transport.post_json(call, payload, context)
@@ -143,7 +180,7 @@ class EndpointProvider:
             ProviderError: as `complete`.
         """
         payload = self.payload(request)
-        context = self._context_of(payload)
+        context = self._context_of(payload, request)
         reply = HttpResponse(status, {}, encode_json(body))
         try:
             if not reply.is_success:
@@ -156,9 +193,42 @@ class EndpointProvider:
             answer = filtered
         return structs.replace(answer, latency_ms=None)
 
-    def _context_of(self, payload: Mapping[str, Any]) -> CallContext:
+    def _context_of(self, payload: Mapping[str, Any], request: ModelRequest) -> CallContext:
         endpoint = self._endpoint
-        return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        settings = {name for name, value in self._settings(request).items() if value is not None}
+        wished = {
+            "logprobs": request.want_logprobs,
+            "response_format": request.response_schema is not None,
+            "n": len(request.sample_indexes) > 1,
+        }
+        wishes = {name for name, is_wished in wished.items() if is_wished}
+        names = self.parameters.names
+        spelled = {spelling for name in settings | wishes for spelling in names.get(name, ())}
+        known = {spelling.partition(".")[0] for spelling in spelled}
+        sent = {name: names.get(name, ()) for name in settings | wishes | (payload.keys() - known)}
+        written = {name: value for name in settings if (value := self._written(name, request)) is not None}
+        added = frozenset(settings | wishes) - written.keys()
+        return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, sent, written, added)
+
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the parameters of the config and of a request, which win over them."""
+        return {**self._endpoint.wire, **request.params}
+
+    def _written(self, name: str, request: ModelRequest) -> Written | None:
+        """Return a parameter as the user wrote it: in the config, a prompt or a test; None for what others added."""
+        endpoint, params = self._endpoint, request.params
+        value = params.get(name)
+        if name == "max_completion_tokens" and "max_tokens" in params and params["max_tokens"] is None:
+            name = "max_tokens"  # the gateway asks again with the newer name of a limit
+            if name not in endpoint.wire:
+                is_written = request.role is Role.GENERATION and name not in request.added
+                return Written(value) if is_written else None
+        elif value is not None:
+            is_written = request.role is Role.GENERATION and name not in request.added
+            return Written(value, endpoint.places.get(name)) if is_written else None
+        if name not in endpoint.wire:
+            return None
+        return Written(endpoint.wire[name] if value is None else value, endpoint.places.get(name))
 
     def _filtered(self, error: ProviderRequestError, request: ModelRequest) -> ModelResponse | None:
         """Return an answer that a filter took away as an empty one; None for any other refusal."""
@@ -177,45 +247,79 @@ class EndpointProvider:
     ) -> ModelResponse:
         endpoint, (body, reply, context) = self._endpoint, received
         choices = self._read(received, request)
-        usage = self._usage(received, payload, choices, request, is_batched=is_batched)
+        tokens = self._tokens(received, payload, choices, request)
+        usage = endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)
         named = body if isinstance(body, dict) else {}
         model = named.get(self.model_key)
+        response_id = endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS] or None
         return ModelResponse(
-            choices=choices,
+            choices=tuple(map(endpoint.secrets.hide_echo, choices)),
             usage=usage,
             latency_ms=reply.latency_ms,
             dropped=self.dropped(request),
             model=endpoint.secrets.hide(model) if isinstance(model, str) else None,
-            request_id=request_id_of(reply, context)
-            or endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS]
-            or None,
+            request_id=request_id_of(reply, context) or response_id,
+            response_id=response_id,
+            cache_read_tokens=0 if tokens is None else tokens.cache_read_tokens,
+            cache_write_tokens=0 if tokens is None else tokens.cache_write_tokens,
             exhausted_s=self._transport.exhausted_s(reply, usage),
         )
 
     def _read(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         """Return the answers in a reply; an error about it says what it cost all the same."""
+        body = received.body
         try:
-            return self.choices(received, request)
+            if isinstance(body, dict) and is_error(body.get("error")):
+                return (self._in_place_of_error(received, request),)
+            if isinstance(body, dict) and not body.get(self.answer_key) and self.writes:
+                _, words = error_words(reply_text := received.reply.text)
+                if words and filtered_choice(reply_text) is None:
+                    raise received.refuse(f"an error instead of an answer: {words[:_ERROR_CHARS]}")
+            choices = self.choices(received, request)
+            if all(choice.text or choice.finish_reason != End.STOP for choice in choices):
+                return choices
+            # A model may say nothing, which takes a token, too. Without one the server had nothing from it.
+            tokens = self.tokens(body)
+            if tokens is None or tokens.output_tokens or not self.writes:
+                return choices
+            raise received.refuse("an empty answer, for which the model wrote no token")
         except ProviderResponseError as error:
             if isinstance(received.body, dict):
                 tokens = believed(self.tokens(received.body), Exchange(""))
                 error.cost_usd = self._endpoint.usage(tokens, requests=1).cost_usd
             raise
 
-    def _usage(
+    def _in_place_of_error(self, received: Received, request: ModelRequest) -> Choice:
+        """Return the answer of a filter that speaks in a 2xx with an `error`; gateways put any other there, too.
+
+        Raises:
+            ProviderError: it is another.
+        """
+        body, reply, context = received
+        filtered = filtered_choice(reply.text) if request.role is Role.GENERATION else None
+        if filtered is not None:
+            return filtered
+        error = body["error"]
+        code = error.get("code") if isinstance(error, dict) else None
+        if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
+            raise refusal_error(HttpResponse(code, reply.headers, reply.body), context, now_s=time.time())
+        _, words = error_words(reply.text)
+        raise received.refuse(
+            "an error instead of an answer" + (f": {words[:_ERROR_CHARS]}" if words else "")
+        )
+
+    def _tokens(
         self,
         received: Received,
         payload: Mapping[str, Any],
         choices: tuple[Choice, ...],
         request: ModelRequest,
-        *,
-        is_batched: bool,
-    ) -> Usage:
-        """Return the usage of a reply, as far as it is plausible for `choices` in answer to `payload`."""
+    ) -> TokenUsage | None:
+        """Return the tokens of a reply, as far as they are plausible for `choices` in answer to `payload`."""
         body = received.body
         tokens = self.tokens(body) if isinstance(body, dict) else None
-        if tokens is not None:
-            texts = tuple(choice.text for choice in choices) if self.writes else ()
-            asked = max(len(choices), len(request.sample_indexes))
-            tokens = believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
-        return self._endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)
+        if tokens is None:
+            return None
+        texts = tuple(choice.text for choice in choices) if self.writes else ()
+        asked = max(len(choices), len(request.sample_indexes))
+        return believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))

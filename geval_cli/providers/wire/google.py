@@ -4,51 +4,65 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import structs
+
+from geval_cli.errors import ProviderRequestError
+from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.wire.chat import FILTERED, content_text
+from geval_cli.providers.wire.chat import (
+    NotAnAnswer,
+    content_text,
+    may_be_empty,
+    parse_token_logprobs,
+    place_of,
+    tool_call,
+    whole_end,
+)
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.finish_reasons import GEMINI, End
+from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
-from geval_cli.records import Choice, Message, ModelRequest, Role
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, TokenLogprob
 from geval_cli.source.images import with_parts_of
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _MODEL_ROLES = ("assistant", "model")
 _BODY_KEYS = frozenset(
-    {"safetySettings", "tools", "toolConfig", "tool_config", "cachedContent", "labels", "generationConfig"}
+    {
+        "cachedContent",
+        "generationConfig",
+        "labels",
+        "modelArmorConfig",
+        "safetySettings",
+        "serviceTier",
+        "store",
+        "toolConfig",
+        "tool_config",
+        "tools",
+    }
 )
-_GENERATION_NAMES = {
-    "max_tokens": "maxOutputTokens",
-    "max_completion_tokens": "maxOutputTokens",
-    "max_output_tokens": "maxOutputTokens",
-    "top_p": "topP",
-    "top_k": "topK",
-    "stop": "stopSequences",
-    "presence_penalty": "presencePenalty",
-    "frequency_penalty": "frequencyPenalty",
-}
-"""Parameters as other APIs call them, and as this one does."""
-_FINISH_REASONS = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    **dict.fromkeys(("SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"), FILTERED),
-}
 
 
 class GoogleProvider(EndpointProvider):
-    """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
+    """A Gemini model. It gives one choice a request: `dropped` says so."""
 
     sees_images = True
+    parameters = GOOGLE_API
+    answer_key = "candidates"
     model_key = "modelVersion"
     id_key = "responseId"
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
-        return _payload(self._endpoint, request)
+        return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         return (_choice(received, is_judge=request.role is Role.JUDGE),)
+
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        return ("n",) if len(request.sample_indexes) > 1 else ()
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return _usage(body)
@@ -59,20 +73,20 @@ def build(source: ProviderSource) -> GoogleProvider:
     return GoogleProvider(vertex_endpoint(source) if source.kind == "vertex" else endpoint_of(source))
 
 
-def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
-    settings = {**endpoint.wire, **request.params}
-    instruction = settings.pop("systemInstruction", None) or settings.pop("system_instruction", None)
-    format_ = settings.pop("response_format", None)
-    for name in ("logprobs", "top_logprobs"):
-        settings.pop(name, None)
-    body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
-    generation = {
-        _GENERATION_NAMES.get(name, name): value for name, value in settings.items() if value is not None
+def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) -> dict[str, Any]:
+    settings = {
+        name: value for name, value in {**endpoint.wire, **request.params}.items() if value is not None
     }
+    instruction = settings.pop("systemInstruction", None) or settings.pop("system_instruction", None)
+    shape = _shape(request, settings.pop("response_format", None))
+    logprobs = _logprobs(request, settings, most_alternatives)
+    effort = settings.pop("reasoning_effort", None)
+    thinking = {} if effort is None else {"thinkingConfig": _thinking(endpoint, effort)}
+    body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
+    generation = {GOOGLE_API.names.get(name, (name,))[0]: value for name, value in settings.items()}
     if isinstance(generation.get("stopSequences"), str):
         generation["stopSequences"] = [generation["stopSequences"]]
-    generation |= _shape(request, format_)
-    generation |= body.pop("generationConfig", None) or {}
+    generation |= {**shape, **logprobs, **thinking, **(body.pop("generationConfig", None) or {})}
     system, contents = _contents(with_parts_of(request, _inline_data), instruction)
     payload = {**body, "contents": contents}
     if system:
@@ -82,12 +96,35 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     return payload
 
 
-def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
+def _shape(request: ModelRequest, written: Any) -> dict[str, Any]:
     """Return the parameters that make the answer JSON, if requested."""
-    if request.response_schema is not None:
-        return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
-    kind = format_.get("type") if isinstance(format_, dict) else None
+    schema = request.response_schema if written is None else schema_of(written)
+    if schema is not None:
+        return {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    kind = written.get("type") if isinstance(written, dict) else None
     return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
+
+
+def _logprobs(request: ModelRequest, settings: dict[str, Any], most_alternatives: int) -> dict[str, Any]:
+    """Return the parameters that ask for token probabilities, as configs of this API or of others write them."""
+    asked, alternatives = settings.pop("logprobs", None), settings.pop("top_logprobs", None)
+    if request.want_logprobs:
+        return {"responseLogprobs": True, "logprobs": most_alternatives}
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        alternatives = asked
+    if not asked and alternatives is None:
+        return {}
+    return {"responseLogprobs": True, **({} if alternatives is None else {"logprobs": alternatives})}
+
+
+def _thinking(endpoint: Endpoint, effort: Any) -> dict[str, Any]:
+    mistake = gemini_effort_mistake(effort, endpoint.model)
+    if mistake:
+        what, _, hint = mistake.partition("; ")
+        place = f" ({endpoint.places['reasoning_effort']})" if "reasoning_effort" in endpoint.places else ""
+        message = f"`reasoning_effort`{place}: {what}; nothing was sent"
+        raise ProviderRequestError(message, provider_id=endpoint.id, hint=hint)
+    return gemini_thinking(effort, endpoint.model)
 
 
 def _inline_data(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +174,7 @@ def _function_call(call: Any) -> dict[str, Any]:
         return call if isinstance(call, dict) else {"text": str(call)}
     arguments = function.get("arguments")
     try:
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given = decode_json(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         given = {"arguments": arguments}
     return {"functionCall": {"name": function.get("name"), "args": given or {}}}
@@ -167,39 +204,90 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 def _choice(received: Received, *, is_judge: bool) -> Choice:
     body = received.body
     candidates = body.get("candidates") if isinstance(body, dict) else None
-    if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
-        return _candidate(candidates[0], received)
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
-    if isinstance(feedback, dict) and feedback.get("blockReason"):
-        what = f"no answer, since the prompt was blocked ({feedback['blockReason']})"
+    blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
+    found = [item for item in candidates if isinstance(item, dict)] if isinstance(candidates, list) else []
+    if found:
+        choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
+        return structs.replace(choice, finish_reason=End.FILTERED.value) if blocked else choice
+    if blocked:
+        what = f"no answer, since the prompt was blocked ({blocked})"
         if is_judge:
             raise received.refuse(what)
-        return Choice(what, FILTERED)
+        return Choice(what, End.FILTERED.value)
     raise received.refuse("an answer without candidates")
 
 
 def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
-    reason = candidate.get("finishReason")
+    try:
+        end = whole_end(GEMINI, candidate.get("finishReason"))
+    except NotAnAnswer as error:
+        words = candidate.get("finishMessage")
+        raise received.refuse(f"{error}: {words}" if isinstance(words, str) else str(error)) from error
     content = candidate.get("content")
-    parts = content.get("parts") if isinstance(content, dict) else None
-    texts = list(_texts(parts)) if isinstance(parts, list) else []
-    # With any other reason (a filter, thoughts that took the whole limit) an empty answer is one: the reason counts.
-    if not texts and (not reason or reason == "STOP"):
+    written = content.get("parts") if isinstance(content, dict) else None
+    parts = [part for part in written if isinstance(part, dict)] if isinstance(written, list) else []
+    said = [part for part in parts if not part.get("thought")]
+    texts = [part["text"] for part in said if isinstance(part.get("text"), str)]
+    calls = [part for part in said if _is_call(part)]
+    text = "".join(texts) or "".join(json.dumps(part, ensure_ascii=False) for part in calls)
+    if not text and not (texts and end is End.STOP) and not may_be_empty(end):
         raise received.refuse("an answer without content")
+    ratings = candidate.get("safetyRatings")
+    if any(
+        isinstance(item, dict) and item.get("blocked") is True
+        for item in (ratings if isinstance(ratings, list) else ())
+    ):
+        end = End.FILTERED
+    elif calls and end is End.STOP:
+        end = End.TOOL_CALLS
     return Choice(
-        "".join(texts), _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None
+        text,
+        end and end.value,
+        _token_logprobs(candidate.get("logprobsResult")),
+        tool_calls=tuple(call for part in said if (call := _tool_call(part)) is not None),
     )
 
 
-def _texts(parts: list[Any]) -> Iterator[str]:
-    """Yield the texts without the thoughts, and the model's tool calls as JSON."""
-    for part in parts:
-        if not isinstance(part, dict) or part.get("thought"):
-            continue
-        if isinstance(part.get("text"), str):
-            yield part["text"]
-        elif "functionCall" in part:
-            yield json.dumps(part, ensure_ascii=False)
+def _tool_call(part: Mapping[str, Any]) -> dict[str, JsonValue] | None:
+    """Return the call that a part is: one to run, or one that ran at Google under the name that it has there."""
+    if _is_call(part):
+        call = part["functionCall"]
+        return tool_call(call["name"], call.get("args"), call.get("id"))
+    ran, code = part.get("toolCall"), part.get("executableCode")
+    if isinstance(ran, dict) and isinstance(ran.get("toolType"), str):
+        return tool_call(ran["toolType"].lower(), ran.get("args"), ran.get("id"), "toolCall")
+    if isinstance(code, dict):
+        return tool_call("code_execution", code, code.get("id"), "executableCode")
+    return None
+
+
+def _is_call(part: Mapping[str, Any]) -> bool:
+    call = part.get("functionCall")
+    return isinstance(call, dict) and isinstance(call.get("name"), str)
+
+
+def _token_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:
+    """Return the tokens of an answer; None when the server gives none."""
+    chosen = result.get("chosenCandidates") if isinstance(result, dict) else None
+    tops = result.get("topCandidates") if isinstance(result, dict) else None
+    if not isinstance(chosen, list):
+        return None
+    steps = tops if isinstance(tops, list) else []
+    content = []
+    for index, entry in enumerate(chosen):
+        step = steps[index] if index < len(steps) else None
+        others = step.get("candidates") if isinstance(step, dict) else None
+        named = [_as_token(item) for item in others] if isinstance(others, list) else []
+        content.append({**_as_token(entry), "top_logprobs": named})
+    return parse_token_logprobs({"content": content})
+
+
+def _as_token(entry: Any) -> dict[str, Any]:
+    """Return a candidate for a token as chat APIs write it; one of probability 1 has no `logProbability` here."""
+    if not isinstance(entry, dict):
+        return {}
+    return {"token": entry.get("token"), "logprob": entry.get("logProbability", 0)}
 
 
 def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
@@ -209,11 +297,21 @@ def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
     named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
     written: list[Any] = [count for count in named if count is not None]
-    # A count that is none must not make the sum too low: it is handed on, and makes all of the usage unknown.
-    odd = [count for count in written if whole_count(count) is None]
+    # What tools of Google's gave back was read, too.
+    asked: list[Any] = [
+        count
+        for name in ("promptTokenCount", "toolUsePromptTokenCount")
+        if (count := counted.get(name)) is not None
+    ]
     usage = {
-        "prompt_tokens": counted.get("promptTokenCount"),
-        "completion_tokens": odd[0] if odd else sum(written),
+        "prompt_tokens": _sum(asked),
+        "completion_tokens": _sum(written),
         "prompt_tokens_details": {"cached_tokens": counted.get("cachedContentTokenCount")},
     }
     return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
+
+
+def _sum(counts: list[Any]) -> Any:
+    """Return the sum; a count that is none would make it too low, so it is handed on, and all of the usage unknown."""
+    odd = [count for count in counts if whole_count(count) is None]
+    return odd[0] if odd else sum(counts)

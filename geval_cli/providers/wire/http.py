@@ -39,8 +39,15 @@ from geval_cli.providers.wire.placeholders import (
     variables_in,
 )
 from geval_cli.providers.wire.refusals import CallContext
-from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage
-from geval_cli.records import ModelRequest, ModelResponse, Usage
+from geval_cli.providers.wire.token_usage import (
+    Exchange,
+    TokenUsage,
+    believed,
+    read_chat_usage,
+    reported_cost_usd,
+    reported_usage,
+)
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.templating import Templates, templates_of
 from geval_cli.templating.js_text import js_json
 
@@ -152,10 +159,11 @@ class HttpProvider:
             code=settings.response_code,
             takes_all=settings.templates is not None,
         )
-        dropped = (("logprobs",) if request.want_logprobs else ()) + (
+        lacks_logprobs = request.want_logprobs and choice.token_logprobs is None
+        dropped = (("logprobs",) if lacks_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        usage = self._usage(reply, choice.text, call)
+        usage = self._usage(reply, choice, call)
         return ModelResponse((choice,), usage, reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
@@ -175,14 +183,18 @@ class HttpProvider:
                 hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
 
-    def _usage(self, reply: HttpResponse, text: str, call: HttpCall) -> Usage:
-        """Tokens as far as the API counts them in the way of chat completions."""
+    def _usage(self, reply: HttpResponse, choice: Choice, call: HttpCall) -> Usage:
+        """Tokens as `transformResponse` reports them, else as far as the API counts them as chat completions do."""
         body = json_of(reply)
-        tokens = read_chat_usage(body) if isinstance(body, dict) else None
-        tokens = believed(tokens, Exchange((call.url, call.body), (text,)))
+        tokens = reported_usage(choice.reported.get("tokenUsage"))
+        if tokens is None and isinstance(body, dict):
+            tokens = read_chat_usage(body)
+        tokens = believed(tokens, Exchange((call.url, call.body), (choice.text,)))
         counted = tokens or TokenUsage()
         price = self._settings.price
         cost = None if price is None else price.cost_usd(tokens)
+        if "cost" in choice.reported:
+            cost = reported_cost_usd(choice.reported["cost"])
         return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost)
 
 

@@ -5,14 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from geval_cli.errors import ProviderShapeError
+from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import response_error
-from geval_cli.providers.wire.placeholders import (
-    PathStep,
-    follow_path,
-    parse_path,
+from geval_cli.providers.wire.chat import (
+    is_error,
+    parse_choices,
+    reported_finish_reason,
+    reported_logprobs,
 )
+from geval_cli.providers.wire.placeholders import PathStep, follow_path, parse_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import Choice, JsonValue
 from geval_cli.scripting import javascript
@@ -56,7 +61,7 @@ class ResponseCode:
             return self._written
 
     async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
-        """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
+        """Return the code's result for a reply, whose JSON is `body`; it may be a mapping with `output`.
 
         Raises:
             ProviderShapeError: the code fails, or gives nothing.
@@ -68,9 +73,7 @@ class ResponseCode:
             found = await self._engine.call(self._code(), arguments)
         except (ScriptError, CodeError) as error:
             raise _failed(f"`transformResponse` failed on it: {error}", reply, context) from error
-        if isinstance(found, dict) and "output" in found:
-            found = found["output"]
-        if found is None:
+        if found is None or (isinstance(found, dict) and found.get("output", "") is None):
             raise _failed("`transformResponse` finds nothing in it", reply, context)
         return found
 
@@ -99,6 +102,10 @@ def _failed(what: str, reply: HttpResponse, context: CallContext) -> ProviderSha
 _KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
 
 
+# All of a chat completion is read where its text is looked for: whether it is whole, and the calls beside it.
+_CHAT_PATH = parse_path("choices[0].message.content")
+
+
 async def find_answer(
     reply: HttpResponse,
     context: CallContext,
@@ -115,13 +122,26 @@ async def find_answer(
         ProviderShapeError: there is none.
     """
     if code is not None:
-        return _choice(await code.answer(reply, json_of(reply), context))
+        made = await code.answer(reply, json_of(reply), context)
+        if not isinstance(made, dict) or "output" not in made:
+            return _choice(made)
+        if made.get("error"):
+            raise _failed(f"`transformResponse` reported an error: {made['error']}", reply, context)
+        beside = context.secrets.hide_in({key: item for key, item in made.items() if key != "output"})
+        logprobs = reported_logprobs(beside)
+        reason = reported_finish_reason(beside)
+        choice = _choice(made["output"])
+        return replace(choice, finish_reason=reason, token_logprobs=logprobs, reported=beside)
     try:
-        value = json.loads(reply.body)
+        value = decode_json(reply.body)
     except ValueError as error:
         if path:
             raise response_error("an answer that is not JSON", reply, context) from error
         return Choice(reply.text)
+    if isinstance(value, dict) and (path == _CHAT_PATH or not (path or takes_all)):
+        answered = _chat_choice(value, reply, context)
+        if answered is not None:
+            return answered
     if path:
         found = _follow(value, path, reply, context)
     elif takes_all:
@@ -131,6 +151,25 @@ async def find_answer(
     if found is None:
         raise response_error("an answer that is null", reply, context)
     return _choice(found)
+
+
+def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> Choice | None:
+    """Return the answer of a chat API; None where this is none, or has other data in the place of a text.
+
+    Raises:
+        ProviderResponseError: there is an error beside the answer, or it is none.
+    """
+    if is_error(value.get("error")):
+        raise response_error("an error instead of an answer", reply, context)
+    listed = value.get("choices")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    message = first.get("message") if isinstance(first, dict) else None
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str | list | None):
+        return None
+    choices, wrong = parse_choices(value)
+    if not choices:
+        raise response_error(context.secrets.redact(wrong), reply, context)
+    return choices[0]
 
 
 def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
@@ -153,7 +192,7 @@ def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
 def json_of(reply: HttpResponse) -> Any:
     """Return the body as JSON; None when it is none."""
     try:
-        return json.loads(reply.body)
+        return decode_json(reply.body)
     except ValueError:
         return None
 

@@ -1,25 +1,34 @@
 """OpenAI's two APIs: chat, as many other servers speak it, and Responses (`openai:responses:MODEL`)."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from geval_cli.errors import UnsupportedParameterError
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
-from geval_cli.providers.network.messages import HttpResponse
-from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.presets import endpoint_of, speaks_responses
-from geval_cli.providers.unsupported import find_cap
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.chat import content_text, last_user_text, message_list, parse_choices
+from geval_cli.providers.wire.chat import (
+    NotAnAnswer,
+    content_text,
+    finite_number,
+    is_filtered,
+    last_user_text,
+    may_be_empty,
+    message_list,
+    parse_choices,
+    parse_token_logprobs,
+    reply_text,
+    tool_call,
+    whole_end,
+)
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.finish_reasons import RESPONSES, End
 from geval_cli.providers.wire.openai_batches import OpenAIBatches
-from geval_cli.providers.wire.refusals import refusal_error
+from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
-from geval_cli.records import Choice, ModelRequest, ModelResponse
+from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob
 from geval_cli.source.images import with_parts_of
 
 
@@ -39,21 +48,41 @@ def is_strict_safe(schema: Any) -> bool:
     return all(is_strict_safe(schema[key]) for key in ("items", "anyOf", "$defs") if key in schema)
 
 
-_SPOKEN = frozenset({"message", "reasoning"})
-_UNFINISHED = {"max_output_tokens": "length", "content_filter": "content_filter"}
-_LIMIT_SPELLINGS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+# Calls that the caller of the API is to run, unless their output is there already; all others ran at OpenAI.
+_OURS_TO_RUN = {
+    "function_call": "function",
+    "custom_tool_call": "custom",
+    **{
+        name: name
+        for name in (
+            "computer_call",
+            "local_shell_call",
+            "shell_call",
+            "apply_patch_call",
+            "mcp_approval_request",
+        )
+    },
+}
+_CALL = "_call"
+_COMMENTARY = "commentary"
+_LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesProvider(EndpointProvider):
     """A model behind the Responses API. It gives one answer a request; `dropped` lists unsupported parameters."""
 
     sees_images = True
+    parameters = RESPONSES_API
+    answer_key = "output"
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
-        return _payload(self._endpoint, request)
+        return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         return (_choice(received),)
+
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        return ("n",) if len(request.sample_indexes) > 1 else ()
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return _usage(body)
@@ -62,11 +91,16 @@ class ResponsesProvider(EndpointProvider):
         return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
 
 
-def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
+def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) -> dict[str, Any]:
     payload: dict[str, Any] = {"model": endpoint.model, "input": _input(request)}
     payload.update(endpoint.wire)
     payload.update(request.params)
-    limits = [payload.pop(name, None) for name in _LIMIT_SPELLINGS]
+    wants_logprobs = payload.pop("logprobs", None) or request.want_logprobs
+    if request.want_logprobs:
+        payload["top_logprobs"] = most_alternatives
+    if wants_logprobs or payload.get("top_logprobs") is not None:
+        payload["include"] = list(dict.fromkeys([*(payload.get("include") or ()), _LOGPROBS]))
+    limits = [payload.pop(name, None) for name in LIMITS]
     payload["max_output_tokens"] = next((limit for limit in limits if limit is not None), None)
     written = payload.pop("response_format", None)
     if written is None and request.response_schema is not None:
@@ -93,27 +127,48 @@ def _input(request: ModelRequest) -> Any:
     messages = request.messages
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
-    if not request.images:
-        return message_list(messages)
-    return [_with_input_parts(message) for message in message_list(with_parts_of(request, _input_image))]
+    return [item for message in with_parts_of(request, _input_image) for item in _items(message)]
 
 
 def _input_image(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    detail = {"detail": part["detail"]} if "detail" in part else {}
-    return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}", **detail}
+    url = f"data:{media_type};base64,{data}"
+    return {"type": "input_image", "image_url": url, "detail": part.get("detail", "auto")}
 
 
-def _with_input_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in which the texts beside images are called as this API calls them."""
-    content = message["content"]
-    if not isinstance(content, list) or not any(part.get("type") == "input_image" for part in content):
-        return message
-    return {
-        **message,
-        "content": [
-            {**part, "type": "input_text"} if part.get("type") == "text" else part for part in content
-        ],
-    }
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    """Yield a message of a chat as items of this API, which has calls of tools and their results apart."""
+    content, further = message.content, dict(message.further)
+    if message.role == "tool" and "tool_call_id" in further:
+        output = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        yield {"type": "function_call_output", "call_id": further["tool_call_id"], "output": output}
+        return
+    calls = further.pop("tool_calls", None)
+    calls = calls if isinstance(calls, list) else []
+    if isinstance(content, list) and message.role == "assistant":
+        content = content_text(content)
+    elif isinstance(content, list):
+        content = [_input_part(part) for part in content]
+    if content or not calls:
+        yield {"role": message.role, "content": content, **further}
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            named = {"name": function.get("name"), "arguments": function.get("arguments")}
+            yield {"type": "function_call", "call_id": call.get("id"), **named}
+        else:
+            yield call  # in this API's own form already
+
+
+def _input_part(part: Any) -> Any:
+    """Return a part of a message as this API calls it."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "text":
+        return {**part, "type": "input_text"}
+    image = part.get("image_url")
+    if part.get("type") == "image_url" and isinstance(image, dict):
+        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail", "auto")}
+    return part
 
 
 def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,40 +182,99 @@ def _choice(received: Received) -> Choice:
     items = body.get("output") if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise received.refuse("an answer without output")
-    if body.get("error"):
-        raise received.refuse("an error instead of an answer")
-    parts = list(_parts(items))
-    if not parts and body.get("status") != "incomplete":
-        raise received.refuse("an answer without text")
-    return Choice("\n".join(parts), _finish_reason(body, items))
-
-
-def _parts(items: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the texts, and the model's tool calls as JSON."""
-    for item in items:
-        if item.get("type") == "message":
-            yield from _message_text(item.get("content"))
-        elif item.get("type") not in _SPOKEN and "name" in item:
-            yield json.dumps(item, ensure_ascii=False, separators=(",", ":"))
-
-
-def _message_text(content: Any) -> Iterator[str]:
-    """The text of a message, or in what words the model refuses; nothing when there is no part that says anything."""
-    if isinstance(content, str):
-        yield content
-        return
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    refusals = [part["refusal"] for part in parts if isinstance(part.get("refusal"), str)]
-    if refusals or any(isinstance(part.get("text"), str) for part in parts):
-        yield content_text(content) or "".join(refusals)
-
-
-def _finish_reason(body: Mapping[str, Any], items: list[Mapping[str, Any]]) -> str:
     details = body.get("incomplete_details")
-    if isinstance(details, dict):
-        reason = str(details.get("reason"))
-        return _UNFINISHED.get(reason, reason)
-    return "tool_calls" if any(item.get("type") == "function_call" for item in items) else "stop"
+    cut = details.get("reason") if isinstance(details, dict) else None
+    try:
+        end = whole_end(RESPONSES, cut or body.get("status"))
+    except NotAnAnswer as error:
+        raise received.refuse(str(error)) from error
+    ran = {(item.get("type"), item.get("call_id")) for item in items}
+    open_calls = [
+        item
+        for item in items
+        if item.get("type") in _OURS_TO_RUN and (f"{item['type']}_output", item.get("call_id")) not in ran
+    ]
+    texts, refusal = _said(items)
+    of_filters = body.get("content_filters")  # Azure's
+    if any(
+        isinstance(item, dict)
+        and (item.get("blocked") is True or is_filtered(item.get("content_filter_results")))
+        for item in (of_filters if isinstance(of_filters, list) else ())
+    ):
+        end = End.FILTERED
+    elif refusal and end in (End.STOP, None):
+        end = End.REFUSED
+    elif end in (End.STOP, None) and any(
+        item.get("status") in _NOT_DONE
+        for item in items
+        if item.get("type") == "message" or item in open_calls
+    ):
+        raise received.refuse("no whole answer (an item of its output is not completed)")
+    elif open_calls and end in (End.STOP, None):
+        end = End.TOOL_CALLS
+    if not texts and refusal:
+        texts = [refusal]
+    elif not texts:
+        texts = [json.dumps(item, ensure_ascii=False, separators=(",", ":")) for item in open_calls]
+    if not texts and not may_be_empty(end):
+        raise received.refuse("an answer without text")
+    return Choice(
+        "\n".join(texts),
+        "stop" if end is None else end.value,
+        _token_logprobs(items),
+        tool_calls=tuple(_tool_calls(items)),
+    )
+
+
+_NOT_DONE = ("incomplete", "in_progress")
+
+
+def _token_logprobs(items: list[Mapping[str, Any]]) -> tuple[TokenLogprob, ...] | None:
+    """Return the tokens of the answer; None when the server gives none."""
+    messages = [item for item in items if item.get("type") == "message"]
+    final = [item for item in messages if item.get("phase") != _COMMENTARY]
+    tokens: list[TokenLogprob] = []
+    for item in final or messages:
+        content = item.get("content")
+        for part in content if isinstance(content, list) else ():
+            given = part.get("logprobs") if isinstance(part, dict) else None
+            tokens += parse_token_logprobs({"content": given}) or ()
+    return tuple(tokens) or None
+
+
+def _said(items: list[Mapping[str, Any]]) -> tuple[list[str], str]:
+    """Return the texts of the answer, and in what words the model refuses.
+
+    What it says on its way to the answer is none, unless it says nothing else.
+    """
+    final: list[str] = []
+    on_the_way: list[str] = []
+    refusals: list[str] = []
+    for item in items:
+        if item.get("type") != "message":
+            continue
+        content = item.get("content")
+        text = reply_text(content)
+        if text is not None:
+            (on_the_way if item.get("phase") == _COMMENTARY else final).append(text)
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and isinstance(part.get("refusal"), str):
+                refusals.append(part["refusal"])
+    return final or on_the_way, "".join(refusals)
+
+
+def _tool_calls(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for item in items:
+        kind = item.get("type")
+        if not isinstance(kind, str) or not (kind in _OURS_TO_RUN or kind.endswith(_CALL)):
+            continue
+        name = item.get("name")
+        given: Any = next(
+            (item[key] for key in ("arguments", "input", "action", "queries") if item.get(key)), {}
+        )
+        call_id = item.get("call_id") or item.get("id")
+        name = name if isinstance(name, str) else kind.removesuffix(_CALL)
+        yield tool_call(name, given, call_id, _OURS_TO_RUN.get(kind, kind))
 
 
 def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
@@ -194,13 +308,10 @@ def _vector(received: Received) -> list[float]:
     entries = body.get("data") if isinstance(body, dict) else None
     first = entries[0] if isinstance(entries, list) and entries else None
     vector = first.get("embedding") if isinstance(first, dict) else None
-    if not isinstance(vector, list) or not vector or not all(_is_number(item) for item in vector):
+    numbers = [finite_number(item) for item in vector] if isinstance(vector, list) else []
+    if not numbers or None in numbers:
         raise received.refuse("an answer without an embedding")
-    return [float(item) for item in vector]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return [number for number in numbers if number is not None]
 
 
 class ModerationProvider(EndpointProvider):
@@ -231,8 +342,7 @@ def _flagged(received: Received) -> dict[str, float | None]:
 
 
 def _score(scores: Any, name: str) -> float | None:
-    score = scores.get(name) if isinstance(scores, Mapping) else None
-    return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
+    return finite_number(scores.get(name)) if isinstance(scores, Mapping) else None
 
 
 class ClassificationProvider(EndpointProvider):
@@ -264,20 +374,18 @@ def _scores(received: Received) -> dict[str, float]:
 
 
 def _is_score(entry: Any) -> bool:
-    score = entry.get("score") if isinstance(entry, dict) else None
-    is_number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
-    return is_number and isinstance(entry.get("label"), str)
+    return (
+        isinstance(entry, dict)
+        and finite_number(entry.get("score")) is not None
+        and isinstance(entry.get("label"), str)
+    )
 
-
-MAX_TOP_LOGPROBS = 20
-"""The most alternatives a token that OpenAI gives; servers that give fewer say so, then are asked for those."""
 
 _OTHER_KINDS: Mapping[str, type[EndpointProvider]] = {
     EMBEDDING: EmbeddingProvider,
     MODERATION: ModerationProvider,
     CLASSIFICATION: ClassificationProvider,
 }
-_CAPPED = ("n", "top_logprobs")
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -292,30 +400,14 @@ class OpenAICompatibleProvider(EndpointProvider):
 
     sees_images = True
 
-    def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
-        super().__init__(endpoint, transport)
-        # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
-        self._caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
-        if endpoint.max_choices is not None:
-            self._caps["n"] = endpoint.max_choices
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        self._endpoint.prepare()
-        payload = self.payload(request)
-        try:
-            return await self._ask(payload, request)
-        except UnsupportedParameterError as error:
-            if not self._learn_cap(error, payload):
-                raise
-        return await self._ask(self.payload(request), request)
-
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
-        _refuse_error_body(received)
-        choices = parse_choices(body)[: len(request.sample_indexes)]
+        if not isinstance(body, dict):
+            raise received.refuse("JSON that is not an object")
+        choices, wrong = parse_choices(body)
         if not choices:
-            raise received.refuse("an answer without choices")
-        return choices
+            raise received.refuse(wrong)
+        return choices[: len(request.sample_indexes)]
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ()  # what a server will not take it refuses, and the gateway asks without it
@@ -335,25 +427,14 @@ class OpenAICompatibleProvider(EndpointProvider):
         payload.update(request.params)
         requested = len(request.sample_indexes)
         if requested > 1:
-            payload["n"] = min(requested, self._caps.get("n", requested))
+            payload["n"] = min(requested, self.caps.get("n", requested))
         if request.want_logprobs:
             payload["logprobs"] = True
-            payload["top_logprobs"] = self._caps["top_logprobs"]
+            payload["top_logprobs"] = self.caps["top_logprobs"]
         return {name: value for name, value in payload.items() if value is not None}
 
     def _new_batches(self) -> BatchApi | None:
         return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
-
-    def _learn_cap(self, error: UnsupportedParameterError, payload: Mapping[str, Any]) -> bool:
-        """Return whether the refusal names the accepted maximum, so that a request for that many may succeed."""
-        name = "top_logprobs" if error.parameter == "logprobs" else error.parameter
-        if name not in _CAPPED or name not in payload:
-            return False
-        cap = find_cap(error.body)
-        if cap is None or not 1 <= cap < payload[name]:
-            return False
-        self._caps[name] = cap
-        return True
 
 
 def build(source: ProviderSource) -> EndpointProvider:
@@ -375,18 +456,3 @@ def _image_url(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str,
 def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     named = {"name": "answer", "strict": is_strict_safe(schema), "schema": schema}
     return {"type": "json_schema", "json_schema": named}
-
-
-def _refuse_error_body(received: Received) -> None:
-    """Raise for a 2xx that is no JSON object, or that holds an error (some gateways send those with a 200)."""
-    body = received.body
-    if not isinstance(body, dict):
-        raise received.refuse("JSON that is not an object")
-    error = body.get("error")
-    if not error or body.get("choices"):
-        return
-    code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
-        reply = HttpResponse(code, received.reply.headers, received.reply.body)
-        raise refusal_error(reply, received.context, now_s=0.0)
-    raise received.refuse("an error instead of an answer")

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from msgspec import Struct, field
 
 from geval_cli.errors import (
+    Location,
     ProviderAuthError,
     ProviderError,
     ProviderRateLimitError,
@@ -17,10 +18,13 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
+from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
+from geval_cli.providers.unsupported import Sent, error_message, error_words, find_unsupported_parameter
+from geval_cli.providers.wire.chat import finite_number
+from geval_cli.records import JsonValue
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -64,16 +68,15 @@ def duration_s(text: str) -> float | None:
     parts = _DURATION_PART.findall(text)
     if not parts or _DURATION_PART.sub("", text):
         return None
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+    return finite_number(sum(float(amount) * _SECONDS[unit] for amount, unit in parts))
 
 
 def read_number(value: str | None) -> float | None:
     """Return the number that a header is, or None when it is none."""
     try:
-        number = json.loads(value) if value else None
+        return finite_number(decode_json(value)) if value else None
     except ValueError:
         return None
-    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def _limits(headers: Mapping[str, str], now_s: float) -> Iterator[tuple[str, float, float | None]]:
@@ -110,12 +113,13 @@ def _reset_wait(value: str, now_s: float) -> float | None:
 def _seconds_until_iso(value: str, now_s: float) -> float | None:
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
+        return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now_s)
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now_s)
 
 
 _MESSAGE_CHARS = 400
+_VALUE_CHARS = 60
 _REQUEST_ID_CHARS = 200
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
 _MAY_REFUSE_PARAMETERS = frozenset(
@@ -146,6 +150,9 @@ _KEY_REFUSED = compile_later(
     r"|\b(?:invalid|missing|access|bearer|auth)[ _]token|\baccess (?:denied|to)\b|\bno[t]? (?:have )?access",
     re.IGNORECASE,
 )
+KEY_REASON = compile_later(r'"reason"\s*:\s*"API_KEY_(?:INVALID|SERVICE_BLOCKED)"')
+"""Google's code for a key that it refuses, with a status 400."""
+
 _TOO_LARGE = compile_later(r"request too large", re.IGNORECASE)
 _CONTEXT_TOO_LONG = compile_later(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
@@ -155,13 +162,28 @@ _WAIT_IN_WORDS = compile_later(
 )
 
 
+class Written(Struct, frozen=True):
+    """A parameter as the user wrote it: its value, and where; None where that is not known."""
+
+    value: JsonValue
+    place: Location | None = None
+
+
 class CallContext(Struct, frozen=True):
-    """The facts of a call that an error names: provider, key and parameters."""
+    """The facts of a call that an error names: provider, key and parameters.
+
+    Attributes:
+        sent_parameters: those of the request, with what its API calls them.
+        written: those of them that the user wrote.
+        added: the others: what the request would do without.
+    """
 
     provider_id: str
     secrets: Secrets = field(default_factory=Secrets)
     key_source: str = ""
-    sent_parameters: Collection[str] = ()
+    sent_parameters: Sent = ()
+    written: Mapping[str, Written] = {}  # msgspec copies it
+    added: Collection[str] = ()
 
 
 def refusal_error(reply: HttpResponse, context: CallContext, *, now_s: float) -> ProviderError:
@@ -186,8 +208,8 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, "its quota or credit is used up")
     if reply.status in _MAY_REFUSE_PARAMETERS:
-        parameter = find_unsupported_parameter(text, context.sent_parameters)
-        if parameter:
+        parameter = find_unsupported_parameter(text, context.sent_parameters, added=context.added)
+        if parameter and (parameter not in context.written or _is_renamed(parameter, words, context)):
             return UnsupportedParameterError(
                 _message(reply, context),
                 parameter=parameter,
@@ -195,8 +217,16 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
                 status=reply.status,
                 body=context.secrets.excerpt(text),
             )
-    if reply.status == HTTPStatus.UNAUTHORIZED or (
-        reply.status == HTTPStatus.FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
+        if not parameter and context.written and not _CONTEXT_TOO_LONG.search(text):
+            names = context.sent_parameters if isinstance(context.sent_parameters, Mapping) else {}
+            of_user = {name: names.get(name, ()) for name in context.written}
+            parameter = find_unsupported_parameter(text, of_user, added=of_user)
+        if parameter:
+            return _written_error(reply, context, parameter)
+    if (
+        reply.status == HTTPStatus.UNAUTHORIZED
+        or KEY_REASON.search(text)
+        or (reply.status == HTTPStatus.FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}"))
     ):
         return _auth_error(reply, context, "the key was refused")
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
@@ -269,6 +299,28 @@ def _auth_error(reply: HttpResponse, context: CallContext, what: str) -> Provide
     )
 
 
+def _is_renamed(parameter: str, words: str, context: CallContext) -> bool:
+    """Return whether a server wants a limit that the user wrote, under its newer name: that is no other setting."""
+    newer = "max_completion_tokens"
+    return parameter == "max_tokens" and newer in words and newer not in context.written
+
+
+def _written_error(reply: HttpResponse, context: CallContext, parameter: str) -> ProviderRequestError:
+    """Return the error for a parameter that the user wrote: without it, another setting would be measured."""
+    written = context.written[parameter]
+    value = context.secrets.redact(json.dumps(written.value, ensure_ascii=False, default=str).strip('"'))
+    shown = f"{parameter}: {value if len(value) <= _VALUE_CHARS else value[: _VALUE_CHARS - 1] + '…'}"
+    place = f" ({written.place})" if written.place is not None else ""
+    said = _message(reply, context).removeprefix(f"{context.provider_id} answered ")
+    return ProviderRequestError(
+        f"{context.provider_id} refuses `{shown}`{place}: {said}",
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint=f"leave `{parameter}` out, or write a value that this model takes",
+    )
+
+
 def _unavailable_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderUnavailableError:
     error = ProviderUnavailableError(
         _message(reply, context),
@@ -285,9 +337,11 @@ def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequest
     if reply.status == HTTPStatus.NOT_FOUND:
         hint = "check the model's name and `base_url`"
     elif reply.status < HTTPStatus.BAD_REQUEST:
-        target = context.secrets.redact(reply.headers.get("location", "elsewhere"))[:_MESSAGE_CHARS]
+        target = context.secrets.redact(reply.headers.get("location", ""))[:_MESSAGE_CHARS]
         hint = (
             f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
+            if target
+            else "the server redirects without an address, and redirects are not followed: check `base_url`"
         )
     elif reply.status == HTTPStatus.FORBIDDEN:
         hint = "the server will not answer this request; others may still be answered"
@@ -313,5 +367,10 @@ def _seconds_until_date(value: str, now_s: float) -> float | None:
 
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
-    except ValueError:
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        OverflowError,
+    ):  # it was written for mails, and raises all of these
         return None

@@ -24,6 +24,14 @@ from geval_cli.providers.preset_table import Preset
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.key_command import (
+    KEY_COMMAND_SOURCE,
+    check_key_command,
+    has_key_command,
+    key_command_of,
+    missing_program,
+)
+from geval_cli.providers.wire.parameters import check_parameters, places_of
 from geval_cli.source.secrets import secret_values
 
 VERTEX = Preset(
@@ -63,6 +71,8 @@ VERTEX_KEYS = (
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
+    problems += check_key_command(source)
+    problems += check_parameters(source, "google")
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
         problems.append(source.problem(f"`{source.id}` names no Gemini model", hint=hint))
@@ -72,12 +82,14 @@ def check(source: ProviderSource) -> list[Problem]:
 def check_ready(source: ProviderSource) -> list[Problem]:
     """Return what is missing before it can be called, or unusable in the environment."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
-    problems = []
+    problems = missing_program(source)
     project, region = _project(source, settings), _region(source, settings)
     if (project and not _is_project(project)) or not is_region(region):
         message = f"`{project[:60]}` in `{region[:60]}` is no project in a region"
         problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))
     key, _ = _credentials(source, settings)
+    if has_key_command(settings):
+        return problems
     if key is None and "base_url" not in settings and not secret_values(settings.get("headers", {})):
         names = _TOKEN_VARIABLES if project else _KEY_VARIABLES
         hint = f"set {names[0]}"
@@ -96,6 +108,7 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
     key_header = "authorization" if has_project else "x-goog-api-key"
     headers = {key_header: f"Bearer {key}" if has_project else key, **own_headers} if key else own_headers
     url = str(settings.get("api_endpoint") or _request_url(source, settings))
+    secrets = Secrets([key, *secret_values([headers, url]), *source.secret_values])
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -104,12 +117,14 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         url=url,
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
-        secrets=Secrets([key, *secret_values([headers, url]), *source.secret_values]),
+        secrets=secrets,
         key_source=key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, VERTEX_KEYS),
+        places=places_of(source),
         price=price_of(settings, url=url, model=source.name),
         certificate=certificate_of(source),
+        key_command=key_command_of(source, key_header=key_header, secrets=secrets),
     )
 
 
@@ -127,6 +142,8 @@ def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the key or the token, and in words where it came from."""
+    if has_key_command(settings):
+        return None, KEY_COMMAND_SOURCE
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
@@ -140,7 +157,8 @@ def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[s
 def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     if "project_id" in settings:
         return str(settings["project_id"])
-    if source.env.get(_KEY_VARIABLES[0]) or "api_key" in settings:
+    has_key = source.env.get(_KEY_VARIABLES[0]) and not has_key_command(settings)
+    if has_key or "api_key" in settings:
         return ""  # a key is asked for without a project, whatever the environment says of projects
     return _first(source, PROJECT_VARIABLES)
 

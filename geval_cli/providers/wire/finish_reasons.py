@@ -1,0 +1,292 @@
+"""Why an answer ended: every finish reason of every vendor, what it means, and where the vendor says so."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from geval_cli.patterns import compile_later
+
+
+class End(StrEnum):
+    """The meaning of a finish reason. The value is the finish reason in results, the same for all vendors."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    FILTERED = "content_filter"
+    REFUSED = "refusal"
+    PAUSED = "pause"
+    BROKEN = "error"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether a filter or the model itself withheld the answer."""
+        return self in (End.FILTERED, End.REFUSED)
+
+    @property
+    def is_answer(self) -> bool:
+        """Return False where the model was not done: what it wrote so far is no answer."""
+        return self not in (End.PAUSED, End.BROKEN)
+
+
+class Vocabulary(NamedTuple):
+    """The finish reasons of one vendor, in small letters, and the source that lists them, as of November 2026."""
+
+    vendor: str
+    wire: str
+    source: str
+    reasons: Mapping[str, End]
+
+
+CHAT, MESSAGES, GEMINI, RESPONSES = "chat", "messages", "gemini", "responses"
+
+
+def _each(end: End, names: str) -> dict[str, End]:
+    return dict.fromkeys(names.split(), end)
+
+
+VOCABULARIES = (
+    Vocabulary(
+        "OpenAI",
+        CHAT,
+        "openai 3.54.0, types/chat/chat_completion.py and types/completion_choice.py",
+        {
+            "stop": End.STOP,
+            "length": End.LENGTH,
+            **_each(End.TOOL_CALLS, "tool_calls function_call"),
+            "content_filter": End.FILTERED,
+        },
+    ),
+    Vocabulary(
+        "OpenAI Responses",
+        RESPONSES,
+        "openai 3.54.0, types/responses/response_status.py, and incomplete_details in response.py",
+        {
+            "completed": End.STOP,
+            **_each(End.LENGTH, "max_output_tokens max_messages"),
+            "content_filter": End.FILTERED,
+            "steered": End.PAUSED,
+            **_each(End.BROKEN, "failed cancelled queued in_progress incomplete"),
+        },
+    ),
+    Vocabulary(
+        "Anthropic",
+        MESSAGES,
+        "anthropic 2.12.0, types/stop_reason.py and types/beta/beta_stop_reason.py",
+        {
+            **_each(End.STOP, "end_turn stop_sequence"),
+            **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
+            "tool_use": End.TOOL_CALLS,
+            "refusal": End.FILTERED,
+            **_each(End.PAUSED, "pause_turn compaction"),
+        },
+    ),
+    Vocabulary(
+        "Google",
+        GEMINI,
+        "google-genai 3.4.0, FinishReason in types.py",
+        {
+            "stop": End.STOP,
+            "max_tokens": End.LENGTH,
+            **_each(
+                End.FILTERED,
+                "safety recitation blocklist prohibited_content spii model_armor escalation"
+                " image_safety image_prohibited_content image_recitation",
+            ),
+            "continuation": End.PAUSED,
+            **_each(
+                End.BROKEN,
+                "finish_reason_unspecified other language malformed_function_call malformed_response"
+                " unexpected_tool_call too_many_tool_calls missing_thought_signature image_other no_image"
+                " pup_limited_disabled",
+            ),
+        },
+    ),
+    Vocabulary(
+        "Gemini behind the chat API",
+        CHAT,
+        "ai.google.dev/gemini-api/docs/openai: a reason of Gemini's may stand behind a colon",
+        {"function_call_filter": End.BROKEN},
+    ),
+    Vocabulary(
+        "Mistral",
+        CHAT,
+        "mistralai 3.7.0, client/models/chatcompletionchoice.py",
+        {
+            "stop": End.STOP,
+            **_each(End.LENGTH, "length model_length"),
+            "tool_calls": End.TOOL_CALLS,
+            "error": End.BROKEN,
+        },
+    ),
+    Vocabulary(
+        "OpenRouter",
+        CHAT,
+        "openrouter.ai/docs/api-reference/overview: normalised, and `error` with choices[].error",
+        {
+            "stop": End.STOP,
+            "length": End.LENGTH,
+            "tool_calls": End.TOOL_CALLS,
+            "content_filter": End.FILTERED,
+            "error": End.BROKEN,
+        },
+    ),
+    Vocabulary(
+        "DeepSeek",
+        CHAT,
+        "api-docs.deepseek.com/api/create-chat-completion",
+        {
+            "stop": End.STOP,
+            "length": End.LENGTH,
+            "tool_calls": End.TOOL_CALLS,
+            "content_filter": End.FILTERED,
+            "insufficient_system_resource": End.BROKEN,
+        },
+    ),
+    Vocabulary(
+        "Zhipu",
+        CHAT,
+        "docs.z.ai/api-reference/llm/chat-completion",
+        {
+            "stop": End.STOP,
+            **_each(End.LENGTH, "length model_context_window_exceeded"),
+            "tool_calls": End.TOOL_CALLS,
+            "sensitive": End.FILTERED,
+            "network_error": End.BROKEN,
+        },
+    ),
+    Vocabulary(
+        "vLLM and SGLang",
+        CHAT,
+        "vllm/v1/engine/__init__.py and sglang/srt/managers/schedule_batch.py",
+        {
+            "stop": End.STOP,
+            **_each(End.LENGTH, "length repetition"),
+            "tool_calls": End.TOOL_CALLS,
+            **_each(End.BROKEN, "abort error"),
+        },
+    ),
+    Vocabulary(
+        "Text Generation Inference",
+        CHAT,
+        "text-generation-inference, FinishReason in its OpenAPI description",
+        {**_each(End.STOP, "eos_token stop_sequence"), "length": End.LENGTH},
+    ),
+    Vocabulary(
+        "llama.cpp, LM Studio, Ollama",
+        CHAT,
+        "llama.cpp tools/server, lmstudio.ai/docs (LLMPredictionStopReason), ollama api/types.go",
+        {
+            **_each(End.STOP, "stop eos word eos_found stop_string_found done"),
+            **_each(End.LENGTH, "length limit max_predicted_tokens_reached context_length_reached"),
+            "tool_calls": End.TOOL_CALLS,
+            **_each(End.BROKEN, "user_stopped model_unloaded failed load unload"),
+        },
+    ),
+    Vocabulary(
+        "Together and xAI",
+        CHAT,
+        "docs.together.ai/reference/chat-completions-1 and docs.x.ai/docs/api-reference",
+        {
+            **_each(End.STOP, "stop eos end_turn"),
+            "length": End.LENGTH,
+            **_each(End.TOOL_CALLS, "tool_calls function_call"),
+        },
+    ),
+    Vocabulary(
+        "Cohere",
+        CHAT,
+        "cohere 7.3.1, types/chat_finish_reason.py, and the older generate API",
+        {
+            **_each(End.STOP, "complete stop_sequence"),
+            **_each(End.LENGTH, "max_tokens error_limit"),
+            "tool_call": End.TOOL_CALLS,
+            "error_toxic": End.FILTERED,
+            **_each(End.BROKEN, "error timeout user_cancel"),
+        },
+    ),
+    Vocabulary(
+        "Bedrock behind a gateway",
+        CHAT,
+        "botocore, bedrock-runtime 2023-09-30, StopReason",
+        {
+            **_each(End.STOP, "end_turn stop_sequence"),
+            **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
+            "tool_use": End.TOOL_CALLS,
+            **_each(End.FILTERED, "guardrail_intervened content_filtered"),
+            **_each(End.BROKEN, "malformed_model_output malformed_tool_use"),
+        },
+    ),
+    Vocabulary(
+        "other servers of the chat API",
+        CHAT,
+        "words for the same in other servers and gateways; nothing in them says that an answer broke off",
+        {
+            **_each(
+                End.STOP,
+                "completed success normal finish finished end end_of_turn end_of_text endoftext"
+                " eot eot_token stop_token stop_string stop_word stop_words stop_sequences",
+            ),
+            **_each(
+                End.LENGTH, "max_length max_output_tokens max_new_tokens max_completion_tokens token_limit"
+            ),
+            "function_calls": End.TOOL_CALLS,
+            **_each(
+                End.FILTERED, "filtered moderation content_policy_violation blocked guardrail guardrails"
+            ),
+            "refusal": End.REFUSED,
+            **_each(End.BROKEN, "canceled aborted timed_out failure server_error internal_error"),
+        },
+    ),
+)
+
+
+def _of_wire(wire: str) -> dict[str, End]:
+    return {name: end for words in VOCABULARIES if words.wire == wire for name, end in words.reasons.items()}
+
+
+# A gateway may hand on the reason of the vendor behind it: its own words come first, then those of all others.
+_EVERY = {name: end for words in reversed(VOCABULARIES) for name, end in words.reasons.items()}
+_READ = {
+    CHAT: {**_EVERY, **_of_wire(CHAT)},
+    RESPONSES: _of_wire(RESPONSES),
+    MESSAGES: {**_EVERY, **_of_wire(MESSAGES)},
+    GEMINI: _of_wire(GEMINI),
+}
+_SAYS_NOTHING = frozenset({"", "null", "none", "unknown"})
+_HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def end_of(wire: str, reason: Any) -> End | None:
+    """Return what a finish reason means on a wire; None where the server gives none, BROKEN for an unknown one."""
+    if isinstance(reason, dict):  # older servers: {"type": "stop", "matched": ...}
+        reason = reason.get("type")
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        return End.BROKEN
+    name, _, detail = reason.partition(":")
+    name = _plain(name)
+    if name in _SAYS_NOTHING:
+        return None
+    end = _READ[wire].get(name)
+    if end is None and detail:
+        end = _READ[GEMINI].get(_plain(detail))
+    return end or End.BROKEN
+
+
+def known_end(reason: str) -> End | None:
+    """Return what a finish reason means that a config or a program names, in anyone's words; None for other words."""
+    return _READ[CHAT].get(_plain(reason))
+
+
+def withheld(reason: str | None) -> bool:
+    """Return whether an answer with this finish reason was withheld by a filter, or refused by the model."""
+    end = None if reason is None else known_end(reason)
+    return end is not None and end.is_refusal
+
+
+def _plain(name: str) -> str:
+    """Return a reason in one spelling: `maxTokens`, `MAX_TOKENS`, `max-tokens` and `max_tokens` are one."""
+    return re.sub(r"[\s-]+", "_", _HUMP.sub("_", name.strip())).lower()

@@ -1,0 +1,305 @@
+"""Ask a program for the key of an API (`api_key_command`): for tokens that expire, and keys that a vault keeps."""
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct, field
+
+from geval_cli.errors import CodeFailedError, Problem, ProviderAuthError
+from geval_cli.patterns import compile_later
+from geval_cli.providers.base import ProviderSource
+from geval_cli.providers.network.messages import HttpCall
+from geval_cli.providers.options import KEY_COMMAND, own_settings
+from geval_cli.providers.redaction import Secrets, learn_secret
+from geval_cli.providers.wire.refusals import KEY_REASON
+from geval_cli.scripting.code import ScriptError
+from geval_cli.scripting.processes import run_command
+from geval_cli.source.access import Access
+
+TIME_LIMIT_S = 10.0
+KEY_COMMAND_SOURCE = "the program of `api_key_command`"
+# A token is replaced so long before its end, or after half its life if that is sooner: requests take their time.
+_MARGIN_S = 60.0
+_TOKEN = compile_later(r"[\x21-\x7e]{1,65536}")
+# What is a token of OAuth by its form: a JWT, Google's and Anthropic's. Vendors want a key in a header of their own.
+_OAUTH = compile_later(r"eyJ[\w-]*\.[\w-]+\.[\w-]*|ya29\.\S+|sk-ant-oat\S+")
+_SCHEME = compile_later(r"Bearer\s+", re.IGNORECASE)
+_NAMES = ("token", "access_token", "accessToken", "iam_token", "id_token")
+_LIFETIMES = ("expires_in", "expiresIn")
+_ENDS = ("expires_on", "expiration", "expiry", "expires_at", "expiresOn", "token_expiry")
+_MILLISECONDS_FROM = 1e12
+_BEARER = "authorization"
+
+
+class _Token(Struct, frozen=True):
+    """A token. `until` is the Unix time from which it is not used any more; None while no server refuses it."""
+
+    text: str = field()
+    is_bearer: bool = False
+    until: float | None = None
+
+    def __repr__(self) -> str:
+        return "_Token(***)"
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.until is None or time.time() < self.until
+
+
+_Asked = tuple[tuple[str, ...], Path, frozenset[tuple[str, str]]]
+
+_TOKENS: dict[_Asked, _Token] = {}
+"""What programs printed, for all providers of this process that name the same program."""
+
+_ASKING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Asked, asyncio.Task[_Token]]] = (
+    WeakKeyDictionary()
+)
+
+
+class KeyCommand:
+    """The program that prints the key of a provider, and the header that the key is sent in.
+
+    Args:
+        provider_id: for messages.
+        words: the program and its arguments.
+        key_header: where the vendor wants a key; a token of OAuth goes as a bearer token.
+    """
+
+    def __init__(
+        self, source: ProviderSource, words: tuple[str, ...], *, key_header: str, secrets: Secrets
+    ) -> None:
+        program = words[0]
+        here = source.base_dir.resolve()
+        self._words = (str(here / program) if "/" in program else program, *words[1:])
+        self._folder = here
+        self._env: Mapping[str, str] = source.env
+        self._access: Access = source.access
+        self._key_header = key_header
+        self._secrets = secrets
+        self._provider_id = source.id
+        self._asked: _Asked = (self._words, here, frozenset(source.env.items()))
+
+    def __repr__(self) -> str:
+        return f"KeyCommand({self._words[0]!r})"
+
+    async def sign(self, call: HttpCall) -> HttpCall:
+        """Return `call` with the key among its headers.
+
+        Raises:
+            ProviderAuthError: the program gives none.
+        """
+        token = _TOKENS.get(self._asked)
+        if token is None or not token.is_fresh:
+            token = await self._ask()
+        name = _BEARER if token.is_bearer else self._key_header
+        value = f"Bearer {token.text}" if name == _BEARER else token.text
+        return replace(call, headers={**call.headers, name: value})
+
+    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
+        """Return the call to send in the place of `refused`, with a newer key.
+
+        Raises:
+            ProviderAuthError: `error`, when it is not about the key or the program prints the same one again.
+        """
+        is_about_the_key = error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if not is_about_the_key and not KEY_REASON.search(error.body):
+            raise error
+        token = _TOKENS.get(self._asked)
+        if token is not None and self._has(refused, token):
+            del _TOKENS[self._asked]
+        again = await self.sign(refused)
+        token = _TOKENS.get(self._asked)
+        if token is not None and self._has(refused, token):
+            error.hint = (
+                f"`{self._name}` (`api_key_command`) printed the same key again, and the server refuses it"
+            )
+            raise error
+        return again
+
+    @property
+    def _name(self) -> str:
+        return Path(self._words[0]).name
+
+    def _has(self, call: HttpCall, token: _Token) -> bool:
+        return any(value in (token.text, f"Bearer {token.text}") for value in call.headers.values())
+
+    async def _ask(self) -> _Token:
+        """Return a new token; callers that want one at the same time share one process and what comes of it."""
+        asking = _ASKING.setdefault(asyncio.get_running_loop(), {})
+        task = asking.get(self._asked)
+        if task is None:
+            task = asking[self._asked] = asyncio.create_task(self._run())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(lambda _: asking.pop(self._asked, None))
+        return await asyncio.shield(task)
+
+    async def _run(self) -> _Token:
+        try:
+            text = await run_command(
+                self._words, self._access, folder=self._folder, env=self._env, timeout_s=TIME_LIMIT_S
+            )
+        except ScriptError as error:
+            said = f": {self._secrets.excerpt(error.detail.strip())}" if error.detail.strip() else ""
+            self._refuse(f"{_plain(str(error), self._words[0], self._name)}{said}")
+        except CodeFailedError as error:
+            raise ProviderAuthError(error.message, provider_id=self._provider_id, hint=error.hint) from error
+        token = self._read(text)
+        learn_secret(token.text)
+        _TOKENS[self._asked] = token
+        return token
+
+    def _read(self, text: str) -> _Token:
+        """Return the token in what the program printed: the token alone, or JSON that holds one."""
+        if not text:
+            self._refuse(f"`{self._name}` printed nothing")
+        found: Any = None
+        if text.startswith("{"):
+            with suppress(ValueError, RecursionError):
+                found = json.loads(text)
+        until: float | None = None
+        is_bearer = False
+        if isinstance(found, dict):
+            named = (found[name] for name in _NAMES if isinstance(found.get(name), str) and found[name])
+            token = next(named, "").strip()
+            if not token:
+                self._refuse(f"`{self._name}` printed JSON without a token ({', '.join(_NAMES)})")
+            until = _end_in(found)
+            scheme = found.get("token_type") or found.get("tokenType")
+            is_bearer = isinstance(scheme, str) and scheme.lower() == "bearer"
+        else:
+            token = text
+            if len(text.splitlines()) > 1:
+                self._refuse(
+                    f"`{self._name}` printed {len(text.splitlines())} lines, where a key is one line"
+                )
+        has_scheme = _SCHEME.match(token)
+        token = _SCHEME.sub("", token, count=1)
+        if not _TOKEN.fullmatch(token):
+            self._refuse(
+                f"`{self._name}` printed what cannot be a key: it has spaces or odd characters in it"
+            )
+        until = _end_of_jwt(token) if until is None else until
+        is_bearer = is_bearer or has_scheme is not None or _OAUTH.fullmatch(token) is not None
+        return _Token(token, is_bearer, _with_margin(until))
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ProviderAuthError(
+            f"no key for {self._provider_id}: {what}",
+            provider_id=self._provider_id,
+            hint="run the program of `api_key_command` by itself: it must print the key, and nothing else, to stdout",
+        ) from None
+
+
+def key_command_of(source: ProviderSource, *, key_header: str, secrets: Secrets) -> KeyCommand | None:
+    """Return the program that a checked `source` names for its key; None when it names none."""
+    words = own_settings(source.spec.config, (KEY_COMMAND,)).get(KEY_COMMAND.spellings[0])
+    return KeyCommand(source, tuple(words), key_header=key_header, secrets=secrets) if words else None
+
+
+def has_key_command(config: Mapping[str, Any]) -> bool:
+    """Return whether a provider's config names a program for its key."""
+    return bool(own_settings(config, (KEY_COMMAND,)))
+
+
+def check_key_command(source: ProviderSource) -> list[Problem]:
+    """Return the problems of `api_key_command` beside other settings of the key."""
+    config = source.spec.config
+    key = _spelling(config)
+    if key is None:
+        return []
+    headers = config.get("headers")
+    names = {str(name).lower() for name in headers} if isinstance(headers, dict) else set()
+    others = [name for name in ("api_key", "apiKey", "api_key_env", "apiKeyEnvar") if config.get(name)]
+    if names & {"authorization", "x-api-key", "api-key", "x-goog-api-key"}:
+        others.append("headers")
+    return [
+        source.problem(f"`{key}` and `{other}` both bring a key: keep one", key=other) for other in others
+    ]
+
+
+def missing_program(source: ProviderSource) -> list[Problem]:
+    """Return why the program of a checked `source` cannot be started on this machine."""
+    key = _spelling(source.spec.config)
+    if key is None:
+        return []
+    program = source.spec.config[key][0]
+    path = source.base_dir / program
+    if "/" not in program:
+        if shutil.which(program, path=source.env.get("PATH")):
+            return []
+        hint = "install it, or write its path"
+        return [source.problem(f"the program `{program}` of `{key}` was not found", key=key, hint=hint)]
+    if not path.is_file():
+        hint = f"paths are relative to {source.base_dir}"
+        return [source.problem(f"the program `{program}` of `{key}` was not found", key=key, hint=hint)]
+    if not os.access(path, os.X_OK):
+        hint = f"make it so: chmod +x {program}"
+        return [source.problem(f"the program `{program}` of `{key}` is not executable", key=key, hint=hint)]
+    return []
+
+
+def _spelling(config: Mapping[str, Any]) -> str | None:
+    return next((name for name in KEY_COMMAND.spellings if config.get(name) is not None), None)
+
+
+def _plain(message: str, path: str, name: str) -> str:
+    return message.replace(f"`{path}`", f"`{name}`")
+
+
+def _end_in(found: Mapping[str, Any]) -> float | None:
+    """Return the Unix time at which a token ends, as JSON says it; `az`, `gcloud`, `databricks` each have a way."""
+    for name in _LIFETIMES:
+        lifetime = _number(found.get(name))
+        if lifetime is not None:
+            return time.time() + lifetime
+    for name in _ENDS:
+        written = found.get(name)
+        moment = _number(written)
+        if moment is not None:
+            return moment / 1000 if moment >= _MILLISECONDS_FROM else moment
+        if isinstance(written, str):
+            with suppress(ValueError, OverflowError):
+                return datetime.fromisoformat(
+                    written
+                ).timestamp()  # without a zone it is local: so writes `az`
+    return None
+
+
+def _number(value: Any) -> float | None:
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def _end_of_jwt(token: str) -> float | None:
+    """Return the `exp` of a JWT; None for any other text."""
+    parts = token.split(".")
+    if len(parts) != 3:  # noqa: PLR2004 - header, claims, signature
+        return None
+    with suppress(ValueError, RecursionError):
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return _number(claims.get("exp")) if isinstance(claims, dict) else None
+    return None
+
+
+def _with_margin(end: float | None) -> float | None:
+    """Return when to replace a token that ends at `end`.
+
+    An end in the past says that the clocks differ; then the server says when the token has ended.
+    """
+    left = 0.0 if end is None else end - time.time()
+    return time.time() + left - min(_MARGIN_S, left / 2) if left > 0 else None
