@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import PendingError, ProviderError, ProviderRequestError, ProviderResponseError
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, align
+from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, Wire, align
 from geval_cli.gateway.capabilities import features_of
 from geval_cli.providers.base import Provider
 from geval_cli.providers.network.messages import json_bytes
@@ -127,10 +127,12 @@ class BatchQueue:
         *,
         check_provider: Callable[[Provider], None],
         notice: Notice,
+        wire: Wire | None = None,
     ) -> None:
         self.store = store
         self.policy = policy
         self.budget = budget
+        self.wire = wire or Wire()
         self.pending = Pending()
         self.direct: set[str] = set()
         self.passes = 0
@@ -179,6 +181,7 @@ class BatchQueue:
             raise PendingError("the answer comes with a batch")
         # Only now: what is answered is read also with a key that is refused, or a budget that is used up.
         self._check_provider(call.provider)
+        self.wire.check()
         self.budget.check()
         if self._goes_directly(key, claim.tries) and await self.store.take(key):
             return await send_next(call)

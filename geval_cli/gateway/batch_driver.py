@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from geval_cli.errors import BudgetError
+from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import BatchesAdvanced, RunEvent
 from geval_cli.gateway.batch import BatchQueue, Group, batch_api, server_text
 from geval_cli.gateway.batch_steps import BatchSteps, WatchedBatch
@@ -143,8 +143,11 @@ class BatchDriver:
             has_made = await self._make_batches()
             under_way = await self.open_batches()
             before |= {batch.id for batch in under_way}
-            for batch in under_way:
-                await self._advance(batch)
+            try:
+                for batch in under_way:
+                    await self._advance(batch)
+            except StoppedError:
+                return Outcome.STOPPED
             found = await self._store.find(before)
             ended = [batch for batch in found if not batch.state.is_open]
             self._reserve(found)

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from geval_cli.errors import ProviderError, ProviderRequestError
+from geval_cli.errors import ProviderError, ProviderRequestError, ProviderResponseError
 from geval_cli.gateway.batch import BatchQueue, Group, batch_api
 from geval_cli.gateway.call import Notice
 from geval_cli.providers.base import Provider
@@ -25,6 +25,7 @@ from geval_cli.store.batches import Batch, BatchReply, BatchState
 _LINES_PER_COMMIT = 50
 _MOST_BROKEN_READS = 3
 _MOST_NOT_FOUND = 5
+_MOST_ODD_ANSWERS = 5
 _GRACE_AFTER_CANCEL_S = 3600.0
 _KEY_DIGITS = 64
 _HEX = frozenset("0123456789abcdef")
@@ -46,6 +47,7 @@ class WatchedBatch(Struct):
         remote: as the provider described it last.
         is_fresh: whether the provider cannot know it yet.
         broken_reads, not_found: how often its results were incomplete, and the provider did not know it.
+        odd_answers: how often in a row the provider answered with something else than its API promises.
         is_late: whether it was cancelled as it took too long.
         has_told: whether the user was told about its troubles.
         refused: the keys of its requests, which the provider takes only in smaller batches.
@@ -57,6 +59,7 @@ class WatchedBatch(Struct):
     is_fresh: bool = False
     broken_reads: int = 0
     not_found: int = 0
+    odd_answers: int = 0
     is_late: bool = False
     has_told: bool = False
     refused: list[str] = []
@@ -70,6 +73,7 @@ class BatchSteps:
         self._store = queue.store
         self._policy = queue.policy
         self._budget = queue.budget
+        self._wire = queue.wire
         self._folder = folder
         self._notice = notice
         self.retry_after_s = 0.0
@@ -79,14 +83,16 @@ class BatchSteps:
 
         Raises:
             ProviderError: the provider does not let it be looked at any more.
+            StoppedError: the run is to stop, and the batch is not handed in.
         """
         api = batch_api(watched.provider)
         assert api is not None  # else its requests were not here
         try:
             if batch.state in {BatchState.INTENT, BatchState.UPLOADED}:
-                return await self._submit(batch, watched, api)
-            if batch.state is BatchState.SUBMITTED:
-                return await self._follow(batch, watched, api)
+                batch = await self._submit(batch, watched, api)
+            elif batch.state is BatchState.SUBMITTED:
+                batch = await self._follow(batch, watched, api)
+            watched.odd_answers = 0
         except BrokenResultsError as error:
             await self._count_broken_read(batch, watched, error)
         except ProviderError as error:
@@ -98,6 +104,7 @@ class BatchSteps:
             found = await self._adopted(batch, watched, api)
             if found is not None:
                 return found
+        self._wire.check()
         file: BinaryIO | None = None
         with ExitStack() as stack:
             if batch.state is BatchState.INTENT:
@@ -108,6 +115,7 @@ class BatchSteps:
                 if file_id is not None:
                     batch = await self._store.update(batch, state=BatchState.UPLOADED, file_id=file_id)
                     file = None
+            self._wire.check()
             watched.is_fresh = False
             remote = await api.create(batch.id, batch.file_id, file)
         return await self._note_submitted(batch, remote)
@@ -164,8 +172,12 @@ class BatchSteps:
         return await self._store.end(batch, _ENDS[remote.state], tries=tries)
 
     async def _fetch(self, batch: Batch, remote: RemoteBatch, api: BatchApi) -> None:
-        async for replies in replies_in(remote, api):
-            await self._store.answer(batch.id, replies)
+        try:
+            async for replies in replies_in(remote, api):
+                await self._store.answer(batch.id, replies)
+        except BrokenResultsError:
+            if await self._store.waiting(batch.id):
+                raise  # else what cannot be read is an answer to nothing
 
     async def _mind_the_time(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
         """Cancel a batch that takes too long, and give it up when even that takes too long."""
@@ -202,12 +214,29 @@ class BatchSteps:
     async def _count_broken_read(
         self, batch: Batch, watched: WatchedBatch, error: BrokenResultsError
     ) -> None:
+        """Have the results fetched again; what stays unreadable is asked again, unless that is all of them.
+
+        Raises:
+            ProviderResponseError: nothing of the results can be read.
+        """
         watched.broken_reads += 1
-        if watched.broken_reads >= _MOST_BROKEN_READS:
-            self._notice(
-                f"results of {batch.provider_id} are incomplete: {error}; what is missing is asked again"
+        if watched.broken_reads < _MOST_BROKEN_READS:
+            self._say_once(
+                watched, f"results of {batch.provider_id} are incomplete: {error}; they are fetched again"
             )
-            await self._store.end(batch, BatchState.COMPLETED)
+            return
+        missing = await self._store.waiting(batch.id)
+        if batch.state is not BatchState.SUBMITTED or missing == batch.requests:
+            raise ProviderResponseError(
+                f"no result of batch {batch.remote_id or batch.id} of {batch.provider_id} can be read: {error}",
+                provider_id=batch.provider_id,
+                hint="its answers are paid for: `geval run CONFIG --resume` fetches them again",
+            )
+        self._notice(
+            f"results of {batch.provider_id} are incomplete: {error}; "
+            f"{missing:,} of {batch.requests:,} requests are sent again"
+        )
+        await self._store.end(batch, BatchState.COMPLETED)
 
     async def _count_failure(self, batch: Batch, watched: WatchedBatch, error: ProviderError) -> None:
         """Wait after a failure that may pass; give up a batch that the provider does not take."""
@@ -218,7 +247,15 @@ class BatchSteps:
             if watched.not_found >= _MOST_NOT_FOUND:
                 await self._give_up(batch, BatchState.FAILED, "the provider does not know it any more")
             return
-        if error.is_retryable:
+        if isinstance(error, ProviderResponseError):
+            watched.odd_answers += 1
+        is_given_up = watched.odd_answers >= _MOST_ODD_ANSWERS
+        if is_given_up and not watched.is_fresh:
+            # It may be at the provider, and then its answers are paid for.
+            error.remark(f"the batch was looked at {watched.odd_answers} times")
+            error.hint = "what was handed in goes on; `geval run CONFIG --resume` looks at it again"
+            raise error
+        if error.is_retryable and not is_given_up:
             self.retry_after_s = max(self.retry_after_s, getattr(error, "retry_after_s", None) or 0.0)
             self._say_once(watched, f"{error.message}; the batch is looked at again later")
             return
@@ -239,16 +276,26 @@ class BatchSteps:
 
 
 async def replies_in(remote: RemoteBatch, api: BatchApi) -> AsyncIterator[dict[str, BatchReply]]:
-    """Yield the answers of a batch by the keys of its requests, in lots that are to be committed one by one."""
+    """Yield the answers of a batch by the keys of its requests, in lots that are to be committed one by one.
+
+    Raises:
+        BrokenResultsError, ProviderError: not all can be read; it comes after those that can.
+    """
     replies: dict[str, BatchReply] = {}
-    async for line in api.results(remote):
-        if line.is_left_out or not _is_key(line.custom_id):
-            continue
-        replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
-        if len(replies) >= _LINES_PER_COMMIT:
-            yield replies
-            replies = {}
+    failure: BrokenResultsError | ProviderError | None = None
+    try:
+        async for line in api.results(remote):
+            if line.is_left_out or not _is_key(line.custom_id):
+                continue
+            replies.setdefault(line.custom_id, BatchReply(line.status, line.body))
+            if len(replies) >= _LINES_PER_COMMIT:
+                yield replies
+                replies = {}
+    except (BrokenResultsError, ProviderError) as error:
+        failure = error
     yield replies
+    if failure is not None:
+        raise failure
 
 
 def _is_key(custom_id: str) -> bool:

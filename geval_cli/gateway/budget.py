@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
-from geval_cli.gateway.call import Handler, ModelCall, ServerKey
+from geval_cli.gateway.call import Handler, ModelCall, ServerKey, Wire
 from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse, Role
@@ -125,21 +125,33 @@ class Budget(Struct):
             self.whole.give_up(provider_label)
 
 
+_FREE = frozenset({"echo", "scripted"})
+"""Kinds of providers whose answers stand in the config: nobody waits for them when a run is to stop."""
+
+
 class BudgetLayer:
-    """A layer that lets a request leave if the budget allows one more, and counts it.
+    """A layer that lets a request leave if the budget allows one more and the run is not to stop, and counts it.
 
     It stands behind the retries and the cache, so that each repetition counts and cached answers do not.
     """
 
-    def __init__(self, budget: Budget, *, check_provider: Callable[[Provider], None]) -> None:
+    def __init__(self, budget: Budget, *, check_provider: Callable[[Provider], None], wire: Wire) -> None:
         self._budget = budget
         self._check_provider = check_provider
+        self._wire = wire
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         # Before anything is counted: a provider whose key was refused is asked nothing.
         self._check_provider(call.provider)
+        self._wire.check()
         self._budget.take_request()
-        return await send_next(call)
+        if call.provider.identity.kind in _FREE:
+            return await send_next(call)
+        self._wire.begin()
+        try:
+            return await send_next(call)
+        finally:
+            self._wire.end()
 
 
 class _Kind(Struct, frozen=True):

@@ -8,9 +8,10 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.errors import StoppedError
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelRequest, ModelResponse, Usage
 
@@ -108,6 +109,56 @@ class Runtime(Struct, frozen=True):
     def time_of_day(self, moment: float) -> str:
         """Return a moment of `clock` as a wall clock shows it here: 11:42."""
         return f"{datetime.fromtimestamp(self.now() + moment - self.clock()).astimezone():%H:%M}"
+
+
+class Wire(Struct):
+    """The requests of a run that are under way, and whether more may leave. Belongs to one event loop.
+
+    Attributes:
+        under_way: requests that were sent and are not answered; those that cost nothing do not count.
+    """
+
+    under_way: int = 0
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def close(self) -> None:
+        """Let nothing more leave, as the run is to stop; what is under way may still be answered."""
+        self._closed.set()
+
+    def check(self) -> None:
+        """Check that a request may leave.
+
+        Raises:
+            StoppedError: the run is to stop.
+        """
+        if self._closed.is_set():
+            raise StoppedError("the run was asked to stop")
+
+    def begin(self) -> None:
+        """Count a request that leaves."""
+        self.under_way += 1
+
+    def end(self) -> None:
+        """Count a request that was answered, or failed."""
+        self.under_way -= 1
+        if not self.under_way:
+            self._has_ended.set()
+
+    async def drained(self) -> None:
+        """Wait until nothing is under way."""
+        while self.under_way:
+            self._has_ended.clear()
+            await self._has_ended.wait()
+
+    async def sleep(self, sleeping: Awaitable[None]) -> None:
+        """Wait for `sleeping`, but no longer than until nothing more may leave."""
+        waits = [asyncio.ensure_future(sleeping), asyncio.ensure_future(self._closed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
 
 def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:

@@ -95,6 +95,7 @@ class _Capabilities(Struct):
             return request, ()
         params = dict(request.params)
         dropped: list[str] = []
+        added = request.added
         self._adapt_params(params, config, dropped)
         schema = request.response_schema
         if schema is not None and JSON_SCHEMA not in self.schema_forms:
@@ -102,11 +103,12 @@ class _Capabilities(Struct):
             dropped.append(JSON_SCHEMA if self.schema_forms else RESPONSE_FORMAT)
             if self.schema_forms:
                 params[RESPONSE_FORMAT] = {"type": self.schema_forms[0]}
+                added |= {RESPONSE_FORMAT}
         wants = request.want_logprobs
         if wants and LOGPROBS in self.left_out:
             wants = False
             dropped.append(LOGPROBS)
-        adapted = replace(request, params=params, response_schema=schema, want_logprobs=wants)
+        adapted = replace(request, params=params, response_schema=schema, want_logprobs=wants, added=added)
         return adapted, tuple(dict.fromkeys(dropped))
 
     def _adapt_params(
@@ -140,7 +142,7 @@ class _Capabilities(Struct):
         if refused in self.schema_forms:
             self.schema_forms.remove(refused)
         if self.schema_forms:
-            return "takes no JSON Schema for its answers; plain JSON is asked for"
+            return "takes no JSON Schema for its answers; they are requested as plain JSON"
         return "takes no response format; the prompt alone asks for JSON"
 
 

@@ -23,6 +23,7 @@ from geval_cli.gateway.call import (
     Notice,
     Runtime,
     ServerKey,
+    Wire,
     align,
     compose,
     less,
@@ -31,12 +32,13 @@ from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.limits import Limits, Pace
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
-from geval_cli.gateway.single_flight import SingleFlight
+from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.images import with_images
 from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.claims import Claims
 
 
 class TraceDetail(StrEnum):
@@ -66,6 +68,7 @@ class CallPolicy(Struct, frozen=True):
             when they belong to none.
         pace: this process's part of all caps.
         batch: what goes into batches, if anything does.
+        wire: closed when the run is to stop, so that nothing more leaves.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -76,15 +79,29 @@ class CallPolicy(Struct, frozen=True):
     run_id: str | None = None
     pace: Pace = field(default_factory=Pace)
     batch: BatchPolicy | None = None
+    wire: Wire = field(default_factory=Wire)
+
+    def check_may_leave(self) -> None:
+        """Check that one more request may leave.
+
+        Raises:
+            StoppedError, BudgetError: it may not, and why.
+        """
+        self.wire.check()
+        self.budget.check()
 
 
 class StackParts(Struct, frozen=True):
-    """The parts of a stack that its gateway uses, too; `queue` is None where nothing goes into batches."""
+    """The parts of a stack that its gateway uses, too.
+
+    `queue` is None where nothing goes into batches, `claims` where no other process may use the answers.
+    """
 
     single_flight: SingleFlight
     answers: Answers
     circuit: Circuit
     queue: BatchQueue | None = None
+    claims: Claims | None = None
 
 
 def build_stack(
@@ -101,6 +118,8 @@ def build_stack(
     layers: list[Layer | None] = [
         # Outermost, so that of equal calls only one is looked up, waits and is paid for.
         parts.single_flight,
+        # Above the cache, as the process that asked for the same has kept the answer by the time it gives up its claim.
+        None if parts.claims is None else Claimed(parts.claims, runtime=runtime, wire=policy.wire),
         # Before all that sends: a known sample needs no slot, no budget and no working key.
         CacheRead(parts.answers),
         # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
@@ -113,7 +132,7 @@ def build_stack(
         # Above all that learns from answers: the others of its kind are written by what the first one has taught.
         None if queue is None else ScoutLayer(queue),
         # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
-        Retry(pauses=pauses, runtime=runtime, notice=notice),
+        Retry(pauses=pauses, runtime=runtime, notice=notice, wire=policy.wire),
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
@@ -126,13 +145,13 @@ def build_stack(
         Limits(
             pauses=pauses,
             check_provider=circuit.check,
-            check_budget=budget.check,
+            check_budget=policy.check_may_leave,
             runtime=runtime,
             max_concurrency=max_concurrency,
             pace=policy.pace,
         ),
         # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
-        BudgetLayer(budget, check_provider=circuit.check),
+        BudgetLayer(budget, check_provider=circuit.check, wire=policy.wire),
         # Times the request alone, without the waits above.
         RequestTrace(on_event, detail=policy.trace_detail, is_heard=policy.is_heard)
         if policy.is_tracing
@@ -155,6 +174,7 @@ class Gateway:
 
     Attributes:
         batches: hands in and fetches what is asked in batches; None without any.
+        wire: the requests that are under way.
     """
 
     def __init__(
@@ -182,6 +202,7 @@ class Gateway:
         # By the request's id, which is not used again as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
+        self.wire = policy.wire
         self._answers = Answers(
             None if cache is None else cache.used_by(policy.run_id),
             since=reads_since,
@@ -197,11 +218,18 @@ class Gateway:
         if policy.batch is not None and cache is not None:
             notice = _notice_of(on_event)
             queue = BatchQueue(
-                cache.batches, policy.batch, policy.budget, check_provider=circuit.check, notice=notice
+                cache.batches,
+                policy.batch,
+                policy.budget,
+                check_provider=circuit.check,
+                notice=notice,
+                wire=policy.wire,
             )
             self.batches = BatchDriver(queue, cache.folder, notice=notice, on_event=on_event, runtime=runtime)
+        # Runs that read no earlier answers want their own, each.
+        claims = None if cache is None or policy.is_offline or reads_since else cache.claims
         layers = build_stack(
-            StackParts(self._single_flight, self._answers, circuit, queue),
+            StackParts(self._single_flight, self._answers, circuit, queue, claims),
             policy=policy,
             runtime=runtime,
             on_event=on_event,
@@ -217,7 +245,7 @@ class Gateway:
 
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.
-            BudgetError: it would have to be asked for, and nothing more may be.
+            BudgetError, StoppedError: it would have to be asked for, and nothing more may be.
         """
         started = time.perf_counter()
         call = self._call(provider, request)
@@ -237,6 +265,11 @@ class Gateway:
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
+
+    async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
+        """Return whether all answers to `request` are in the cache."""
+        call = _call(provider, request)
+        return bool(call.keys) and len(await self._answers.find(call)) == len(call.keys)
 
     def begin_pass(self) -> None:
         """Begin to go through the cases of a run; those that an earlier pass has left undone are done again."""
@@ -277,6 +310,8 @@ class ModelCaller(Protocol):
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None: ...
 
+    async def has_kept(self, provider: Provider, request: ModelRequest) -> bool: ...
+
 
 class BoundModel(Struct, frozen=True):
     """One provider behind the gateway; it serves as a judge (`judge.metric.Judge`)."""
@@ -308,6 +343,9 @@ class BoundModel(Struct, frozen=True):
 
     async def forget(self, request: ModelRequest) -> None:
         await self.gateway.forget(self.provider, request)
+
+    async def has_kept(self, request: ModelRequest) -> bool:
+        return await self.gateway.has_kept(self.provider, request)
 
 
 def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
@@ -387,14 +425,20 @@ class RequestTrace:
         if self._detail is TraceDetail.NONE:
             return None
         has_texts = self._detail is TraceDetail.CONTENT
-        choices = () if response is None else response.choices
+        settings = {**call.provider.identity.params, **call.request.params}
         return RequestDetail(
             case=CASE_OF_TRACE.get(),
             model=call.server.model,
             purpose=call.request.purpose,
             response_model=None if response is None else response.model,
+            response_id=None if response is None else response.response_id,
+            settings={name: value for name, value in settings.items() if name != "headers"},
+            endpoint=call.provider.identity.endpoint,
+            is_shaped=call.request.response_schema is not None,
+            cache_read_tokens=0 if response is None else response.cache_read_tokens,
+            cache_write_tokens=0 if response is None else response.cache_write_tokens,
             messages=call.request.messages if has_texts else (),
-            texts=tuple(choice.text for choice in choices) if has_texts else (),
+            choices=response.choices if has_texts and response is not None else (),
         )
 
     def _tell(

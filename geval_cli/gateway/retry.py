@@ -12,7 +12,7 @@ from geval_cli.errors import (
     ProviderRateLimitError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, ServerKey
+from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, ServerKey, Wire
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
@@ -144,10 +144,11 @@ class Retry:
     take together: `timeout_s` times their number. A rate limit takes only of that time and is no attempt.
     """
 
-    def __init__(self, *, pauses: Pauses, runtime: Runtime, notice: Notice) -> None:
+    def __init__(self, *, pauses: Pauses, runtime: Runtime, notice: Notice, wire: Wire) -> None:
         self._pauses = pauses
         self._runtime = runtime
         self._notice = notice
+        self._wire = wire
         self._told: defaultdict[ServerKey, _NoticesGiven] = defaultdict(_NoticesGiven)
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
@@ -171,7 +172,7 @@ class Retry:
                 self._pauses.pause(call.server, delay_s)
                 self._tell_of_pause(call, state)
             else:
-                await self._runtime.sleep(delay_s)
+                await self._wire.sleep(self._runtime.sleep(delay_s))
 
     def _delay_s(self, call: ModelCall, error: ProviderError, state: _RetryState) -> float | None:
         """Return the seconds to wait before the next attempt; None when there is to be none."""

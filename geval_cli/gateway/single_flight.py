@@ -1,12 +1,16 @@
-"""Single flight: send equal requests under way at the same time once, and give the answer to all callers."""
+"""Single flight: send equal requests under way at the same time once, and give the answer to all callers.
+
+`SingleFlight` does it for the calls of one gateway, `Claimed` for all processes that share a cache.
+"""
 
 import asyncio
 from functools import partial
 
 from msgspec import Struct, field
 
-from geval_cli.gateway.call import Handler, ModelCall, without_cost
+from geval_cli.gateway.call import Handler, ModelCall, Runtime, Wire, without_cost
 from geval_cli.records import ModelResponse
+from geval_cli.store.claims import Claims
 
 _Task = asyncio.Task[ModelResponse]
 
@@ -27,6 +31,54 @@ class _Flight(Struct):
                 waiter.set_exception(error)
             else:
                 waiter.set_result(self.task.result())
+
+
+_FIRST_LOOK_S = 0.01
+_LONGEST_LOOK_S = 0.25
+
+
+class Claimed:
+    """A layer that passes a call on when no other process asks the same, so that the cache has the answer by then.
+
+    It stands above the look-up in the cache: whoever gets a claim later finds what was kept under it. Equal calls with
+    different numbers of samples share the first one, so that one claim for each call is enough.
+
+    A holder that is alive may take long, through retries and a server's limits; one that hangs must not stop others.
+    So a call waits as long as claims are given back, and a request's time-out after the last of them.
+    """
+
+    def __init__(self, claims: Claims, *, runtime: Runtime, wire: Wire) -> None:
+        self._claims = claims
+        self._runtime = runtime
+        self._wire = wire
+        self._progress_at = 0.0
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        if not call.keys or not call.outlives_run:
+            return await send_next(call)
+        key = call.keys[0]
+        if not self._claims.take(key) and not await self._wait(key, call.provider.limits.timeout_s):
+            return await send_next(call)
+        try:
+            return await send_next(call)
+        finally:
+            self._claims.give_back(key)
+
+    async def _wait(self, key: str, most_s: float) -> bool:
+        """Wait for a claim; False when its holder seems to hang.
+
+        Raises:
+            StoppedError: the run is to stop.
+        """
+        began, pause_s = self._runtime.clock(), _FIRST_LOOK_S
+        while self._runtime.clock() - max(began, self._progress_at) < most_s:
+            self._wire.check()
+            await self._runtime.sleep(pause_s)
+            if self._claims.take(key):
+                self._progress_at = self._runtime.clock()
+                return True
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+        return False
 
 
 class SingleFlight:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.batches import BatchStore
+from geval_cli.store.claims import Claims
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
     Access,
@@ -117,6 +118,8 @@ class _Kept(Struct, frozen=True):
     dropped: tuple[str, ...]
     logprobs: list[tuple[str, float, list[tuple[str, float]]]] | None = None
     is_data: bool = False
+    reported: dict[str, JsonValue] = field(default_factory=dict)
+    tool_calls: tuple[dict[str, JsonValue], ...] = ()
 
 
 class CacheStats(Struct, frozen=True):
@@ -160,6 +163,7 @@ class ResponseCache:
         self._database = database
         self._reader = DatabaseThread(database, writes=False)
         self._writer = None if database.is_read_only else DatabaseThread(database)
+        self._claims: Claims | None = None
 
     @classmethod
     def open(
@@ -205,6 +209,13 @@ class ResponseCache:
     def folder(self) -> Path | None:
         """Return the folder of its file; None for a cache in memory."""
         return None if self._database.access is Access.MEMORY else self._database.path.parent
+
+    @property
+    def claims(self) -> Claims | None:
+        """Return what says which answers are being asked for; None where no other process can use the cache."""
+        if self._claims is None and not self.is_read_only and self.folder is not None:
+            self._claims = Claims(self.folder)
+        return self._claims
 
     @property
     def batches(self) -> BatchStore:
@@ -358,6 +369,8 @@ class ResponseCache:
 
     def close(self) -> None:
         """Commit what was put and release the file. Safe to call twice."""
+        if self._claims is not None:
+            self._claims.close()
         self._reader.close()
         if self._writer is not None:
             # The last one to close a database in all processes takes its log into the file.
@@ -454,6 +467,10 @@ def _encode(stored: StoredChoice) -> str | bytes:
     }
     if choice.is_data:
         answer["is_data"] = True
+    if choice.reported:
+        answer["reported"] = choice.reported
+    if choice.tool_calls:
+        answer["tool_calls"] = choice.tool_calls
     if choice.token_logprobs is not None:
         answer["logprobs"] = [
             [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
@@ -484,7 +501,7 @@ def _decode(answer: str | bytes) -> StoredChoice:
     tokens = None if data.logprobs is None else tuple(_token(*token) for token in data.logprobs)
     input_tokens, output_tokens, cost_usd = data.usage
     return StoredChoice(
-        choice=Choice(data.text, data.finish_reason, tokens, data.is_data),
+        choice=Choice(data.text, data.finish_reason, tokens, data.is_data, data.reported, data.tool_calls),
         usage=Usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd),
         latency_ms=data.latency_ms,
         model=data.model,

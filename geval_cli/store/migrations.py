@@ -84,6 +84,17 @@ RUNS = Schema(
             )
             """,
         ),
+        (
+            # What a test brings beside its variables, once for all of its results: it may be a long document.
+            """
+            CREATE TABLE tests (
+                run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+                test_index INTEGER NOT NULL,
+                test TEXT NOT NULL,
+                PRIMARY KEY (run_id, test_index)
+            )
+            """,
+        ),
     ),
 )
 

@@ -5,12 +5,15 @@ import sqlite3
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.metrics import Judged, default_metrics_in, lacks_metrics, with_default_metrics
-from geval_cli.record_reading import case_result_from_json
-from geval_cli.records import CaseResult, JsonValue
+from geval_cli.record_reading import asked_test_from_json, case_result_from_json
+from geval_cli.records import AskedTest, CaseResult, JsonValue
 from geval_cli.specs.dialect import RULES
+from geval_cli.store.migrations import table_names
 
 
 def record_text(record: msgspec.Struct) -> str:
@@ -47,17 +50,43 @@ _SELECT_WRITTEN = """
 """
 
 
+def read_asked_test(text: str | bytes) -> AskedTest:
+    """Return the test that `record_text` wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _TEST_DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return asked_test_from_json(decode_json(text))
+
+
+_TEST_DECODER = msgspec.json.Decoder(AskedTest)
+_SELECT_TEST = "SELECT test FROM tests WHERE run_id = ? AND test_index = ?"
+
+
 class ResultReader:
-    """Reads the stored results of one run; g-evals that an older geval left without a metric get their default one."""
+    """Reads the stored results of one run, with their tests; the results of one test share it.
+
+    G-evals that an older geval left without a metric get their default one.
+    """
 
     def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
         self._connection = connection
         self._run_id = run_id
         self._metrics: Mapping[Judged, str] | None = None
+        self._has_tests = "tests" in table_names(connection)
+        self._test: tuple[int, AskedTest | UnsetType] = (-1, UNSET)
 
     def read(self, text: str) -> CaseResult:
         """Return the result that `text` holds."""
         result = read_case_result(text)
+        if self._has_tests:
+            if self._test[0] != result.test_index:
+                found = self._connection.execute(_SELECT_TEST, (self._run_id, result.test_index)).fetchone()
+                self._test = (result.test_index, UNSET if found is None else read_asked_test(found[0]))
+            result = replace(result, test=self._test[1]) if self._test[1] else result
         if not lacks_metrics(result.assertions):
             return result
         if self._metrics is None:  # looked up late, since a config may be large
@@ -66,7 +95,11 @@ class ResultReader:
 
     def text(self, text: str) -> str:
         """Return the text of a result as `read` has it."""
-        return record_text(self.read(text)) if any(mark in text for mark in _NO_METRIC) else text
+        return (
+            record_text(replace(self.read(text), test=UNSET))
+            if any(mark in text for mark in _NO_METRIC)
+            else text
+        )
 
     def _default_metrics(self) -> Mapping[Judged, str]:
         if self._connection.execute(_HAS_ORIGINS).fetchone() is None:

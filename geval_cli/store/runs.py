@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
@@ -18,6 +18,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.patterns import compile_later
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json, usage_by_role_from_json
 from geval_cli.records import (
+    AskedTest,
     CaseResult,
     JsonValue,
     Role,
@@ -37,8 +38,8 @@ from geval_cli.store.database import (
     shrink,
 )
 from geval_cli.store.labels import RunLabels
-from geval_cli.store.migrations import RUNS
-from geval_cli.store.record_text import ResultReader, record_text
+from geval_cli.store.migrations import RUNS, table_names
+from geval_cli.store.record_text import ResultReader, read_asked_test, record_text
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
@@ -64,6 +65,12 @@ _INSERT_RESULT = """
     ON CONFLICT (run_id, test_index, repeat_index, column_index)
     DO UPDATE SET case_id = excluded.case_id, status = excluded.status, result = excluded.result
 """
+_INSERT_TEST = """
+    INSERT INTO tests (run_id, test_index, test) VALUES (?, ?, ?)
+    ON CONFLICT (run_id, test_index) DO UPDATE SET test = excluded.test
+"""
+_SELECT_TESTS = "SELECT test FROM tests WHERE run_id = ? ORDER BY test_index"
+_TESTS_REMEMBERED = 4096
 _SELECT_RUNS = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT ?"
 _SELECT_BY_PREFIX = """
     SELECT record, summary FROM runs, (SELECT ? AS wanted) WHERE substr(id, 1, length(wanted)) = wanted
@@ -116,6 +123,12 @@ class RunOrigin(Struct, frozen=True):
     spent: Mapping[Role, Usage] | None = None
 
 
+_DAMAGED_RUNS = """
+    SELECT id FROM runs WHERE NOT json_valid(record) OR NOT json_valid(coalesce(summary, 'null'))
+    OR id IN (SELECT run_id FROM results WHERE NOT json_valid(result)) ORDER BY sequence DESC LIMIT 20
+"""
+
+
 class RunStore:
     """The runs of one home folder. Safe for several processes at once; one instance belongs to one process.
 
@@ -131,6 +144,9 @@ class RunStore:
         self._locks = RunLocks(home)
         self._writer = None if database.is_read_only else DatabaseThread(database)
         self._last: Future[None] | None = None
+        self._tests: dict[
+            tuple[str, int], None
+        ] = {}  # those that are stored, or were handed over, the last ones
 
     @classmethod
     def open(cls, home: Path) -> "RunStore":
@@ -223,8 +239,17 @@ class RunStore:
 
         Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
         """
-        place = (run_id, result.test_index, result.repeat_index, result.column)
-        return self._write(_INSERT_RESULT, (*place, result.id, result.status, record_text(result)))
+        asked, place = result.asked, (run_id, result.test_index)
+        text = record_text(replace(result, test=UNSET))
+        row = (*place, result.repeat_index, result.column, result.id, result.status, text)
+        if asked is None or place in self._tests:
+            return self._write(_INSERT_RESULT, row)
+        if len(self._tests) >= _TESTS_REMEMBERED:
+            del self._tests[next(iter(self._tests))]
+        self._tests[place] = None
+        written = self._write_all((_INSERT_TEST, (*place, record_text(asked))), (_INSERT_RESULT, row))
+        written.add_done_callback(lambda done: self._tests.clear() if done.exception() else None)
+        return written
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
         """Store how `run` ended. Returns when it is committed.
@@ -351,6 +376,14 @@ class RunStore:
             raise UsageError(f"more than one run begins with `{name}`", hint=hint)
         return found[0]
 
+    def damaged(self) -> list[str]:
+        """Return the newest runs of which something is no JSON; none where the database cannot be read at all."""
+        try:
+            with contextlib.closing(self._database.connect()) as connection:
+                return [str(run_id) for (run_id,) in connection.execute(_DAMAGED_RUNS)]
+        except (sqlite3.Error, StoreError):
+            return []
+
     def _going_on(self, run_id: str, *, hint: str) -> UsageError:
         who = self.holder(run_id) or "another process"
         return UsageError(f"run {run_id} is going on: {who} works on it", hint=hint)
@@ -384,6 +417,21 @@ class RunStore:
             try:
                 for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
                     yield reader.read(text)
+            except (sqlite3.Error, *_UNREADABLE) as error:
+                raise self._read_error(error) from error
+
+    def tests(self, run_id: str) -> Iterator[AskedTest]:
+        """Yield what the tests of a run bring beside their variables, in their order; none is kept.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        self._wait_for_writes()
+        with contextlib.closing(self._database.connect()) as connection:
+            try:
+                if "tests" in table_names(connection):
+                    for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
+                        yield read_asked_test(text)
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 
@@ -427,8 +475,12 @@ class RunStore:
         return run
 
     def _write(self, statement: str, row: tuple[object, ...]) -> "Future[None]":
+        return self._write_all((statement, row))
+
+    def _write_all(self, *statements: tuple[str, tuple[object, ...]]) -> "Future[None]":
         def execute(connection: sqlite3.Connection) -> None:
-            connection.execute(statement, row)
+            for statement, row in statements:
+                connection.execute(statement, row)
 
         self._last = self._writing().submit(execute)
         return self._last
@@ -448,9 +500,17 @@ class RunStore:
             wait([self._last])
 
     def _read_error(self, error: Exception) -> StoreError:
+        path = self._database.path
+        if damaged := self.damaged():
+            several = f" and {len(damaged) - 1:,} more are" if len(damaged) > 1 else " is"
+            what = "it" if len(damaged) == 1 else "them"
+            return StoreError(
+                f"run {damaged[0]}{several} damaged in the run database {path}",
+                path=str(path),
+                hint=f"`geval rm {' '.join(damaged)}` removes {what}; all else can be read then",
+            )
         if isinstance(error, sqlite3.Error):
             return self._database.error(error)
-        path = self._database.path
         return StoreError(
             f"the run database {path} holds something that this version of geval cannot read: {error}",
             path=str(path),

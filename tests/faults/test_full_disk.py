@@ -5,6 +5,7 @@ The disks are real and small: file systems in memory, which only root can mount.
 
 import contextlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -143,6 +144,9 @@ def test_a_disk_that_fills_up_stops_a_run_and_what_is_not_stored_is_told(
     assert len(finished.cases) == asked  # what was paid for is shown and written
     [told] = [text for text in finished.results["run"]["warnings"] if "not all of this run is stored" in text]
     assert "which cost $" in told
+    assert re.search(
+        rf"not all of this run is stored: \d+ of {asked} results are; the other \d+, which", told
+    )
     assert "would be paid for and not be stored" in words(finished.stderr)
     disk.free()
     with LoopbackServer(respond=fine) as server:

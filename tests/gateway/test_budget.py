@@ -13,7 +13,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.gateway.budget import Budget, BudgetLayer, _Price
-from geval_cli.gateway.call import ModelCall, ServerKey
+from geval_cli.gateway.call import ModelCall, ServerKey, Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
@@ -322,7 +322,7 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
         raise AssertionError("it must not leave")
 
     budget, provider = Budget(max_requests=1), FakeProvider()
-    layer = BudgetLayer(budget, check_provider=refuse)
+    layer = BudgetLayer(budget, check_provider=refuse, wire=Wire())
     call = ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"))
     with pytest.raises(ProviderAuthError):
         asyncio.run(layer(call, never))

@@ -3,7 +3,12 @@ import asyncio
 import pytest
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import ProviderRequestError
+from geval_cli.errors import ProviderRequestError, StoppedError
+from geval_cli.gateway.cache import choice_keys
+from geval_cli.gateway.gateway import CallPolicy, Gateway
+from geval_cli.providers.base import ProviderLimits
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.claims import Claims
 
 
 def test_equal_requests_under_way_at_once_are_sent_once(world):
@@ -145,3 +150,70 @@ def test_nobody_joins_a_flight_that_is_being_cancelled_however_long_that_takes(w
         return await again
 
     assert asyncio.run(body()).text == "again"
+
+
+@pytest.mark.parametrize("since", [None, 1.0], ids=["cache", "no cache"])
+def test_of_two_gateways_on_one_cache_one_asks_and_the_other_waits_for_its_answer(tmp_path, since):
+    async def body():
+        gate, asked = asyncio.Event(), asyncio.Event()
+
+        async def slow(_):
+            asked.set()
+            await gate.wait()
+            return "paid for once"
+
+        provider = FakeProvider(slow)
+        caches = [ResponseCache.open(tmp_path) for _ in range(2)]
+        first, second = (Gateway(cache=cache, on_event=lambda _: None, reads_since=since) for cache in caches)
+        calls = [asyncio.create_task(first.complete(provider, ask()))]
+        await asyncio.wait_for(asked.wait(), 10)
+        calls.append(asyncio.create_task(second.complete(provider, ask())))
+        await asyncio.sleep(0.05)
+        gate.set()
+        responses = await asyncio.wait_for(asyncio.gather(*calls), 10)
+        for gateway, cache in zip((first, second), caches, strict=True):
+            await gateway.aclose()
+            cache.close()
+        return len(provider.requests), [(response.text, response.cached) for response in responses]
+
+    found = asyncio.run(body())
+    # Whoever reads no earlier answers wants one of their own.
+    expected = (1, [False, True]) if since is None else (2, [False, False])
+    assert found == (expected[0], [("paid for once", cached) for cached in expected[1]])
+
+
+def test_a_holder_that_hangs_stops_nobody_for_longer_than_a_request_may_take(tmp_path):
+    async def body():
+        provider = FakeProvider(limits=ProviderLimits(timeout_s=0.2))
+        cache = ResponseCache.open(tmp_path)
+        (key,) = choice_keys(provider.identity, ask())
+        held = Claims(tmp_path)
+        assert held.take(key)
+        gateway = Gateway(cache=cache, on_event=lambda _: None)
+        response = await asyncio.wait_for(gateway.complete(provider, ask()), 10)
+        await gateway.aclose()
+        held.close()
+        cache.close()
+        return response.text, len(provider.requests)
+
+    assert asyncio.run(body()) == ("answer 0", 1)
+
+
+def test_a_run_that_is_to_stop_does_not_wait_for_the_answer_of_another(tmp_path):
+    async def body():
+        provider, policy = FakeProvider(), CallPolicy()
+        cache, held = ResponseCache.open(tmp_path), Claims(tmp_path)
+        (key,) = choice_keys(provider.identity, ask())
+        assert held.take(key)
+        gateway = Gateway(cache=cache, on_event=lambda _: None, policy=policy)
+        call = asyncio.create_task(gateway.complete(provider, ask()))
+        await asyncio.sleep(0.03)
+        policy.wire.close()
+        with pytest.raises(StoppedError):
+            await asyncio.wait_for(call, 10)
+        await gateway.aclose()
+        held.close()
+        cache.close()
+        return provider.requests
+
+    assert asyncio.run(body()) == []
