@@ -15,6 +15,7 @@ from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
@@ -361,6 +362,9 @@ class Subject(Struct, frozen=True):
         rules: of the config, which say how data is written as text.
         column: where it is compared with other outputs; else None.
         turns: what was said when the test's turns were played, the output at the end; empty for other tests.
+        reported: what a program gave beside the output (metadata, raw, guardrails, sessionId, ...), and the `output`
+            as it was before the transform of an assertion.
+        prompt_label: the label of the prompt that was sent.
     """
 
     test: TestCase
@@ -374,6 +378,8 @@ class Subject(Struct, frozen=True):
     rules: DialectRules = DEFAULT_RULES
     column: RowColumn | None = None
     turns: tuple[Turn, ...] = ()
+    reported: Mapping[str, JsonValue] = field(default_factory=dict)
+    prompt_label: str = ""
 
     @property
     def conversation(self) -> tuple[Turn, ...]:
@@ -382,10 +388,16 @@ class Subject(Struct, frozen=True):
         if not turns:
             return ()
         is_whole = bool(self.turns) or self.test.ends_with_answer
-        last = turns[-1] if is_whole else Turn(ASSISTANT)
-        # Calls of tools are the output already where nothing else was said.
-        calls = last.tool_calls if last.content else ()
-        return (*(turns[:-1] if is_whole else turns), Turn(ASSISTANT, self.text, calls))
+        return (*(turns[:-1] if is_whole else turns), Turn(ASSISTANT, self.text, self.tool_calls))
+
+    @property
+    def tool_calls(self) -> tuple[Mapping[str, JsonValue], ...]:
+        """The tool calls beside the output; empty where it is nothing but calls itself."""
+        if self.response is not None:
+            calls = self.response.tool_calls
+        else:
+            calls = self.test.turns[-1].tool_calls if self.test.ends_with_answer else ()
+        return calls_beside(self.output, calls)
 
     @property
     def text(self) -> str:

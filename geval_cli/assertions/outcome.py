@@ -32,8 +32,9 @@ def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -
     for status in (Status.FAILED, Status.ERROR, Status.PASSED):
         if status in statuses:
             return Verdict(status, score)
-    is_measured = any(item.score is not None for item in assertions)
-    return Verdict(Status.PASSED if is_measured else Status.NOT_EVALUATED, None)
+    if any(item.score is not None and item.status is not Status.NOT_EVALUATED for item in assertions):
+        return Verdict(Status.PASSED, None)
+    return Verdict(Status.NOT_EVALUATED, score)
 
 
 def weighted_score(assertions: Iterable[AssertionResult]) -> float | None:

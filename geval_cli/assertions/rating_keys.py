@@ -32,7 +32,6 @@ _VERSION = 1
 """Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
 
 _OF_THIS_RUN = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY, P_PASS, BORDERLINE)
-_SCORED = (Status.PASSED, Status.FAILED)
 
 
 def rating_keys(
@@ -166,7 +165,7 @@ def _earlier(
 ) -> AssertionResult | None:
     for result in tools.earlier:
         key = result.detail.get(RATING_KEY)
-        if key is None or result.status not in _SCORED or result.score is None:
+        if key is None or result.status is Status.ERROR or result.score is None:
             continue
         # The steps of that rating are taken as given: what counts is whether all else is the same.
         if criterion_key(spec, subjects[0], tools, result.detail).key != result.detail.get(CRITERION_KEY):

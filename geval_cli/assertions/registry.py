@@ -6,6 +6,7 @@ A class is imported on its first use, since some bring libraries that take long 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -256,13 +257,29 @@ def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -
         threshold=outcome.threshold,
         threshold_is_default=outcome.threshold_is_default,
         weight=spec.weight,
-        reason=outcome.reason,
+        reason=_bounded(outcome.reason),
         location=location_of(spec),
         latency_ms=outcome.latency_ms,
-        detail=outcome.detail,
+        detail=_bounded(outcome.detail),
         assertions=outcome.assertions,
     )
     return tools.calibrations.mark(result)
+
+
+_MAX_TEXT = 100_000
+
+
+def _bounded(value: Any) -> Any:
+    """Return what is to be stored with long texts cut, which models wrote: nobody reads megabytes of reasons."""
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return (
+            f"{value[:_MAX_TEXT]}... ({len(value):,} characters, of which these are the first {_MAX_TEXT:,})"
+        )
+    if isinstance(value, Mapping):
+        return {key: _bounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_bounded, value)) if type(value) in {list, tuple} else value
+    return value
 
 
 def prefetch_requests(

@@ -1,6 +1,7 @@
 """latency, cost, finish-reason, guardrails, perplexity: what came with the answer, beside its text."""
 
 import math
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -9,7 +10,7 @@ from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, 
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_cost, format_score, format_score_beside
-from geval_cli.providers.wire.chat import STOPPED_BY_FILTER
+from geval_cli.providers.wire.finish_reasons import known_end, withheld
 from geval_cli.records import ModelResponse
 from geval_cli.specs.base import Score
 
@@ -87,8 +88,13 @@ class GuardrailsAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Fails when the provider says that a filter stopped the prompt or the answer, or that the model refuses."""
         response = subject.response
+        told = subject.reported.get("guardrails")
+        if isinstance(told, Mapping) and told.get("flagged"):
+            where = "the prompt" if told.get("flaggedInput") else "the output"
+            said = str(told.get("reason") or f"{where} failed the provider's safety checks")
+            return Outcome.of(False, shortened(said, 400))
         reason = None if response is None else response.choices[0].finish_reason
-        if reason is not None and reason.lower() in STOPPED_BY_FILTER:
+        if withheld(reason):
             return Outcome.of(False, f'the provider stopped it ("{reason}"): {shortened(subject.text)}')
         return Outcome.of(True, "no safety filter of the provider stopped it")
 
@@ -107,12 +113,19 @@ class FinishReasonAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare in any case. A provider that gives no reason has not given the right one."""
+        """Compare what the words mean, whatever API they are of. Without a reason, it is not the right one."""
         expected = tools.templates.render(self.value, subject.test.variables).strip()
-        found = None if subject.response is None else subject.response.choices[0].finish_reason
+        ended = None if subject.response is None else subject.response.choices[0].finish_reason
+        # A program's own word counts; for one that was flagged, `ended` says that a filter stopped it.
+        own = subject.reported.get("finishReason") or subject.reported.get("finish_reason")
+        found = own if isinstance(own, str) else ended
         if found is None:
             return Outcome.of(False, "the provider gave no finish reason")
-        passed = found.lower() == expected.lower()
+        ends = [known_end(found), known_end(expected)]
+        is_refusal = all(end is not None and end.is_refusal for end in ends)
+        passed = (
+            found.lower() == expected.lower() or is_refusal or (ends[0] is not None and ends[0] is ends[1])
+        )
         reason = f'the model stopped because of "{shortened(found)}"'
         return Outcome.of(passed, reason if passed else f'{reason}, not "{shortened(expected)}"')
 
@@ -156,7 +169,7 @@ def _latency(response: ModelResponse) -> tuple[float, str]:
 
 def _cost(response: ModelResponse) -> tuple[float, str]:
     """US dollars. An answer from the cache cost what it cost when it was bought."""
-    cost_usd = response.bought_usd if response.cached else response.usage.cost_usd
+    cost_usd = response.cost_usd_generated
     if cost_usd is None:
         raise UnjudgeableError(
             "the answer's cost is unknown",

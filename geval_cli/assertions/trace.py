@@ -19,7 +19,11 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
     """
     if brings_trace(subject):
         return subject.test.trace
-    steps = (*_steps_in_turns(subject.conversation), *called_steps(subject.output))
+    calls = subject.tool_calls
+    steps = (
+        *_steps_in_turns(subject.conversation[:-1]),
+        *called_steps([dict(call) for call in calls] if calls else subject.output),
+    )
     had_tools = subject.provider is not None and any(map(subject.provider.config.get, _TOOL_KEYS))
     return steps if steps or had_tools else None
 
@@ -35,11 +39,18 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
     Raises:
         UnjudgeableError: nothing is known of it, and `asked_by` needs it.
     """
-    steps = trace_of(subject)
+    steps = trace_of(subject) if subject.rules.traces_from_answers or brings_trace(subject) else None
     if steps is None:
+        takes_answers = subject.rules.traces_from_answers
         raise UnjudgeableError(
-            f"{asked_by} needs a trace: the test has none, and the output calls no tool",
-            hint="give the test a `trace`, or the provider `tools` in its config",
+            f"{asked_by} needs a trace, and the test has none"
+            + (": the output calls no tool" if takes_answers else ""),
+            hint="give the test a `trace`"
+            + (
+                ", or the provider `tools` in its config"
+                if takes_answers
+                else " and the output that it led to"
+            ),
         )
     return steps
 
@@ -64,11 +75,11 @@ def called_steps(output: JsonValue) -> Iterator[TraceStep]:
 def _steps_in_turns(turns: Sequence[Turn]) -> Iterator[TraceStep]:
     """Yield the tools that were called in a conversation, with what each gave back where a later turn says so."""
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id is not None}
-    for place, turn in enumerate(turns):
+    for turn in turns:
         for call in turn.tool_calls:
             step = _step_of_call(call)
             yield TraceStep(step.type, step.name, step.args, given.get(str(call.get("id"))))
-        if not turn.tool_calls and turn.role == "assistant" and place < len(turns) - 1:
+        if not turn.tool_calls and turn.role == "assistant":
             yield from called_steps(turn.content)
 
 

@@ -21,8 +21,10 @@ from geval_cli.specs.conversation import StepType
 Count = Annotated[int, Field(ge=0)]
 Render = Callable[[str], str]
 """Fills the variables of a test into a text."""
-_Kind = StepType | Literal["span"]
+_Kind = StepType | Literal["span", "command", "search", "reasoning", "message"]
 _SPAN = "span"
+_COMMANDS = frozenset({"exec_command", "local_shell", "shell"})
+_MESSAGES = frozenset({"agent response", "send input"})
 _MOST_SHOWN = 3
 _BOUNDS_HINT = "add one of them"
 
@@ -272,7 +274,9 @@ class StepCount(_Bounds, StepMatcher):
     """How many steps there may be, of which kind and name."""
 
     type: _Kind | tuple[_Kind, ...] | None = Field(
-        None, description="tool, llm or step, or several of them; span is anything but a tool."
+        None,
+        description="tool, llm or step, or several of them; span: anything but a tool; command, search, reasoning, "
+        "message: told by the name, as promptfoo does.",
     )
 
     def problems(self) -> Sequence[Problem]:
@@ -298,7 +302,7 @@ class StepCountAssertion(TraceAssertion):
         found = [
             step
             for step in steps
-            if (not kinds or step.type in kinds or (_SPAN in kinds and step.type != TOOL))
+            if (not kinds or not _kinds_of(step).isdisjoint(kinds))
             and (not wanted or fits(step.name, wanted))
         ]
         what = f" of the type {' or '.join(kinds)}" if kinds else ""
@@ -432,6 +436,20 @@ def _empty_names(names: Sequence[str], what: str, place: SourcePath) -> Iterator
         yield Problem(
             message, place.value("value"), "write the names of tools; `*` and `?` stand for characters"
         )
+
+
+def _kinds_of(step: TraceStep) -> set[str]:
+    """Return the type of a step, and what promptfoo would call it by its name."""
+    name = step.name.strip().lower()
+    if step.type == TOOL:
+        return {TOOL, "command"} if name in _COMMANDS else {TOOL}
+    if name.startswith("exec "):
+        return {step.type, _SPAN, "command"}
+    if name.startswith("search "):
+        return {step.type, _SPAN, "search"}
+    if name == "reasoning" or name.startswith(("reasoning_", "reasoning ")):
+        return {step.type, _SPAN, "reasoning"}
+    return {step.type, _SPAN, "message"} if name in _MESSAGES else {step.type, _SPAN}
 
 
 def _tools_in(steps: Sequence[TraceStep]) -> list[TraceStep]:

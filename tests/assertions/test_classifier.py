@@ -21,13 +21,19 @@ def classified(kind: str = "classifier", reply: str | Exception = SCORES, **keys
         ({"value": "harmless", "threshold": 0.7}, 0.75, Status.PASSED),
         ({"value": "harmless"}, 0.75, Status.FAILED),
         ({"value": "toxic", "threshold": 0.5}, 0.25, Status.FAILED),
-        ({"value": "unknown", "threshold": 0.5}, 0.0, Status.FAILED),
         ({"threshold": 0.75}, 0.75, Status.PASSED),
     ],
 )
 def test_the_score_of_the_class_decides(keys: dict[str, object], score: float, status: Status) -> None:
     result = classified(**keys)
     assert (result.status, result.score) == (status, score)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "not-classifier"])
+def test_a_class_that_the_model_does_not_score_is_an_error(kind: str) -> None:
+    with pytest.raises(UnjudgeableError, match='the model did not score the class "unknown"') as caught:
+        classified(kind, value="unknown", threshold=0.5)
+    assert caught.value.hint == 'write one of its classes in `value`: "toxic", "harmless"'
 
 
 def test_without_a_threshold_it_must_be_certain() -> None:

@@ -176,3 +176,12 @@ def test_promptfoo_wants_whole_verdicts_and_turns_no_score_round(tmp_path: Path)
     assert [(item["status"], item["score"]) for item in found] == [
         (status, pytest.approx(score)) for _, status, score in table
     ]
+
+
+def test_a_function_that_code_gives_is_called_and_by_promptfoos_rules_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "curried.js").write_text("module.exports = (output) => () => true;", encoding="utf-8")
+    codes = [js("(output) => output === 'hello'"), js("return () => true;"), js("file://curried.js")]
+    assert [item["status"] for item in judged(tmp_path, *codes)] == ["passed"] * 3
+    found = judged(tmp_path, *codes, dialect="promptfoo")
+    assert [(item["status"], item["score"]) for item in found] == [("failed", 0)] * 3
+    assert "function" in found[0]["reason"]

@@ -107,7 +107,11 @@ TIMEOUT = ProviderTimeoutError("too slow", provider_id="openai:a")
 def test_every_pair_is_asked_in_both_orders_and_a_share_of_wins_is_the_score() -> None:
     plan = plan_of(PAIRWISE)
     results, judge = done(plan, by_length, OUTPUTS)
-    assert seen(results) == {"a": ("passed", 0), "b": ("passed", 1), "c": ("passed", 0.5)}
+    assert seen(results) == {
+        "a": ("not_evaluated", 0),
+        "b": ("not_evaluated", 1),
+        "c": ("not_evaluated", 0.5),
+    }
     asked = [tuple(shown(request)) for request in judge.requests]
     texts = [OUTPUTS[name] for name in "abc"]
     assert sorted(asked) == sorted((first, second) for first in texts for second in texts if first != second)
@@ -132,7 +136,7 @@ def test_every_pair_is_asked_in_both_orders_and_a_share_of_wins_is_the_score() -
 def test_a_judge_that_always_names_the_first_finds_ties_only() -> None:
     plan = plan_of(PAIRWISE, tests=3)
     results, _ = done(plan, lambda request: '{"reason": "first", "winner": "1"}', OUTPUTS)
-    assert {(item.status, item.score) for item in results} == {(Status.PASSED, 0.5)}
+    assert {(item.status, item.score) for item in results} == {(Status.NOT_EVALUATED, 0.5)}
     entries, consistency = ranking(plan, results)
     assert [(entry.wins, entry.ties, entry.losses, entry.rating) for entry in entries] == [
         (0, 6, 0, 1500)
@@ -162,7 +166,7 @@ def test_against_a_column_the_others_are_compared_with_it_and_it_is_never_gated(
     plan = plan_of(assertion("pairwise", criteria="longer", against="c", threshold=0.8))
     results, judge = done(plan, by_length, OUTPUTS)
     assert len(judge.requests) == 4
-    assert seen(results) == {"a": ("failed", 0), "b": ("passed", 1), "c": ("passed", 0.5)}
+    assert seen(results) == {"a": ("failed", 0), "b": ("passed", 1), "c": ("not_evaluated", 0.5)}
     entries, _ = ranking(plan, results)
     assert [entry.label for entry in entries] == ["b", "c", "a"]
 
@@ -172,7 +176,11 @@ def test_against_the_expected_output_each_is_compared_alone() -> None:
     plan = plan_of(spec, expected_output="two words")
     results, judge = done(plan, by_length, OUTPUTS)
     assert len(judge.requests) == 4  # that of c is the very same text
-    assert seen(results) == {"a": ("passed", 0), "b": ("passed", 1), "c": ("passed", 0.5)}
+    assert seen(results) == {
+        "a": ("not_evaluated", 0),
+        "b": ("not_evaluated", 1),
+        "c": ("not_evaluated", 0.5),
+    }
     assert "(the same text)" in (results[2].assertions[0].reason or "")
     entries, consistency = ranking(plan, results)
     assert {entry.label: (entry.wins, entry.ties, entry.losses) for entry in entries} == {
@@ -184,7 +192,7 @@ def test_against_the_expected_output_each_is_compared_alone() -> None:
     assert consistency == 1
     alone = Plan(suite([plan.suite.tests[0]], prompts=PROMPTS, providers=(A,)), is_in_rows=True)  # type: ignore[index]
     assert not problems_of(alone)
-    assert seen(done(alone, by_length, OUTPUTS)[0]) == {"a": ("passed", 0)}
+    assert seen(done(alone, by_length, OUTPUTS)[0]) == {"a": ("not_evaluated", 0)}
 
 
 def test_a_lost_order_is_an_error_of_both_cases_and_of_no_other() -> None:
@@ -195,7 +203,7 @@ def test_a_lost_order_is_an_error_of_both_cases_and_of_no_other() -> None:
 
     plan = plan_of(PAIRWISE)
     results, _ = done(plan, says, OUTPUTS)
-    assert seen(results) == {"a": ("error", None), "b": ("error", None), "c": ("passed", 0.5)}
+    assert seen(results) == {"a": ("error", None), "b": ("error", None), "c": ("not_evaluated", 0.5)}
     errors = [result.assertions[0].error for result in results[:2]]
     assert [error.type for error in errors if error] == ["JudgeParseError"] * 2
     assert "the comparison with `b`: no winner" in errors[0].message if errors[0] else False
@@ -210,7 +218,7 @@ def test_a_lost_order_is_an_error_of_both_cases_and_of_no_other() -> None:
 
 def test_an_output_that_never_came_is_compared_with_none() -> None:
     results, _ = done(plan_of(PAIRWISE), by_length, {**OUTPUTS, "a": TIMEOUT})
-    assert seen(results) == {"a": ("error", None), "b": ("passed", 1), "c": ("passed", 0)}
+    assert seen(results) == {"a": ("error", None), "b": ("not_evaluated", 1), "c": ("not_evaluated", 0)}
     alone, _ = done(plan_of(PAIRWISE), by_length, {**OUTPUTS, "a": TIMEOUT, "b": TIMEOUT})
     assert {item.status for item in alone} == {Status.ERROR}
     against = plan_of(assertion("pairwise", criteria="longer", against="a"))
@@ -243,7 +251,10 @@ def test_token_probabilities_make_a_soft_win() -> None:
     two = Plan(suite([plan.suite.tests[0]], prompts=PROMPTS, providers=(A, B)), is_in_rows=True)  # type: ignore[index]
     results, judge = done(two, says, OUTPUTS)
     # b first: 0.9; b second: 0.6 and half of 0.2.
-    assert seen(results) == {"a": ("passed", pytest.approx(0.2)), "b": ("passed", pytest.approx(0.8))}
+    assert seen(results) == {
+        "a": ("not_evaluated", pytest.approx(0.2)),
+        "b": ("not_evaluated", pytest.approx(0.8)),
+    }
     assert results[0].assertions[0].detail["scored_by"] == "logprobs"
     assert all(request.want_logprobs for request in judge.requests)
     entries, _ = ranking(two, results)

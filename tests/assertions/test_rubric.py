@@ -66,7 +66,7 @@ def test_an_unreadable_reply_is_asked_for_once_more() -> None:
 
 
 def test_a_judge_that_cannot_be_read_or_breaks_gives_no_verdict() -> None:
-    with pytest.raises(JudgeParseError, match="asked twice"):
+    with pytest.raises(JudgeParseError, match="even after a retry"):
         graded("llm-rubric", graded_tools("well"), value="x")
     broken = ProviderTimeoutError("too slow", provider_id="openai:m")
     with pytest.raises(ProviderTimeoutError):

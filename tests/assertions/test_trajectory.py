@@ -22,6 +22,18 @@ ABC = (
     TraceStep("tool", "b"),
     TraceStep("tool", "c", {}),
 )
+KINDS = (
+    TraceStep("tool", "shell", {"command": "ls"}),
+    TraceStep("tool", "local_shell"),
+    TraceStep("tool", "grep"),
+    TraceStep("step", "exec git status"),
+    TraceStep("step", 'search "tea"'),
+    TraceStep("step", "reasoning"),
+    TraceStep("step", "reasoning_summary"),
+    TraceStep("step", "reasonings"),
+    TraceStep("step", "agent response"),
+    TraceStep("step", "send input"),
+)
 MIXED = (
     TraceStep("llm", "chat gpt", ms=20),
     TraceStep("tool", "search_web", {"query": "tea"}, error="timeout", ms=100),
@@ -79,6 +91,12 @@ ROWS: list[tuple[str, tuple[TraceStep, ...], Any, bool]] = [
     (COUNT, MIXED, {"type": "span", "min": 2, "max": 2}, True),
     (COUNT, MIXED, {"pattern": "search_*", "min": 3}, False),
     (COUNT, (), {"max": 0}, True),
+    (COUNT, KINDS, {"type": "command", "min": 3, "max": 3}, True),
+    (COUNT, KINDS, {"type": "search", "min": 1, "max": 1}, True),
+    (COUNT, KINDS, {"type": "reasoning", "min": 2, "max": 2}, True),
+    (COUNT, KINDS, {"type": "message", "min": 2, "max": 2}, True),
+    (COUNT, KINDS, {"type": ["command", "message"], "min": 5, "max": 5}, True),
+    (COUNT, KINDS, {"type": "tool", "min": 3, "max": 3}, True),
     (SPANS, MIXED, {"pattern": "*search*", "min": 2, "max": 2}, True),
     (SPANS, MIXED, {"pattern": "chat*", "max": 0}, False),
     (TIME, MIXED, {"max": 100}, True),
@@ -223,7 +241,7 @@ PROBLEMS = [
     (ARGS, {"name": "a", "args": {}, "mode": "most"}, "`mode` must be"),
     (ARGS, {"name": "a", "args": "{{ x"}, "template"),
     (COUNT, {"type": "tool"}, "a count of steps needs `min`, `max` or both"),
-    (COUNT, {"type": "command", "max": 1}, "`type` must be"),
+    (COUNT, {"type": "commands", "max": 1}, "`type` must be"),
     (SPANS, {"max": 1}, "a count of spans needs `pattern`"),
     (SPANS, {"pattern": "*"}, "a count of spans needs `min`, `max` or both"),
     (TIME, {"pattern": "*"}, "a limit of time needs `max`"),
@@ -376,8 +394,11 @@ def test_a_trace_that_is_named_and_missing_is_told_before_anything_is_sent(
     assert "test 1 lacks trace" in finished.stderr
 
 
-def test_promptfoo_configs_have_these_types(product: Product, nobody: LoopbackServer) -> None:
+def test_promptfoo_configs_have_these_types_and_need_a_trace(
+    product: Product, nobody: LoopbackServer
+) -> None:
     calls = '[{"name": "search", "arguments": {"q": "{{q}}"}}]'
+    trace = [{"name": "search", "args": {"q": "tea"}}]
     asserted = [
         {"type": USED, "value": "search"},
         {"type": ARGS, "value": {"name": "search", "arguments": {"q": "{{q}}"}}},
@@ -388,11 +409,13 @@ def test_promptfoo_configs_have_these_types(product: Product, nobody: LoopbackSe
     ]
     written = {
         "prompts": [calls],
-        "providers": ["echo"],
-        "tests": [{"vars": {"q": "tea"}, "assert": asserted}],
+        "tests": [{"vars": {"q": "tea"}, "output": "Tea.", "trace": trace, "assert": asserted}],
     }
     finished = product.run({"dialect": "promptfoo", **written}, nobody)
     assert (finished.code, [item["status"] for item in finished.verdicts]) == (0, ["passed"] * len(asserted))
+    written["tests"] = [{"vars": {"q": "tea"}, "assert": asserted}]
+    finished = product.run({"dialect": "promptfoo", "providers": ["echo"], **written}, nobody)
+    assert (finished.code, [item["status"] for item in finished.verdicts]) == (3, ["error"] * len(asserted))
 
 
 def test_the_library_takes_traces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from geval_cli.assertions.base import (
 from geval_cli.assertions.graded.judges import find_judge, judge_provider
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import listed
-from geval_cli.errors import JudgeParseError, Problem, Severity
+from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import CLASSIFICATION, MODERATION
@@ -112,7 +112,7 @@ def _flagged(text: str) -> dict[str, float | None]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not all(score is None or _is_share(score) for score in found.values()):
         raise JudgeParseError(
             "the moderator answered with something else than flagged categories",
             raw_text=text,
@@ -147,6 +147,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         Raises:
             ProviderError: the model could not answer.
             JudgeParseError: it answered with something else than scores.
+            UnjudgeableError: the class is not among them.
         """
         model = tools.judge_for(judge_provider(self, subject.test, tools.defaults, CLASSIFICATION))
         # A class is the same in every repeat, so that the repeat is no part of the request.
@@ -169,7 +170,12 @@ class ClassifierAssertion(ModelGradedAssertion):
         label_name = max(scores, key=lambda label: scores[label])
         if self.value is not None:
             label_name = tools.templates.render(self.value, test.variables)
-        score = min(max(scores.get(label_name, 0.0), 0.0), 1.0)
+            if label_name not in scores and not tools.rules.missing_class_is_zero:
+                raise UnjudgeableError(
+                    f'the model did not score the class "{shortened(label_name, 60)}"',
+                    hint=f"write one of its classes in `value`: {listed(list(scores)[:9])}",
+                )
+        score = scores.get(label_name, 0.0)
         shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
         own = format_score_beside(score, threshold)
         reason = f'the class "{shortened(label_name, 60)}" has {own} of {threshold:g} ({shown})'
@@ -185,15 +191,15 @@ def _scores(text: str) -> dict[str, float]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    is_scores = isinstance(found, dict) and found and all(map(_is_number, found.values()))
+    is_scores = isinstance(found, dict) and found and all(map(_is_share, found.values()))
     if not is_scores:
         raise JudgeParseError(
-            "the model answered with something else than scores of classes",
+            "the model answered with something else than scores of classes from 0 to 1",
             raw_text=text,
             hint='name a classification model, or answer with JSON of class to score: {"toxic": 0.02}',
         )
     return {str(label): float(score) for label, score in found.items()}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - not NaN
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

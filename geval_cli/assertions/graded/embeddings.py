@@ -85,13 +85,18 @@ def _vector(text: str) -> Vector:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, list) or not found or not all(isinstance(item, int | float) for item in found):
+    is_vector = isinstance(found, list) and bool(found) and all(map(_is_finite, found))
+    if not is_vector:
         raise JudgeParseError(
             "the embedding model answered with something else than a vector",
             raw_text=text,
             hint="name an embedding model, for example openai:embedding:text-embedding-3-small",
         )
     return tuple(float(item) for item in found)
+
+
+def _is_finite(item: object) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
 
 
 _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}

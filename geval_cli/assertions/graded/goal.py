@@ -6,13 +6,12 @@ import json
 from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools, ValueRules
-from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
-from geval_cli.assertions.graded.rubric import RUBRIC_SCHEMA, LlmRubricAssertion, rubric_outcome
+from geval_cli.assertions.graded.judge_client import Question, check_own_prompt
+from geval_cli.assertions.graded.rubric import RUBRIC_SCHEMA, LlmRubricAssertion, ask_rubric
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import known_trace, trace_of
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block, read_prompt
-from geval_cli.judge.replies.verdicts import parse_rubric_verdict
 from geval_cli.judge.trace import trace_text
 from geval_cli.records import JsonValue, to_json
 
@@ -75,6 +74,4 @@ class GoalSuccessAssertion(LlmRubricAssertion):
             {"goal": goal, "trajectory": json.dumps(to_json(steps)), "output": subject.text},
             RUBRIC_SCHEMA,
         )
-        judge = JudgeClient(self, subject, tools)
-        decision = await judge.ask(question, parse_rubric_verdict)
-        return rubric_outcome(decision, self.threshold, judge.latency_ms)
+        return await ask_rubric(question, self, subject, tools)

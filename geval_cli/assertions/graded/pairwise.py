@@ -292,9 +292,11 @@ _Asking = Coroutine[Any, Any, Preference]
 
 
 def _decided(spec: PairwiseAssertion, outcome: Outcome, is_yardstick: bool) -> Outcome:
-    """Return the outcome with its status: without a threshold, and for what others are measured by, it is passed."""
+    """Return the outcome with its status: without a threshold, and for what others are measured by, it has none."""
     threshold = None if is_yardstick else spec.threshold
-    reached = threshold is None or outcome.score is None or passes(outcome.score, threshold)
+    if threshold is None or outcome.score is None:
+        return replace(outcome, status=Status.NOT_EVALUATED, threshold=None)
+    reached = passes(outcome.score, threshold)
     return replace(outcome, status=Status.PASSED if reached else Status.FAILED, threshold=threshold)
 
 

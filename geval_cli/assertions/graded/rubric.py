@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -86,8 +87,23 @@ async def judged_by_rubric(
         {"rubric": rubric, "output": subject.text, "prompt": subject.rendered_prompt},
         schema,
     )
+    return await ask_rubric(question, spec, subject, tools)
+
+
+async def ask_rubric(question: Question, spec: LlmRubricAssertion, subject: Subject, tools: Tools) -> Outcome:
+    """Return what the judge says to a question that asks for `pass` and `score`.
+
+    Raises:
+        JudgeError, ProviderError: no verdict could be had.
+    """
     judge = JudgeClient(spec, subject, tools)
-    decision = await judge.ask(question, parse_rubric_verdict)
+    read = partial(
+        parse_rubric_verdict,
+        # A prompt of the user's own may ask for a yes or no alone.
+        needs_score=own_prompt(spec, subject.test) is None,
+        assumes_pass=tools.rules.assumes_rubric_pass,
+    )
+    decision = await judge.ask(question, read)
     return rubric_outcome(decision, spec.threshold, judge.latency_ms)
 
 

@@ -16,6 +16,7 @@ from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.scripting.code import (
     FILE_PREFIX,
@@ -29,11 +30,11 @@ from geval_cli.scripting.code import (
     find_code,
 )
 from geval_cli.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
+from geval_cli.source.secrets import mask_config
 from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.templating import TEMPLATE_MARKS, Templates
 
 OUTPUT_ARGUMENTS = ("output", "context")
-_TOOL_CALLS = frozenset({"tool_calls", "function_call"})
 _CHECKED_TESTS = 100
 """Number of tests for which code with variables is compiled beforehand: each test makes another text."""
 
@@ -54,6 +55,7 @@ async def call_code(
     *,
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
+    calls_result: bool = True,
 ) -> JsonValue:
     """Call the code of a config and return its result.
 
@@ -63,6 +65,7 @@ async def call_code(
         tools: with `scripts`.
         language: of snippets.
         default_function: which function of a Python file is meant when none is named.
+        calls_result: a function that JavaScript gives is called.
 
     Raises:
         CodeRaisedError: the code raised, or gave back what is no JSON.
@@ -72,6 +75,7 @@ async def call_code(
         raise CodeFailedError("no code is run here", hint="start a run of the config")
     try:
         code = find_code(written, tools.scripts.base_dir, language, tools.scripts.access)
+        code = code if calls_result else replace(code, calls_result=False)
         result = await tools.scripts.call(code, arguments, default_function=default_function)
     except CodeError as error:
         raise CodeFailedError(error.message, hint=error.hint) from error
@@ -142,7 +146,7 @@ def script_output(subject: Subject) -> JsonValue:
     response, output = subject.response, subject.output
     if response is None or not isinstance(output, str):
         return output
-    if response.choices[0].finish_reason in _TOOL_CALLS and output.startswith(("[", "{")):
+    if known_end(response.choices[0].finish_reason or "") is End.TOOL_CALLS and output.startswith(("[", "{")):
         try:
             return json.loads(output)
         except (ValueError, RecursionError):
@@ -153,16 +157,21 @@ def script_output(subject: Subject) -> JsonValue:
 def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
     """Return the `context` argument of code, under promptfoo's names."""
     test, response, provider = subject.test, subject.response, subject.provider
+    reported = dict(subject.reported)
     context: dict[str, JsonValue] = {
         "vars": test.variables,
         "prompt": subject.rendered_prompt,
         "test": test_shown(test),
-        "metadata": {},
         "provider": None if provider is None else {"id": provider.public_id, "label": provider.title},
-        "providerResponse": {"output": subject.output},
+        "providerResponse": {"output": subject.output, **reported},
     }
+    if reported.get("metadata") is not None:
+        context["metadata"] = reported["metadata"]
+    elif not subject.rules.metadata_as_given:
+        context["metadata"] = {}
     if response is not None:
         usage, choice = response.usage, response.choices[0]
+        counted = reported.pop("tokenUsage", None)
         context["providerResponse"] = {
             "output": subject.output,
             "cached": response.is_from_cache,
@@ -173,10 +182,16 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
                 "prompt": usage.input_tokens,
                 "completion": usage.output_tokens,
                 "total": usage.input_tokens + usage.output_tokens,
+                **(counted if isinstance(counted, Mapping) else {}),
             },
+            **reported,
         }
+        if choice.tool_calls:
+            context["tool_calls"] = list(choice.tool_calls)
         if choice.token_logprobs is not None:
             context["logProbs"] = [token.logprob for token in choice.token_logprobs]
+    if "logProbs" in reported:
+        context["logProbs"] = reported["logProbs"]
     config = getattr(spec, "config", None)
     if config is not None:
         context["config"] = config
@@ -198,6 +213,8 @@ def test_shown(test: TestCase) -> dict[str, JsonValue]:
 def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
     """An assertion as the config has it, for code to see; of a provider only its id, since its config may hold keys."""
     shown = serialize(spec)
+    if spec.calls_server:
+        shown = dict(mask_config(shown))
     if "criteria" in shown:
         shown["value"] = shown.pop("criteria")
     provider = getattr(spec, "provider", None)
@@ -250,6 +267,7 @@ class CodeAssertion(Assertion):
                 tools,
                 language=Language(self.base_type),
                 default_function=_DEFAULT_FUNCTION,
+                calls_result=tools.rules.calls_given_functions,
             )
         except CodeRaisedError as error:
             # An assert statement that does not hold is a verdict; other exceptions are one in some dialects.

@@ -76,6 +76,8 @@ class WebhookAssertion(Assertion):
         """
         url = tools.templates.render(self.value, subject.test.variables)
         context = {"prompt": subject.rendered_prompt, "vars": dict(subject.test.vars)}
+        if subject.reported.get("metadata") is not None:
+            context["metadata"] = subject.reported["metadata"]
         answer = await ask_webhook(url, {"output": subject.output, "context": context}, tools.access)
         if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
             raise UnjudgeableError(

@@ -1,7 +1,7 @@
 """Find the tools that an output calls, in any of the forms in which models write calls."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -51,6 +51,26 @@ def calls_in(output: JsonValue) -> Iterator[ToolCall]:
         found = list(_blocks(output))
     for value in found:
         yield from _calls_of(value)
+
+
+def calls_beside(
+    output: JsonValue, calls: Sequence[Mapping[str, JsonValue]]
+) -> tuple[Mapping[str, JsonValue], ...]:
+    """Return the tool calls of an answer that its output does not tell already: none where it is nothing but calls."""
+    if not calls:
+        return ()
+    values = [output]
+    if isinstance(output, str):
+        try:
+            values = [parse_strict_json(output)]
+        except ValueError:
+            try:  # the Responses API's calls, one a line
+                values = [parse_strict_json(line) for line in output.splitlines()]
+            except ValueError:
+                return tuple(calls)
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    is_told = bool(items) and all(any(call.is_sure for call in _calls_of([item])) for item in items)
+    return () if is_told else tuple(calls)
 
 
 def _calls_of(value: JsonValue) -> Iterator[ToolCall]:

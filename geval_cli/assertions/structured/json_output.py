@@ -8,7 +8,7 @@ from pydantic import Field
 
 from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems, schema_verdict
+from geval_cli.assertions.structured.json_schemas import raw_schema_errors, schema_problems, schema_verdict
 from geval_cli.assertions.structured.json_text import (
     FoundJson,
     Schema,
@@ -18,6 +18,7 @@ from geval_cli.assertions.structured.json_text import (
     parse_strict_json,
     unless_empty,
 )
+from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.yaml_source import read_yaml
@@ -141,7 +142,7 @@ class IsJsonAssertion(Assertion):
         """Find the JSON and validate it; the reason lists the errors with their JSON paths.
 
         Raises:
-            CheckTimeoutError: a `pattern` of the schema takes too long on the output.
+            CheckTimeoutError: it takes too long to say.
         """
         written = _schema_of(self)
         if isinstance(written, str) and tools.rules.schema_is_template:
@@ -149,7 +150,10 @@ class IsJsonAssertion(Assertion):
         schema = None if written is None else parse_schema(written)
         if self.base_type == "contains-json":
             find = loose_objects if tools.rules.finds_loose_json else every_json
-            return await asyncio.to_thread(_some_json, find(subject.text), schema)
+            what = "looking for JSON in the output"
+            return await asyncio.to_thread(
+                within, CHECK_TIMEOUT_S, what, _some_json, find(subject.text), schema
+            )
         try:
             value = parse_strict_json(subject.text)
         except ValueError as error:
@@ -165,7 +169,7 @@ def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
     count = 0
     for value in values:
         count += 1
-        errors = [] if schema is None else schema_errors(value, schema)
+        errors = [] if schema is None else raw_schema_errors(value, schema)
         if not errors:
             return Outcome.of(True, _found_reason(value, schema))
         if nearest is None or len(errors) < len(nearest):

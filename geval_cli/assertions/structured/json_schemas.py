@@ -6,10 +6,14 @@ schema; nothing is ever fetched.
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from itertools import islice
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+import regex
 from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
@@ -20,14 +24,16 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.patterns import is_found
+from geval_cli.assertions.patterns import compiled, is_found
 from geval_cli.assertions.structured.json_text import Schema, parse_schema
-from geval_cli.errors import Problem
+from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
+from geval_cli.errors import CheckTimeoutError, Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import KeyPath, SourcePath
 from geval_cli.specs.base import WrittenSchema
 
 _ERRORS_SHOWN = 20
+_MAX_ERRORS = 1_000
 _MESSAGE_SHOWN = 300  # characters; jsonschema repeats the offending value, which may be the whole output
 _TOO_DEEP = "$: it is nested too deeply to be validated"
 _REFERENCES = ("$ref", "$dynamicRef")
@@ -50,7 +56,9 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
         place: where it is; problems point into it as deep as the file allows.
     """
     try:
-        flaws = _flaws(json.dumps(parse_schema(written)))
+        flaws = within(CHECK_TIMEOUT_S, "looking through it", _flaws, json.dumps(parse_schema(written)))
+    except CheckTimeoutError as error:
+        return [Problem(f"{name} is too large or too deep: {error.message}", place.value(), error.hint)]
     except ValueError as error:
         is_name = isinstance(written, str) and "." in written and not set(written) & set("{} \n")
         hint = f"write file://{written} if this is a file" if is_name else "write a JSON Schema"
@@ -62,9 +70,19 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
 
 
 def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
-    """Return every way in which `value` breaks a sound `schema`, each as `path: message`."""
+    """Return the ways in which `value` breaks a sound `schema`, each as `path: message`, at most a thousand.
+
+    Raises:
+        CheckTimeoutError: it takes too long to say.
+    """
+    return within(CHECK_TIMEOUT_S, "validating against the JSON Schema", raw_schema_errors, value, schema)
+
+
+def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
+    """Return what `schema_errors` does, however long it takes: for whoever has a time limit around it."""
     try:
-        errors = sorted(_validator(json.dumps(schema)).iter_errors(value), key=lambda error: error.json_path)
+        found = islice(_validator(json.dumps(schema)).iter_errors(value), _MAX_ERRORS)
+        errors = sorted(found, key=lambda error: error.json_path)
     except Unresolvable as error:
         return [f"$: the schema refers to something that it does not hold: {error}"]
     except RecursionError:
@@ -76,9 +94,8 @@ async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) 
     """Valid is score 1, else 0; the reason names the first errors, `detail["errors"]` holds all of them.
 
     Raises:
-        CheckTimeoutError: a `pattern` of the schema takes too long on the value.
+        CheckTimeoutError: it takes too long to say.
     """
-    # In a thread: a pattern may take seconds, and a large value against a large schema too.
     errors = await asyncio.to_thread(schema_errors, value, schema)
     if not errors:
         return Outcome.of(True, "the output is JSON and valid against the schema", **detail)
@@ -126,8 +143,21 @@ def _reference_flaws(schema: Schema) -> Iterator[_Flaw]:
                 if reference not in seen:
                     yield _unresolved(reference)
                 seen.add(reference)
+        yield from _pattern_flaws(part.contents)
         for inner in part.subresources():
             pending.append((inner, scope.in_subresource(inner)))
+
+
+def _pattern_flaws(contents: JsonValue) -> Iterator[_Flaw]:
+    if not isinstance(contents, dict):
+        return
+    named = contents.get("patternProperties")
+    for pattern in (contents.get("pattern"), *(named if isinstance(named, dict) else ())):
+        try:
+            if isinstance(pattern, str):
+                compiled(pattern)
+        except regex.error as error:
+            yield _Flaw(f"broken pattern `{shortened(pattern)}` in the schema: {error}", "fix the pattern")
 
 
 def _references(contents: JsonValue) -> list[str]:
@@ -160,52 +190,42 @@ def _validator_class(schema: Schema) -> Any:
 
 @cache
 def _with_time_limits(draft: Any) -> Any:
-    """Return the draft with regular expressions that give up, since its own would hold up everything else for ever."""
-    limited = {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties(draft.VALIDATORS.get("additionalProperties")),
-    }
-    limited = {name: check for name, check in limited.items() if name in draft.VALIDATORS}
-    return extend(draft, limited)  # type: ignore[no-untyped-call]  # the stubs leave it open
+    """Return the draft with regular expressions that give up: those of `re` could not be stopped by anything."""
+    checks = {name: _rebound(check) for name, check in draft.VALIDATORS.items()}
+    return extend(draft, checks)  # type: ignore[no-untyped-call]  # the stubs leave it open
 
 
-def _pattern(validator: Any, pattern: str, value: JsonValue, schema: Schema) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not is_found(pattern, value):
-        yield ValidationError(f"{value!r} does not match {pattern!r}")
+class _LimitedPatterns:
+    """Stands in for the module `re` in the checks of jsonschema, which use nothing else of it."""
+
+    @staticmethod
+    def search(pattern: str, text: str) -> bool:
+        return is_found(pattern, text)
 
 
-def _pattern_properties(
-    validator: Any, patterns: dict[str, Schema], value: JsonValue, schema: Schema
-) -> Iterator[ValidationError]:
-    if isinstance(value, dict):
-        for pattern, subschema in patterns.items():
-            for name in (name for name in value if is_found(pattern, name)):
-                yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
+def _rebound(check: Any) -> Any:
+    """Return a function of jsonschema as it is, with `_LimitedPatterns` where it says `re`."""
+    if not isinstance(check, FunctionType) or not check.__module__.startswith("jsonschema."):
+        return check
+    scope = _limited_scope(check.__module__)
+    return FunctionType(check.__code__, scope, check.__name__, check.__defaults__, check.__closure__)
 
 
-def _additional_properties(own: Any) -> Any:
-    """Yield the draft's own check, which searches for patterns itself where there are some."""
-
-    def check(validator: Any, subschema: Schema, value: JsonValue, schema: Any) -> Iterator[ValidationError]:
-        patterns = sorted(schema.get("patternProperties", {}))
-        if not patterns or not isinstance(value, dict):
-            yield from own(validator, subschema, value, schema)
-            return
-        known = schema.get("properties", {})
-        others = [
-            name for name in value if name not in known and not any(is_found(text, name) for text in patterns)
-        ]
-        if isinstance(subschema, dict):
-            for name in others:
-                yield from validator.descend(value[name], subschema, path=name)
-        elif not subschema and others:
-            names = ", ".join(map(repr, sorted(others)))
-            verb = "does" if len(others) == 1 else "do"
-            regexes = ", ".join(map(repr, patterns))
-            yield ValidationError(f"{names} {verb} not match any of the regexes: {regexes}")
-
-    return check
+@cache
+def _limited_scope(module: str) -> dict[str, Any]:
+    """Return the names of one of jsonschema's modules, its functions and those that it imports among them rebound."""
+    own = vars(sys.modules[module])
+    scope = {**own, "re": _LimitedPatterns}
+    for name, value in own.items():
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            scope[name] = FunctionType(
+                value.__code__, scope, value.__name__, value.__defaults__, value.__closure__
+            )
+        elif isinstance(value, FunctionType):
+            scope[name] = _rebound(value)
+        elif isinstance(value, ModuleType) and value.__name__.startswith("jsonschema._"):
+            scope[name] = SimpleNamespace(**_limited_scope(value.__name__))
+    return scope
 
 
 def _described(error: ValidationError) -> str:

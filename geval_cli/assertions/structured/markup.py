@@ -15,6 +15,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
 from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
 
@@ -96,14 +97,19 @@ class HtmlAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Read the output as a page would be read: browsers forgive much, and so does this."""
-        page = _Page()
-        page.feed(subject.text)
-        page.close()
+        page = await asyncio.to_thread(within, CHECK_TIMEOUT_S, "reading the HTML", _page_of, subject.text)
         if self.base_type == "contains-html":
             passed = page.has_known_element or page.has_pair
             return Outcome.of(passed, f"there is {'' if passed else 'no '}HTML in the output")
         problem = _why_no_html(subject.text.strip(), page)
         return Outcome.of(not problem, problem or "the output is HTML")
+
+
+def _page_of(text: str) -> _Page:
+    page = _Page()
+    page.feed(text)
+    page.close()
+    return page
 
 
 def _why_no_html(text: str, page: _Page) -> str:
@@ -187,12 +193,16 @@ class XmlAssertion(Assertion):
         """Parse the output; the reason says where it is broken, or which elements are missing."""
         required = _required(self, subject, tools)
         if self.base_type == "contains-xml":
-            paths = await asyncio.to_thread(_paths_in, subject.text)
+            paths = await asyncio.to_thread(
+                within, CHECK_TIMEOUT_S, "parsing the XML", _paths_in, subject.text
+            )
             if paths is None:
                 return Outcome.of(False, "there is no XML element in the output")
         else:
             try:
-                paths = await asyncio.to_thread(_paths_of, subject.text)
+                paths = await asyncio.to_thread(
+                    within, CHECK_TIMEOUT_S, "parsing the XML", _paths_of, subject.text
+                )
             except (expat.ExpatError, _RefusedError) as error:
                 return Outcome.of(False, f"the output is not XML: {error}")
         missing = [name for name in required if name and name not in paths]

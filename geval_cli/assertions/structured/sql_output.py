@@ -9,6 +9,8 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.patterns import compiled
+from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.errors import Problem
 from geval_cli.source.problems import did_you_mean
 
@@ -83,7 +85,7 @@ class SqlAssertion(Assertion):
             problems.append(Problem(f"unknown kind of database `{self.value.database_type}`", location, hint))
         for rule in (*(self.value.allowed_tables or ()), *(self.value.allowed_columns or ())):
             try:
-                regex.compile(rule)
+                compiled(rule, regex.IGNORECASE)
             except regex.error as error:
                 problems.append(
                     Problem(f"broken pattern `{rule}`: {error}", place.value(), "this does not compile")
@@ -98,7 +100,12 @@ class SqlAssertion(Assertion):
         if self.base_type == "contains-sql":
             texts = _fenced(subject.text) or texts
         sql_problem = import_module(_PARSING).sql_problem
-        problems = [await asyncio.to_thread(sql_problem, text, dialect, rules) for text in texts]
+        problems = await asyncio.to_thread(
+            within,
+            CHECK_TIMEOUT_S,
+            "parsing the SQL",
+            lambda: [sql_problem(text, dialect, rules) for text in texts],
+        )
         if "" in problems:
             does = "contains" if self.base_type == "contains-sql" else "is"
             return Outcome.of(True, f"the output {does} {rules.database_type} SQL")

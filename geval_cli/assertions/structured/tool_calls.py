@@ -1,7 +1,8 @@
 """is-valid-function-call and its kin, tool-call-f1: the output calls functions that exist, or the expected ones."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -14,6 +15,7 @@ from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.providers.wire.chat import tool_call
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Score
@@ -26,6 +28,10 @@ _FUNCTIONS_KEY = {
     "is-valid-openai-function-call": ("functions",),
     "is-valid-function-call": ("functions", "tools"),
 }
+
+
+_GEMINI_KEYS = ("functionDeclarations", "function_declarations")
+_SCHEMA_KEYS = ("parameters", "input_schema", "parametersJsonSchema", "parameters_json_schema")
 
 
 class ToolCallF1Assertion(Assertion):
@@ -54,7 +60,8 @@ class ToolCallF1Assertion(Assertion):
             UnjudgeableError: the output has too much broken JSON to be searched for calls.
         """
         expected = _expected(self, subject.test, tools.templates)
-        called = set(_called(subject.output))
+        calls = subject.tool_calls
+        called = {call.name for call in calls_in(list(calls) if calls else subject.output)}
         hits = len(expected & called)
         precision, recall = hits / len(called) if called else 0.0, hits / len(expected)
         score = 2 * precision * recall / (precision + recall) if hits else 0.0
@@ -78,12 +85,6 @@ def _expected(spec: ToolCallF1Assertion, test: TestCase, templates: Templates) -
     return {name.strip() for name in rendered_texts(spec.value, test, templates, split=True) if name.strip()}
 
 
-def _called(output: JsonValue) -> Iterator[str]:
-    """The names of the called tools in data, in a text that is JSON, or in the JSON between the lines of a text."""
-    for call in calls_in(output):
-        yield call.name
-
-
 class ToolCallAssertion(Assertion):
     """is-valid-function-call and its like: the calls in the output fit the tools that the provider was given."""
 
@@ -94,9 +95,11 @@ class ToolCallAssertion(Assertion):
             UnjudgeableError: the provider's config has no functions, or a schema in it is broken.
         """
         keys = _FUNCTIONS_KEY[self.base_type]
-        known = _functions(subject, keys)
+        known = await asyncio.to_thread(_functions, subject, keys)
         try:
-            calls = list(
+            # What ran at the vendor is not for the config's functions to check.
+            beside = [call["function"] for call in map(_wire_call, _told_calls(subject)) if _is_to_run(call)]
+            calls = beside or list(
                 _calls(_as_data(subject.output), is_tools="tools" in keys, is_function="functions" in keys)
             )
         except ValueError as error:
@@ -104,11 +107,30 @@ class ToolCallAssertion(Assertion):
         if not calls:
             return Outcome.of(False, f"the output is no function call: {shortened(subject.text)}")
         for call in calls:
-            problem = _problem(call, known)
+            problem = await asyncio.to_thread(_problem, call, known)
             if problem:
                 return Outcome.of(False, problem)
         names = ", ".join(str(call["name"]) for call in calls)
         return Outcome.of(True, f"valid call of {shortened(names)}")
+
+
+def _told_calls(subject: Subject) -> Sequence[Mapping[str, JsonValue]]:
+    """Return the calls that came with the answer; its text holds them in the words of its API."""
+    response = subject.response
+    if response is not None and subject.output == response.text:
+        return response.tool_calls
+    return subject.tool_calls
+
+
+def _wire_call(call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """Return a call in the form of the chat API, which a test's turn may write in short."""
+    if "function" in call:
+        return call
+    return tool_call(call.get("name"), call.get("args", call.get("arguments")), call.get("id"))
+
+
+def _is_to_run(call: Mapping[str, JsonValue]) -> bool:
+    return call.get("type", "function") in ("function", "custom") and _is_call(call["function"])
 
 
 def _as_data(output: JsonValue) -> JsonValue:
@@ -177,9 +199,10 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
     entries = [entry for key in keys if isinstance(config.get(key), list) for entry in config[key]]
     found: dict[str, JsonValue] = {}
     for entry in entries:
-        function = entry.get("function", entry) if isinstance(entry, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            found[function["name"]] = function.get("parameters", True)
+        for function in _declared(entry):
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                schemas = (function[key] for key in _SCHEMA_KEYS if function.get(key) is not None)
+                found[function["name"]] = next(schemas, True)
     if not found:
         named = " or ".join(f"`{key}`" for key in keys)
         raise UnjudgeableError(
@@ -191,6 +214,25 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
         if problems:
             raise UnjudgeableError(problems[0].message, hint="fix the function in the provider's config")
     return found
+
+
+def _declared(tool: JsonValue) -> Sequence[JsonValue]:
+    """Return the functions of a tool, as any API declares them; Gemini's are a list, with types in capitals."""
+    if not isinstance(tool, dict):
+        return ()
+    listed = next((tool[key] for key in _GEMINI_KEYS if isinstance(tool.get(key), list)), None)
+    return [tool.get("function", tool)] if listed is None else [_with_small_types(item) for item in listed]
+
+
+def _with_small_types(schema: JsonValue) -> JsonValue:
+    if isinstance(schema, list):
+        return [_with_small_types(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value.lower() if key == "type" and isinstance(value, str) else _with_small_types(value)
+        for key, value in schema.items()
+    }
 
 
 def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:

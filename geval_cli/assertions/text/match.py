@@ -11,7 +11,7 @@ from pydantic import Field
 
 from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
-from geval_cli.assertions.patterns import is_found
+from geval_cli.assertions.patterns import compiled, is_found
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import (
     as_text,
@@ -238,7 +238,7 @@ class TextAssertion(Assertion):
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
             try:
-                regex.compile(_pattern(value, context.rules))
+                compiled(_pattern(value, context.rules))
             except regex.error as error:
                 problems.append(
                     Problem(f"broken regular expression: {error}", location, "this does not compile")

@@ -14,14 +14,16 @@ from pydantic import Field
 
 from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.assertions.values import as_text, check_texts, rendered_texts
-from geval_cli.errors import Problem
+from geval_cli.errors import CheckTimeoutError, Problem
 from geval_cli.numbers import format_score_beside
 from geval_cli.specs.base import Score
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
 _LARGEST_NGRAM = 4
 _ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
+_MAX_COMPARED = 40_000_000_000  # pairs of characters; about a second
 _ONE_AT_A_TIME = Lock()
 """Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
 
@@ -47,6 +49,10 @@ class LevenshteinAssertion(Assertion):
         """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
         expected = tools.templates.render(as_text(self.value), subject.test.variables)
         levenshtein = import_module("rapidfuzz.distance.Levenshtein")
+        if len(subject.text) * len(expected) > _MAX_COMPARED:
+            sizes = f"{len(subject.text):,} and {len(expected):,} characters"
+            hint = "compare shorter texts, or use another metric"
+            raise CheckTimeoutError(f"the edit distance of {sizes} takes too long", hint=hint)
         distance = await asyncio.to_thread(levenshtein.distance, subject.text, expected)
         passed = distance <= self.threshold
         relation = "at most" if passed else "more than"
@@ -84,7 +90,10 @@ class TextMetricAssertion(Assertion):
         references = rendered_texts(self.value, subject.test, tools.templates)
         is_default = self.threshold is None
         threshold = _DEFAULT_THRESHOLDS[self.base_type] if self.threshold is None else self.threshold
-        score = await asyncio.to_thread(_score, self, subject.text, references)
+        # Before the time counts: a library that was stopped while it is loaded would stay half loaded.
+        await asyncio.to_thread(lambda: [_library(name) for name in _MODULES[self.base_type]])
+        what = f"{self.base_type} on this output"
+        score = await asyncio.to_thread(within, CHECK_TIMEOUT_S, what, _score, self, subject.text, references)
         name = self.base_type.upper()
         reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
         return Outcome.graded(score, reason, threshold, is_default=is_default)
@@ -156,6 +165,14 @@ class _NoDictionary:
         """Return None for any `word`."""
         del word
         return []
+
+
+_MODULES = {
+    "rouge-n": ("nltk.tokenize.treebank", "rouge_score.rouge_scorer"),
+    "bleu": ("nltk.translate.bleu_score",),
+    "gleu": ("nltk.translate.gleu_score",),
+    "meteor": ("nltk.translate.meteor_score",),
+}
 
 
 def _library(name: str) -> Any:
