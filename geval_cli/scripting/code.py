@@ -64,12 +64,14 @@ class Code(Struct, frozen=True):
         text: the snippet, or the content of a JavaScript file; empty for a Python file, which is imported.
         path: the file; None for a snippet.
         function: which of the file's functions is meant; empty for the usual one.
+        calls_result: JavaScript whose value is a function has it called; otherwise it has given a function.
     """
 
     language: Language
     text: str = ""
     path: Path | None = None
     function: str = ""
+    calls_result: bool = True
 
     @property
     def name(self) -> str:

@@ -144,11 +144,12 @@ _NOW = threading.Lock()
 
 
 class Entry(StrEnum):
-    """The part of a file to call: its function, its test generator, or the `callApi` of a provider."""
+    """The part of a file to call: its function, its test generator, the `callApi` of a provider, or its `id`."""
 
     FUNCTION = "function"
     TESTS = "tests"
     PROVIDER = "provider"
+    PROVIDER_NAME = "provider-name"
 
 
 def is_installed() -> bool:
@@ -318,6 +319,7 @@ def _job(code: Code, arguments: Mapping[str, JsonValue], entry: Entry = Entry.FU
         "values": list(arguments.values()),
         "isFile": code.path is not None,
         "wanted": code.function,
+        "callsResult": code.calls_result,
         "entry": entry.value,
     }
     return json.dumps(job)

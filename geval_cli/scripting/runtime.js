@@ -163,14 +163,22 @@
     return Array.isArray(own) && !wanted ? () => own : loaded(source, wanted, EXAMPLES.tests);
   }
 
-  // What answers: `callApi` of a class, of an object, or the function itself.
-  function answerer(source, wanted, options) {
+  function instance(source, wanted, options) {
     const found = exportsOf(source);
     const own = found && found.default !== undefined ? found.default : found;
-    let chosen = wanted ? found && found[wanted] : own;
-    if (isClass(chosen)) {
-      chosen = new chosen(options);
-    }
+    const chosen = wanted ? found && found[wanted] : own;
+    return isClass(chosen) ? new chosen(options) : chosen;
+  }
+
+  // How a class or an object names itself; undefined for a function.
+  function named(source, wanted, options) {
+    const chosen = instance(source, wanted, options);
+    return () => (chosen && typeof chosen.callApi === "function" && typeof chosen.id === "function" ? chosen.id() : undefined);
+  }
+
+  // What answers: `callApi` of a class, of an object, or the function itself.
+  function answerer(source, wanted, options) {
+    const chosen = instance(source, wanted, options);
     if (chosen && typeof chosen.callApi === "function") {
       return (...values) => chosen.callApi(...values);
     }
@@ -180,6 +188,9 @@
   function entryOf({ source, values, wanted, entry }) {
     if (entry === "tests") {
       return maker(source, wanted);
+    }
+    if (entry === "provider-name") {
+      return named(source, wanted, values[0]);
     }
     if (entry === "provider") {
       return answerer(source, wanted, values[values.length - 1]);
@@ -218,7 +229,7 @@
         [call, line] = compiled(names, source);
       }
       let result = call(...values);
-      if (typeof result === "function") {
+      if (typeof result === "function" && job.callsResult) {
         result = result(...values);
       }
       Promise.resolve(result).then(deliver).catch(fail);

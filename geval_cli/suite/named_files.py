@@ -1,6 +1,5 @@
 """Find the files that a text in a config names: `file://`, wildcards, folders, `make.py:function`, `a.xlsx#Sheet`."""
 
-import glob
 import re
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.source.access import Access
-from geval_cli.source.files import FILE_PREFIX
+from geval_cli.source.files import FILE_PREFIX, matching_names
 from geval_cli.source.problems import did_you_mean
 
 PYTHON_SUFFIXES = frozenset({".py"})
@@ -141,11 +140,7 @@ def missing_file(reference: str, folder: Path, access: Access, asked_at: Locatio
 
 
 def _matches(pattern: str, folder: Path) -> list[Path]:
-    found = {
-        folder / name
-        for single in _without_braces(pattern)
-        for name in glob.glob(single, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses `..`
-    }
+    found = {folder / name for single in _without_braces(pattern) for name in matching_names(single, folder)}
     return sorted((path for path in found if path.is_file()), key=_walk_key, reverse=True)
 
 

@@ -1,10 +1,13 @@
 """Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from geval_cli.errors import ConfigError
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_bare_pattern, is_file_reference
 from geval_cli.source.source_map import SourcePath
@@ -21,6 +24,9 @@ NO_PROMPT = PromptSpec(id="none", label="", raw="")
 _BODIES = ("raw", "messages", "system")
 _MAY_BE_EMPTY = ("evaluation_criteria", "expected_schema")
 _MAX_LABEL = 60
+_DOCUMENTS = frozenset({".json", ".yaml", ".yml"})
+_ROLES = get_args(ChatMessageSpec.model_fields["role"].annotation)
+_LIKE_A_CHAT = compile_later(r"""\s*(?:[\[{][\s\S]{0,2000}?["']role["']\s*:|-\s+["']?role["']?\s*:)""")
 
 
 def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[PromptSpec, ...]:
@@ -130,6 +136,11 @@ def _has_one_body(fields: Fields, reading: LoadContext) -> bool:
 def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) -> PromptSpec | None:
     """Return the prompt with its files loaded. `short_form` is where the body is when no key names it."""
     values = fields.values
+    chat = _chat_in(values.get("raw"), short_form or fields.child("raw"), reading)
+    if chat is not None:
+        values["raw"] = None
+        values["messages"] = messages = _read_messages(*chat, reading)
+        return build_spec(PromptSpec, fields, reading) if messages is not None else None
     for name in ("raw", "system", "evaluation_criteria"):
         if values.get(name) is not None:
             at = short_form or fields.child(name)
@@ -144,6 +155,48 @@ def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) 
         values["messages"] = messages
     read_json_schema("expected_schema", fields, reading)
     return build_spec(PromptSpec, fields, reading)
+
+
+def _chat_in(
+    written: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[JsonValue, SourcePath] | None:
+    """Return the chat messages in a prompt's text or in the file that it names, and where they are.
+
+    None for any other prompt; with a warning where it looks like a chat, since it is sent as one text.
+    """
+    if not isinstance(written, str):
+        return (written, place) if isinstance(written, list) else None
+    what, text, value, at = "the prompt", written, None, place
+    try:
+        if is_file_reference(written):
+            what, text = f"`{written}`", reading.files.text(written, place.value())
+            if Path(written).suffix.lower() in _DOCUMENTS:
+                document = reading.files.document(written, place.value())
+                value, at = document.value, document.place
+        if value is None and text.lstrip()[:1] in {"[", "{"}:
+            value = json.loads(text)
+    except (ConfigError, ValueError, RecursionError):
+        pass  # a file that cannot be read is reported where its text is read; a text need not be JSON
+    if _is_chat(value):
+        return value, at
+    is_near = value is None or (isinstance(value, list) and any(_is_chat([item]) for item in value))
+    hint = "to send a chat, write a list of {role, content}, with templates only inside of its texts"
+    if isinstance(value, dict) and _is_chat(value.get("messages")):
+        hint = "to send a chat, write the list that is under `messages`, and nothing around it"
+    elif not (is_near and _LIKE_A_CHAT.match(text)):
+        return None
+    reading.warn(f"{what} looks like chat messages, but is sent as one text", place.value(), hint)
+    return None
+
+
+def _is_chat(value: JsonValue) -> bool:
+    """Return whether a value is a list of messages. One that lacks its `content` is a mistake in a chat."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and item.get("role") in _ROLES for item in value)
+        and any("content" in item for item in value if isinstance(item, dict))
+    )
 
 
 def _read_messages(

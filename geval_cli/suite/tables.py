@@ -15,7 +15,7 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.source.access import Access, open_regular
-from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_TEXT_BYTES, open_problem
+from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, MAX_TEXT_BYTES, open_problem
 from geval_cli.source.source_map import KeyPath, Positions, SourcePath
 from geval_cli.version import install_hint
 
@@ -26,6 +26,9 @@ _MAX_UNPACKED_BYTES = 1 << 30
 """So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
 
 _CHUNK = 1 << 20
+MAX_COLUMNS = 2_000
+_MAX_CELLS = 50_000_000
+_MAX_SHEET_ROWS = 1_048_576  # of the format
 
 _BROKEN_SHEET = (
     ValueError,
@@ -150,13 +153,16 @@ def csv_rows(
     begin = 1
     try:
         with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:
-            first = next(stream, "")
+            lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), "")
+            first = next(lines, "")
             mark = delimiter or guess_delimiter(first)
             taken: list[str] = []
-            reader = csv.reader(_noted(chain([first], stream), taken), delimiter=mark, strict=is_strict)
+            reader = csv.reader(_noted(chain([first], lines), taken), delimiter=mark, strict=is_strict)
             for cells in reader:
                 text = "".join(taken)
                 taken.clear()
+                if len(cells) > MAX_COLUMNS:
+                    raise ConfigError([_too_wide(len(cells), Location(str(path), begin, 1, length=0))])
                 if cells:
                     yield TableRow(cells, begin, reader.line_num, text, mark)
                 begin = reader.line_num + 1
@@ -171,9 +177,20 @@ def csv_rows(
 
 def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
     """Yield the lines, and keep those of the row that is being read: its places are found in them."""
+    size = 0
     for line in lines:
+        size = len(line) if not taken else size + len(line)
+        if size > MAX_LINE_BYTES:
+            raise csv.Error(f"it is longer than {MAX_LINE_BYTES >> 20} MB")
         taken.append(line)
         yield line
+
+
+def _too_wide(columns: int, where: Location | None) -> Problem:
+    message = f"this table has {columns:,} columns, and at most {MAX_COLUMNS:,} are read"
+    return Problem(
+        message, where, "remove those that no test needs; in a sheet, empty ones with a format, too"
+    )
 
 
 def guess_delimiter(header: str) -> str:
@@ -217,11 +234,27 @@ def sheet_rows(
             hint = f"it has: {', '.join(book.sheetnames)}"
             raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
         name = sheet or book.sheetnames[0]
+        sheet_size = (book[name].max_row or 0, book[name].max_column or 0)
+        if sheet_size[1] > MAX_COLUMNS:
+            raise ConfigError([_too_wide(sheet_size[1], asked_at)])
+        if sheet_size[0] * sheet_size[1] > _MAX_CELLS:
+            message = (
+                f"the sheet `{name}` has {sheet_size[0]:,} rows of {sheet_size[1]:,} cells, which is too much"
+            )
+            raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
         written: Iterator[tuple[Any, ...]] = repeat(())
         if is_strict and _has_formulas(content):
             written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
         rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
+            if len(cells) > MAX_COLUMNS:  # a sheet that does not say its size
+                raise ConfigError([_too_wide(len(cells), asked_at)])
+            if (
+                number > _MAX_SHEET_ROWS
+                or sum(len(cell) for cell in cells if isinstance(cell, str)) > MAX_LINE_BYTES
+            ):
+                message = f"row {number:,} of the sheet `{name}` is more than a sheet can hold"
+                raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
             row = TableRow(list(cells), number, number, sheet=name)
             _check_formulas(row, formulas, path)
             yield row

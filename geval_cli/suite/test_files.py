@@ -1,6 +1,7 @@
 """Tests in geval's dialect: lists of tests, files of every kind, wildcards, Python functions, and lists of these."""
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -175,6 +176,8 @@ def _fetched_sources(
     reference: str, asked_at: Location | None, names: ColumnNames, reading: LoadContext
 ) -> list[RowSource]:
     """Return what holds the tests of data from elsewhere, none with a problem when it cannot be had."""
+    scheme, _, rest = reference.partition("://")  # HTTPS:// is the same
+    reference = f"{scheme.lower()}://{rest}"
     problem = _address_problem(reference, asked_at, reading)
     if problem is not None or reading.fetch is None:
         reading.problems.extend([] if problem is None else [problem])
@@ -238,7 +241,7 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
     path, access = reading.files.resolve(reference, asked_at), reading.files.access
     folder = reading.files.base_dir
     found = find_files(reference, folder, access, asked_at)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error
         found = [file for file in found if not file.path.name.startswith(".")]
         if not found:
             raise ConfigError([Problem(f"the folder `{path}` holds no files", asked_at, "name another one")])

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -13,7 +13,7 @@ from geval_cli.errors import ConfigError, Location
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
-from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
+from geval_cli.source.files import FILE_PREFIX, MAX_LINE_BYTES, is_file_reference, open_problem
 from geval_cli.source.images import is_marker, names_image
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import sort_problems
@@ -202,7 +202,7 @@ def _load_images(fields: Fields, reading: LoadContext) -> None:
 def _no_image(item: JsonValue, location: Location | None) -> tuple[str, Location | None, str]:
     if not isinstance(item, str):
         return f"an image must be text, found {describe_value(item)}", location, "for example file://cat.png"
-    if item.startswith(("http://", "https://")):
+    if item.lower().startswith(("http://", "https://")):
         return (
             "an address of an image is not fetched",
             location,
@@ -285,6 +285,11 @@ class HeldRows:
         return len(self.items) <= MOST_KEPT
 
 
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines, and of a line that is too long only so much that this can be seen."""
+    return iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+
+
 class JsonLinesRows(msgspec.Struct, frozen=True):
     """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
 
@@ -298,7 +303,14 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
         index = 0
         try:
             with open_regular(self.path, reading.files.access) as stream:
-                for number, raw in enumerate(stream, start=1):
+                for number, raw in enumerate(_lines(stream), start=1):
+                    if len(raw) > MAX_LINE_BYTES:
+                        where = Location(str(self.path), number, 1, length=0)
+                        limit = f"{MAX_LINE_BYTES >> 20} MB"
+                        reading.report(
+                            f"this line is longer than {limit}", where, "split it, or name its texts as files"
+                        )
+                        return
                     content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
                     if content.strip():
                         row = self._read_line(content, number, index, reading)
@@ -316,7 +328,9 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         try:
             with open_regular(self.path, reading.files.access) as stream:
-                for raw in stream:
+                for raw in _lines(stream):
+                    if len(raw) > MAX_LINE_BYTES:
+                        return
                     if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
                         row = self._read_line(raw, 0, 0, reading)
                         if row is not None:

@@ -50,6 +50,16 @@ class ScriptCaller(Protocol):
         """
         ...
 
+    def provider_name(
+        self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """Return what the `id()` of a provider in JavaScript gives; None for a function.
+
+        Raises:
+            ConfigError: as above.
+        """
+        ...
+
     def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
         """Have a Python function make the rows of tests, and return a JSON Lines file of them.
 

@@ -101,6 +101,8 @@ def _length(value: Any) -> Any:
 
 
 def _join(value: Any, separator: Any = "", attribute: Any = None) -> str:
+    if isinstance(value, str):
+        return value  # an error there; the letters one by one are what nobody means
     items = _items(value)
     if attribute:
         items = [] if isinstance(value, Mapping) else [js_member(item, attribute) for item in items]

@@ -186,3 +186,10 @@ def test_a_broken_template_is_an_error(text: str) -> None:
 
 def test_values_are_never_rendered() -> None:
     assert TEMPLATES.render("{{x}}", {"x": "{{ env.HOME }}"}) == "{{ env.HOME }}"
+
+
+def test_a_text_that_is_joined_stays_whole() -> None:
+    assert (
+        TEMPLATES.render("{{ s | join(', ') }}{{ l | join(', ') }}", {"s": "Ann", "l": ["a", "b"]})
+        == "Anna, b"
+    )

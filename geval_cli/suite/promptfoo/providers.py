@@ -1,10 +1,11 @@
 """Providers in every form that promptfoo takes: ids, `{id, label, config}`, `{id: {...}}`, files of these."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import ConfigError
+from geval_cli.providers.promptfoo_params import ENV_NAMES
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document
 from geval_cli.source.secrets import mask_text
@@ -123,6 +124,9 @@ def _of_mapping(
         for found in _of_text(name, part, reading):
             yield found.model_copy(update={"label": value["label"]} if value.get("label") else {})
         return
+    if isinstance(name, str) and not value.get("label"):
+        own = _own_name(name, {"id": name, "config": value.get("config") or {}}, part, reading)
+        value = {**value, "label": own} if own else value
     yield from _built(value, part.place, part.folder, reading)
 
 
@@ -131,7 +135,7 @@ def _of_text(name: str, part: ConfigPart, reading: LoadContext) -> Iterator[Filt
         if not name.strip():
             reading.report("a provider's id is empty", part.place.value(), _EXAMPLE)
             return
-        label = _shown_id(name)
+        label = _own_name(name, {}, part, reading) or _shown_id(name)
         yield from _built({"id": name, "label": label}, part.place, part.folder, reading)
         return
     for file in existing_files(name, part.folder, reading.files.access, part.place.value()):
@@ -151,8 +155,8 @@ def _built(
     known: dict[str, Any] = {
         key: entry for key, entry in value.items() if key not in {"inputs", "delay", "file_params"}
     }
-    if value.get("env") is not None:
-        known["env"] = _own_env(value["env"], place.child("env"), reading)
+    own_env = {} if value.get("env") is None else _own_env(value["env"], place.child("env"), reading)
+    known["env"] = {**_picked(reading.env.values), **own_env}
     name = known.get("id")
     if isinstance(name, str):
         known["id"] = _with_path(name, folder, place, reading)
@@ -164,6 +168,8 @@ def _built(
     if isinstance(config, dict):
         known["file_params"] = file_keys(config)
         known["config"] = config = _provider_config(config, place.child("config"), folder, reading)
+        if isinstance(name, str) and name.startswith("anthropic:"):
+            known["config"] = config = _with_beta_header(config)
     if isinstance(name, str) and name.startswith(_PRICED) and (config is None or isinstance(config, dict)):
         known["config"] = {"price": "list", **(config or {})}
     if value.get("delay") is not None and isinstance(config, dict | None):
@@ -172,6 +178,20 @@ def _built(
     spec = None if fields is None else build_spec(FilteredProviderSpec, fields, reading)
     if spec is not None and spec.id:
         yield spec
+
+
+def _own_name(name: str, options: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> str | None:
+    """Return the name that a provider in JavaScript gives itself; None where it has none, or cannot be asked."""
+    path, export = split_part(name.removeprefix("javascript:").removeprefix(FILE_PREFIX))
+    file = part.folder / path
+    is_javascript = file.suffix.lower() in RUNNABLE_SUFFIXES & JAVASCRIPT_SUFFIXES
+    if reading.scripts is None or not is_javascript or " " in name or not file.is_file():
+        return None
+    try:
+        found = reading.scripts.provider_name(file, export, {"config": {}, **options}, part.place.value())
+    except ConfigError:
+        return None  # its calls fail as well, and say why
+    return mask_text(found) if isinstance(found, str) and found.strip() else None
 
 
 def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext) -> str:
@@ -205,12 +225,35 @@ def _provider_config(
     return {key: with_file_contents(entry, place.child(key), folder, reading) for key, entry in kept.items()}
 
 
+def _with_beta_header(config: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a config of Claude's with `beta` as the header that promptfoo sends it in."""
+    beta, headers = config.get("beta"), config.get("headers")
+    features = [str(item) for item in beta] if isinstance(beta, list) else []
+    own = headers if isinstance(headers, dict) else {}
+    features += [item.strip() for item in str(own.get(_BETA_HEADER, "")).split(",") if item.strip()]
+    if config.get("output_format"):
+        features.append(_STRUCTURED_OUTPUTS)
+    if not features:
+        return config
+    kept = {key: value for key, value in config.items() if key != "beta"}
+    return {**kept, "headers": {**own, _BETA_HEADER: ",".join(dict.fromkeys(features))}}
+
+
+_BETA_HEADER = "anthropic-beta"
+_STRUCTURED_OUTPUTS = "structured-outputs-2025-11-13"
+
+
 def _own_env(value: JsonValue, place: SourcePath, reading: LoadContext) -> dict[str, str]:
     """Environment values that only one provider sees."""
     if isinstance(value, dict):
         return literal_env(value, reading.env.values, reading.files.access)
     reading.report(f"`env` must be a mapping of names to texts, found {describe_value(value)}", place.value())
     return {}
+
+
+def _picked(values: Mapping[str, str]) -> dict[str, str]:
+    """Return those environment values that change what is sent: with others the provider is another one."""
+    return {name: values[name] for name in ENV_NAMES if values.get(name)}
 
 
 def _is_structured(name: str) -> bool:

@@ -115,6 +115,7 @@ def case_of_row(item: JsonValue) -> CaseResult:
         named_scores=row.named_scores or {},
         error=ErrorInfo("ProviderError", row.error or "promptfoo does not say why") if is_error else None,
         latency_ms=row.latency_ms or 0.0,
+        cost_usd_generated=row.cost,
         usage={Role.GENERATION: _usage_of(row), Role.JUDGE: Usage()},
         assertions=() if row.grading_result is None else tuple(_assertions_of(row.grading_result)),
         metadata=test.metadata or {},

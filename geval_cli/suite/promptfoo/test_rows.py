@@ -14,6 +14,7 @@ from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
+    JAVASCRIPT_SUFFIXES,
     PYTHON_SUFFIXES,
     RUNNABLE_SUFFIXES,
     NamedFile,
@@ -151,6 +152,9 @@ def _of_file(
         )
     elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)
+    elif file.suffix in JAVASCRIPT_SUFFIXES - RUNNABLE_SUFFIXES:
+        hint = "compile it to JavaScript and name the .js file, or let it write its tests into a .jsonl file"
+        reading.report(f"TypeScript is not run: `{file.path.name}`", asked_at, hint)
     elif file.suffix in CODE_SUFFIXES:
         message = f"tests that a program makes are not supported: `{file.path.name}`"
         reading.report(message, asked_at, "let it write its tests into a .jsonl file, and name that")

@@ -1,10 +1,15 @@
 """Parts of a promptfoo config that programs make: how they are named, and what is kept for the run."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.promptfoo import load, open_config
 
+from geval_cli.errors import ConfigError, Severity
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
 from geval_cli.suite.trust import code_of_suite, code_of_test
 
@@ -107,3 +112,36 @@ def test_files_are_found_beside_a_config_with_a_relative_path(
         {"x": '{"a":1}', "y": "two"},
         {"x": '{"a":1}', "y": "one"},
     ]
+
+
+@pytest.mark.parametrize("name", ["p.ts", "p.mts", "p.cts"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"prompts": ["file://NAME"]},
+        {"providers": ["file://NAME"]},
+        {"providers": [{"id": "echo", "transform": "file://NAME"}]},
+        {"tests": "file://NAME"},
+        {"tests": ["file://NAME"]},
+        {"tests": [{"vars": {"x": "file://NAME"}}]},
+        {"tests": [{"assert": [{"type": "javascript", "value": "file://NAME"}]}]},
+        {"tests": [{"options": {"transform": "file://NAME"}}]},
+        {"tests": [{"options": {"transformVars": "file://NAME"}}]},
+        {"tests": [{"assertScoringFunction": "file://NAME"}]},
+        {"nunjucksFilters": {"f": "NAME"}},
+    ],
+)
+def test_typescript_is_refused_with_what_to_do_wherever_code_may_stand(
+    part: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("export default (text: string): boolean => true;\n", encoding="utf-8")
+    content = {"prompts": ["{{x}}"], "providers": ["echo"], "tests": [{"vars": {"x": "a"}}], **part}
+    config = tmp_path / "promptfooconfig.yaml"
+    config.write_text(json.dumps(content).replace("NAME", name), encoding="utf-8")
+    with pytest.raises(ConfigError) as raised:
+        prepare(RunRequest(config, {}))
+    [problem] = [item for item in raised.value.problems if item.severity is Severity.ERROR]
+    assert "TypeScript" in problem.message
+    assert name in problem.message
+    assert "compile it to JavaScript" in problem.hint
+    assert problem.location is not None

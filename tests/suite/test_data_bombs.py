@@ -1,0 +1,184 @@
+"""Files of tests that are small on the disk and huge when they are read: refused with a message, and soon."""
+
+import json
+import resource
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.geval_command import Finished, clean_environment, run_geval
+
+from geval_cli.assertions.registry import _bounded
+from geval_cli.errors import ConfigError
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, hash_file
+from geval_cli.suite.tables import MAX_COLUMNS, csv_rows
+
+SHEET = (
+    '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{size}<sheetData>'
+    '<row r="1"><c r="A1" t="inlineStr"><is><t>x</t></is></c></row>'
+    '<row r="{row}"><c r="{cell}" t="inlineStr"><is><t>{text}</t></is></c></row></sheetData></worksheet>'
+)
+
+
+def write_sheet(path: Path, cell: str, row: int, *, size: str = "", text: str = "y") -> None:
+    """The least that is a workbook, with one cell far away."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "[Content_Types].xml",
+            f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
+            'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+            f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
+            f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{kind}.worksheet+xml"/></Types>',
+        )
+        archive.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+            f'Type="{relations}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        )
+        archive.writestr(
+            "xl/workbook.xml",
+            f'<workbook xmlns="{main}" xmlns:r="{relations}"><sheets>'
+            '<sheet name="a" sheetId="1" r:id="r1"/></sheets></workbook>',
+        )
+        archive.writestr(
+            "xl/_rels/workbook.xml.rels",
+            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+            f'Type="{relations}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        )
+        given = f'<dimension ref="{size}"/>' if size else ""
+        archive.writestr("xl/worksheets/sheet1.xml", SHEET.format(cell=cell, row=row, size=given, text=text))
+
+
+def write_zeros(path: Path) -> None:
+    """A line of 1 GB that takes no room on the disk."""
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+BOMBS = {
+    "a far cell": ("t.xlsx", lambda path: write_sheet(path, "XFD1048576", 1_048_576, size="A1:XFD1048576")),
+    "a row beyond the last": ("t.xlsx", lambda path: write_sheet(path, "A1048577", 1_048_577)),
+    "a long cell": ("t.xlsx", lambda path: write_sheet(path, "A2", 2, text="y" * (65 << 20))),
+    "a far cell, no size": ("t.xlsx", lambda path: write_sheet(path, "XFD1048576", 1_048_576)),
+    "a wide size": ("t.xlsx", lambda path: write_sheet(path, "B2", 2, size="A1:XFD2")),
+    "a size of many cells": ("t.xlsx", lambda path: write_sheet(path, "B2", 2, size="A1:ALL1048576")),
+    "columns": ("t.csv", lambda path: path.write_text(",".join(f"c{n}" for n in range(300_000)) + "\n1\n")),
+    "columns of a row": ("t.csv", lambda path: path.write_text("a,b\n" + "," * 300_000 + "\n")),
+    "tabs": ("t.tsv", lambda path: path.write_text("\t".join(f"c{n}" for n in range(300_000)) + "\n1\n")),
+    "zeros, csv": ("t.csv", write_zeros),
+    "zeros, jsonl": ("t.jsonl", write_zeros),
+    "zeros, ndjson": ("t.ndjson", write_zeros),
+    "zeros, json": ("t.json", write_zeros),
+    "zeros, yaml": ("t.yaml", write_zeros),
+    "zeros, xlsx": ("t.xlsx", write_zeros),
+}
+
+
+def validated(folder: Path, name: str, *words: str) -> Finished:
+    config = {"prompts": ["Q"], "providers": ["echo"], "tests": f"file://{name}"}
+    (folder / "c.json").write_text(json.dumps(config))
+    env = clean_environment(XDG_STATE_HOME=str(folder / "state"))
+    return run_geval("validate", "c.json", *words, cwd=folder, env=env)
+
+
+@pytest.mark.parametrize("words", [(), ("--untrusted",)], ids=["own", "untrusted"])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_it_is_refused_soon(tmp_path: Path, bomb: str, words: tuple[str, ...]) -> None:
+    name, write = BOMBS[bomb]
+    write(tmp_path / name)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = validated(tmp_path, name, *words)
+    assert done.code == 2, done.stdout
+    assert "Traceback" not in done.stderr
+    assert name in done.stderr
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it counts memory as Linux does")
+def test_a_row_of_many_long_lines_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with path.open("w") as file:
+        file.write("a\n")
+        for _ in range(8):  # each cell may have 16 MB, with lines in it
+            file.write('"' + ("x" * (1 << 20) + "\n") * 10 + '",')
+    with pytest.raises(ConfigError) as caught:
+        list(csv_rows(path, TRUSTED, None))
+    assert "it is longer than 64 MB" in caught.value.problems[0].message
+
+
+def test_a_large_file_is_not_hashed_before_it_is_refused(tmp_path: Path) -> None:
+    write_zeros(tmp_path / "t.yaml")
+    began = time.process_time()
+    with pytest.raises(OSError, match="larger than 64 MB"):
+        hash_file(tmp_path / "t.yaml", TRUSTED, max_bytes=MAX_CONFIG_BYTES)
+    assert time.process_time() - began < 1
+
+
+def test_what_people_have_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        ",".join(f"c{n}" for n in range(MAX_COLUMNS)) + "\n" + "1," * (MAX_COLUMNS - 1) + "1\n"
+    )
+    assert validated(tmp_path, "t.csv").code == 0
+    (tmp_path / "t.jsonl").write_text(json.dumps({"vars": {"x": "y" * (20 << 20)}}) + "\n")
+    assert validated(tmp_path, "t.jsonl").code == 0
+    assert MAX_LINE_BYTES > 20 << 20
+
+
+WILDCARDS = {
+    "many stars": ("**/" * 30 + "*.csv", True),
+    "stars and names": ("**/a/" * 8 + "**/*.csv", True),
+    "links to themselves": ("**/*.csv", True),
+    "a star for each link": ("*/" * 60 + "x.csv", False),
+    "longer than a name may be": ("*/" * 3000 + "x.csv", False),
+}
+
+
+@pytest.mark.parametrize("name", WILDCARDS)
+def test_a_wildcard_walks_each_folder_once(tmp_path: Path, name: str) -> None:
+    pattern, is_found = WILDCARDS[name]
+    deep = tmp_path.joinpath("d", *["a"] * 20)
+    deep.mkdir(parents=True)
+    (deep / "x.csv").write_text("q\n1\n")
+    for link in ("l", "m"):
+        (tmp_path / link).symlink_to(".")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = validated(tmp_path, pattern, "--untrusted")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.code == (0 if is_found else 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
+
+
+def test_capitals_of_an_address_are_no_error_of_geval(tmp_path: Path) -> None:
+    for address in (
+        "HTTP://127.0.0.1:9/t.csv",
+        "HTTPS://127.0.0.1:9/t.csv",
+        "HuggingFace://datasets/a/b",
+        "Http://h/t.csv",
+    ):
+        config = {"prompts": ["Q"], "providers": ["echo"], "tests": address}
+        (tmp_path / "c.json").write_text(json.dumps(config))
+        for words in ((), ("--untrusted",)):
+            done = run_geval(
+                "validate",
+                "c.json",
+                *words,
+                cwd=tmp_path,
+                env=clean_environment(XDG_STATE_HOME=str(tmp_path)),
+            )
+            assert done.code == 2, (address, done.stderr)
+            assert "Traceback" not in done.stderr
+
+
+def test_a_reason_of_megabytes_is_cut_and_says_so() -> None:
+    found = _bounded({"reason": "x" * 5_000_000, "parts": [{"text": "y" * 200_000}], "score": 1})
+    assert len(json.dumps(found)) < 250_000
+    assert "5,000,000 characters" in found["reason"]
