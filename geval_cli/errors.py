@@ -16,6 +16,7 @@
     │     └─ ProviderShapeError         ... or can be, but holds no answer where one is expected
     ├─ UndoneError                      what needs the answer stays undone for now, and is no error of its own
     │  ├─ BudgetError                   the run may spend no more, so a request was not sent
+    │  ├─ StoppedError                  the run was asked to stop, so nothing more is sent
     │  └─ PendingError                  the answer comes with a provider's batch, in hours
     ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
@@ -26,11 +27,13 @@
     ├─ ModelFetchError(model)           a local model cannot be had
     ├─ CodeFailedError(detail)          code that the config names raised, took too long, or gave back nonsense
     ├─ StoreError(path)                 the database cannot be read or written
-    └─ OutputError(path)                a results file cannot be written
+    ├─ OutputError(path)                a results file cannot be written
+    └─ MachineLimitError                memory, files, threads or space on a disk have run out
 
 Low layers raise; `engine/case.py` turns errors into values, `cli/` turns them into exit codes.
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -262,6 +265,10 @@ class BudgetError(UndoneError):
     """A run has taken the money or the requests that it may take; what it would have asked stays undone."""
 
 
+class StoppedError(UndoneError):
+    """The run was asked to stop, so nothing more is sent."""
+
+
 class PendingError(UndoneError):
     """The question waits for a provider's batch; whoever asks it again once that has ended is answered."""
 
@@ -348,3 +355,32 @@ class OutputError(GevalError):
     def __init__(self, message: str, *, path: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.path = path
+
+
+class MachineLimitError(GevalError):
+    """The machine, or what it allows this process, has run out of something."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "MachineLimitError | None":
+        """Return what ran out, by an error of Python or of what caused it; None where that is not the reason."""
+        found: BaseException | None = error
+        while found is not None:
+            text = str(found)
+            if isinstance(found, MemoryError) or getattr(found, "errno", None) == errno.ENOMEM:
+                return cls(
+                    "the memory is used up", hint="run with a lower -j, or raise the limit (`ulimit -v`)"
+                )
+            if isinstance(found, RuntimeError) and "can't start new thread" in text:
+                return cls(
+                    "no further thread can be started", hint="raise the limit of processes (`ulimit -u`)"
+                )
+            if getattr(found, "errno", None) in {errno.EMFILE, errno.ENFILE}:
+                return cls(
+                    "too many files are open", hint="run with a lower -j, or raise the limit (`ulimit -n`)"
+                )
+            if getattr(found, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+                name = getattr(found, "filename", None)
+                where = f" for {name}" if name else ""
+                return cls(f"no space is left{where}", hint="make room, or set TMPDIR to a folder with room")
+            found = found.__cause__ or found.__context__
+        return None

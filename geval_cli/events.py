@@ -1,8 +1,21 @@
 """Define the events of a run. Progress, store and reports listen to them; none of these is known here."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from geval_cli.records import CaseResult, ErrorInfo, Message, Purpose, Role, RunRecord, RunSummary, Usage
+from geval_cli.records import (
+    CaseResult,
+    Choice,
+    ErrorInfo,
+    JsonValue,
+    Message,
+    Purpose,
+    Role,
+    RunRecord,
+    RunSummary,
+    Usage,
+)
 
 
 class RunStarted(Struct, frozen=True):
@@ -44,15 +57,26 @@ class RequestDetail(Struct, frozen=True):
         case: the case for which it was sent first; None outside of a case.
         model: as the request names it.
         response_model: as the answer names it.
-        messages, texts: what was asked and answered; empty unless they are wanted.
+        response_id: what the API calls its answer.
+        settings: the parameters of the config and the request, as they are written there.
+        endpoint: the address, without secrets; empty for what has none.
+        is_shaped: whether JSON was asked for.
+        cache_read_tokens, cache_write_tokens: of the vendor's prompt cache.
+        messages, choices: what was asked and answered; empty unless they are wanted.
     """
 
     case: str | None
     model: str
     purpose: Purpose
     response_model: str | None = None
+    response_id: str | None = None
+    settings: Mapping[str, JsonValue] = {}  # msgspec copies it
+    endpoint: str = ""
+    is_shaped: bool = False
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
     messages: tuple[Message, ...] = ()
-    texts: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
 
 class RequestEnded(Struct, frozen=True):

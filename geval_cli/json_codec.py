@@ -58,7 +58,8 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): item for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: item for name, item in fields if item is not msgspec.UNSET}
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

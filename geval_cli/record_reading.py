@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunSummary, Usage
+from geval_cli.records import AskedTest, CaseResult, JsonValue, Role, RunRecord, RunSummary, Usage
 
 T = TypeVar("T")
 
@@ -19,6 +19,11 @@ def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
         ValueError: a key is missing that this geval needs, or what is there is of the wrong kind.
     """
     return _record(data, CaseResult)
+
+
+def asked_test_from_json(data: Mapping[str, JsonValue]) -> AskedTest:
+    """Return an `AskedTest` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(data, AskedTest)
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:

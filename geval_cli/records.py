@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 SCHEMA_VERSION = 1
 
@@ -50,6 +50,7 @@ class Purpose(StrEnum):
     SAMPLES = "samples"
     FALLBACK_SAMPLES = "fallback samples"
     FURTHER_SAMPLES = "further samples"
+    RETRY = "retries"
     EXPLANATION = "explanations"
     CLAIMS = "claims"
     QUESTIONS = "questions"
@@ -126,6 +127,8 @@ class ModelRequest(Struct, frozen=True):
         messages: the conversation.
         params: wire parameters of this request (temperature, max_tokens, ...); they win over the provider's config.
             None leaves a parameter out, also one that the provider's config sets.
+        added: those of `params` that nobody wrote: a server that refuses one is asked without it. Of a judge's request
+            all are such.
         sample_indexes: which samples of this very request are wanted; part of each choice's cache identity.
         repeat_index: which repeat of the run asks; part of the cache identity too.
         want_logprobs: ask for token log-probabilities with as many alternatives as the server gives (at most 20).
@@ -152,6 +155,7 @@ class ModelRequest(Struct, frozen=True):
     origin: Mapping[str, JsonValue] = field(default_factory=dict)
     purpose: Purpose = Purpose.ANSWER
     images: tuple[SentImage, ...] = ()
+    added: frozenset[str] = frozenset()
 
     @property
     def characters(self) -> int:
@@ -182,13 +186,20 @@ class TokenLogprob(Struct, frozen=True):
 class Choice(Struct, frozen=True):
     """One answer. `token_logprobs` is None when the server gave none.
 
-    `is_data`: a program or an HTTP API answered with data, and `text` is its JSON.
+    `is_data`: a program or an HTTP API answered with data, and `text` is its JSON. `reported`: what a program gave
+    beside its `output`, as it wrote it: metadata, raw, guardrails, sessionId, ...
+
+    `tool_calls`: the tools that the model calls, in the form of the chat API whatever API it is; those with another
+    `type` than `function` and `custom` ran at the vendor. Where the model only calls tools, `text` is the JSON of the
+    calls, as the API wrote them.
     """
 
     text: str
     finish_reason: str | None = None
     token_logprobs: tuple[TokenLogprob, ...] | None = None
     is_data: bool = False
+    reported: Mapping[str, JsonValue] = field(default_factory=dict)
+    tool_calls: tuple[Mapping[str, JsonValue], ...] = ()
 
 
 class Usage(Struct, frozen=True):
@@ -234,6 +245,10 @@ class ModelResponse(Struct, frozen=True):
         bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
         retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
             to come with a batch.
+        request_id: by which the vendor finds the request: of a header, else `response_id`.
+        response_id: what the API calls its answer.
+        cache_read_tokens, cache_write_tokens: which part of the input came from the vendor's prompt cache, or was put
+            there.
         exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
     """
 
@@ -244,11 +259,19 @@ class ModelResponse(Struct, frozen=True):
     dropped: tuple[str, ...] = ()
     model: str | None = None
     request_id: str | None = None
+    response_id: str | None = None
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
     sample_indexes: tuple[int, ...] = ()
     exhausted_s: float = 0.0
     bought_usd: float | None = None
     shared: bool = False
     retold: Usage = Usage()
+
+    @property
+    def cost_usd_generated(self) -> float | None:
+        """Return what the answer cost when it was generated, whoever paid for it; None when that is unknown."""
+        return self.bought_usd if self.cached or self.bought_usd is not None else self.usage.cost_usd
 
     @property
     def is_from_cache(self) -> bool:
@@ -258,6 +281,10 @@ class ModelResponse(Struct, frozen=True):
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    @property
+    def tool_calls(self) -> tuple[Mapping[str, JsonValue], ...]:
+        return self.choices[0].tool_calls
 
 
 INTERNAL_ERROR = "InternalError"
@@ -315,18 +342,61 @@ class ProviderRef(Struct, frozen=True):
     label: str
 
 
+class AskedTest(Struct, frozen=True):
+    """The texts of a test that a judge may compare an output with, once for all of its results.
+
+    Attributes:
+        index: `test_index` of its results.
+        images: the name and the SHA-256 hash of each.
+    """
+
+    index: int
+    input: str | None = None
+    expected_output: str | None = None
+    context: str | tuple[str, ...] | None = None
+    retrieval_context: str | tuple[str, ...] | None = None
+    expected_outcome: str | None = None
+    images: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the test brings nothing but its description, variables and turns."""
+        return not any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__[1:])
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Return the texts by their names, a list of texts as one, each on lines of its own."""
+        found = {}
+        for name in ASKED_TEXTS:
+            value = getattr(self, name)
+            if value is not None:
+                found[name] = value if isinstance(value, str) else "\n".join(value)
+        return found
+
+
+ASKED_TEXTS = ("input", "expected_output", "context", "retrieval_context", "expected_outcome")
+"""The fields of `AskedTest` that hold texts, in the order in which they are shown."""
+
+
 class CaseResult(Struct, frozen=True):
     """The outcome of one job: prompt x provider x test case x repeat.
 
     Attributes:
         column: numbers the prompt x provider pairs.
-        latency_ms: of the model's answer; None where it came with a batch.
+        latency_ms: of the model's answer when it was generated, also where the cache had it; None where it came with a
+            batch.
+        cost_usd_generated: what the answer cost when it was generated, while `usage` has what this run paid; None when
+            it is unknown.
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
+        tool_calls: the tools that the model calls in its answer, in the form of the chat API.
         turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
         trace: the steps of the agent that led to the output, as far as they are known.
+        reported: what a program gave beside its output (metadata, raw, guardrails, sessionId, ...); `metadata` is the
+            test's own.
         test_key: a hash of what the test says, equal in all runs that have it (`engine.content_keys`); None in results
             of an older geval and of other programs.
+        test: what the test brings beside its variables; one object for all results of the test, and written once.
     """
 
     id: str
@@ -348,9 +418,18 @@ class CaseResult(Struct, frozen=True):
     assertions: tuple[AssertionResult, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     finish_reason: str | None = None
+    tool_calls: tuple[Mapping[str, JsonValue], ...] = ()
     turns: tuple[Turn, ...] = ()
     trace: tuple[TraceStep, ...] = ()
     test_key: str | None = None
+    reported: Mapping[str, JsonValue] = field(default_factory=dict)
+    cost_usd_generated: float | None = 0.0
+    test: AskedTest | UnsetType = UNSET
+
+    @property
+    def asked(self) -> AskedTest | None:
+        """Return `test`; None where it brings nothing beside its variables."""
+        return self.test or None
 
 
 class Column(Struct, frozen=True):
@@ -570,8 +649,9 @@ class ColumnSummary(Struct, frozen=True):
         label: tells it from the other columns of the run.
         pass_rate: of the cases that were judged; `errored` and `not_evaluated` are not in it.
         metrics: means; the repeats of a test are averaged first.
-        cost_usd: of its answers, judges not counted; None when a price is unknown.
-        latency_ms: of its answers, those from the cache not counted.
+        cost_usd: what this run paid for its answers, judges not counted; None when a price is unknown.
+        cost_usd_generated: what they cost when they were generated, those from the cache included.
+        latency_ms: of its answers when they were generated, those from the cache included.
         usage: by role, as in the summary of the run.
         pass_at_k: by k, the chance that at least one of k repeats passes; empty without repeats.
         pass_hat_k: by k, the chance that all of k repeats pass.
@@ -593,6 +673,7 @@ class ColumnSummary(Struct, frozen=True):
     pass_at_k: Mapping[str, Stat] = field(default_factory=dict)
     pass_hat_k: Mapping[str, Stat] = field(default_factory=dict)
     vs_first: ColumnComparison | None = None
+    cost_usd_generated: float | None = 0.0
 
 
 class RankedColumn(Struct, frozen=True):
@@ -656,7 +737,8 @@ def to_json(value: Any) -> JsonValue:
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, Struct):
-        return {name: to_json(getattr(value, name)) for name in value.__struct_fields__}
+        fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+        return {name: to_json(item) for name, item in fields if item is not UNSET}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     return value

@@ -13,6 +13,8 @@ import pytest
 from _pytest.pathlib import import_path, module_name_from_path
 from hypothesis import HealthCheck, settings
 
+from geval_cli.report import safe_file
+
 GROUPS = {
     "local_model": (
         "assertions/test_services_in_a_run",
@@ -91,11 +93,12 @@ def update_expected(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def garbage_collection_as_it_was() -> Iterator[None]:
-    """The command makes collections rare for its process; a test that runs it in ours must not leave that behind."""
+def process_as_it_was() -> Iterator[None]:
+    """The command makes collections rare and distrusts folders for its process; tests leave neither behind."""
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
+    safe_file._distrusted.clear()
 
 
 _opened = ExitStack()

@@ -140,6 +140,7 @@ ALLOWED: dict[str, str] = {
     "providers/wire/endpoint_provider.py": "built by `build_provider`, which asks the access first",
     "providers/wire/http.py": "built by `build_provider`, which asks the access first",
     "providers/wire/http_answers.py": "built by `build_provider`, which asks the access first",
+    "store/claims.py": "geval's own folder",
     "store/database.py": "geval's own databases",
     "store/home.py": "geval's own folder",
     "store/run_locks.py": "geval's own folder",
@@ -157,9 +158,7 @@ ALLOWED: dict[str, str] = {
     "report/csv_file.py": "writes the files that the user named",
     "report/html/inline.py": "reads the look of pages and reports out of the package",
     "trust/documents.py": "reads the look of its pages out of the package",
-    "report/json_file.py": "writes the files that the user named",
     "report/output.py": "writes the files that the user named",
-    "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
     "runs/sources.py": "its own copies, which are made for configs that may read anywhere; imports our own module",
@@ -168,7 +167,7 @@ ALLOWED: dict[str, str] = {
     "trust/__init__.py": "imports geval's own library, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "web/": "the server's own pages, and configs by their names in the served folder",
-    "cli/configs.py": "writes and reads the files that the user named",
+    "cli/stranger.py": "lists the state folder that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
     "runs/results_file.py": "reads results that the user named; `baseline:` of a config only after asking its access",
     "cli/streams.py": "the standard streams",
@@ -236,7 +235,74 @@ def _is_harmless(call: ast.Call) -> bool:
     }
 
 
+WRITERS = {
+    "report/safe_file.py": "the door itself",
+    "cli/configs.py": "a starter, opened by `open_in_place`",
+    "report/request_log.py": "opened by `open_in_place`",
+    "report/json_file.py": "opened by `open_in_place`",
+    "web/editor/suite_file.py": "opened by `open_in_place`",
+    "cli/streams.py": "the null device",
+    "cli/stranger.py": "folders of a random name; and the user's own state folder",
+    "cli/landlock.py": "opens nothing but names",
+    "gateway/batch_steps.py": "a file of a random name in the state folder",
+    "store/home.py": "the state folder, which is no stranger's: `Wall.state_folder`",
+    "store/claims.py": "an empty file in the state folder or beside a cache; no link is followed, nothing is written",
+    "store/run_locks.py": "the state folder",
+    "store/state.py": "a folder of a random name",
+    "store/database.py": "the state folder; a folder of a random name",
+    "source/access.py": "opens for reading",
+    "scripting/python_worker.py": "the null device, and pipes; a file that its parent made",
+    "providers/file_lock.py": "the folder of local models",
+    "providers/local/fetch.py": "the folder of local models",
+    "providers/network/downloads.py": "a file that `runs/sources.py` made",
+    "runs/scripts.py": "a folder of a random name",
+    "runs/sources.py": "copies of a random name in the state folder",
+}
+"""Modules that open files for writing, make or rename them: what keeps a planted link from being followed."""
+
+_WRITING = {
+    *(
+        "write_text",
+        "write_bytes",
+        "mkdir",
+        "touch",
+        "symlink_to",
+        "hardlink_to",
+        "fdopen",
+        "rename",
+        "replace",
+    ),
+    *("mkstemp", "mkdtemp", "NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "makedirs", "link"),
+}
+
+
+def writes(call: ast.Call) -> bool:
+    """Whether a call may make or change a file."""
+    name, owner = name_of(call), getattr(call.func, "value", None)
+    if name == "open":
+        is_system = getattr(owner, "id", "") == "os"
+        words = [
+            item
+            for item in (*call.args, *(word.value for word in call.keywords))
+            if isinstance(item, ast.Constant)
+        ]
+        return is_system or any(
+            isinstance(word.value, str) and set(word.value) & set("wxa+") and len(word.value) < 4
+            for word in words
+        )
+    if name in {"replace", "link"}:
+        return name == "replace" and (
+            getattr(owner, "id", "") == "os" or (len(call.args) == 1 and not call.keywords)
+        )
+    return name in _WRITING
+
+
 MODULES = module_texts()
+
+
+def test_files_are_written_through_one_door() -> None:
+    found = {where for where, source in MODULES.items() if any(map(writes, calls(source)))}
+    assert found == set(WRITERS)
 
 
 def test_every_door_is_given_an_access() -> None:

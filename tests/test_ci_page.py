@@ -21,6 +21,12 @@ ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
+def reports_of(folder: Path) -> Path:
+    """The folder that the action's step named as its output."""
+    (line,) = (folder.parent / f"{folder.name}-runner" / "output").read_text("utf-8").splitlines()
+    return Path(line.removeprefix("reports="))
+
+
 def script_of(name: str) -> str:
     step = next(step for step in ACTION["runs"]["steps"] if step.get("name") == name)
     script: str = step["run"]
@@ -29,8 +35,11 @@ def script_of(name: str) -> str:
 
 def environment(folder: Path, **inputs: str) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    summary = folder / "step-summary.md"
+    summary, temporary = folder / "step-summary.md", folder.parent / f"{folder.name}-runner"
+    temporary.mkdir(exist_ok=True)
     return {
+        "RUNNER_TEMP": str(temporary),
+        "GITHUB_OUTPUT": str(temporary / "output"),
         "PATH": path,
         "HOME": str(folder),
         "GITHUB_ACTIONS": "true",
@@ -69,14 +78,14 @@ def test_the_actions_script_runs(tmp_path: Path, expected: str, code: int) -> No
     done = subprocess.run(
         ["bash", "-e", "-c", script_of("Run geval")],
         cwd=tmp_path,
-        env=environment(tmp_path, CONFIG="evals.yaml", ARGS="--no-progress -j 2", REPORTS="out"),
+        env=environment(tmp_path, CONFIG="evals.yaml", ARGS="--no-progress -j 2"),
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == code, done.stderr
-    written = {path.name for path in (tmp_path / "out").iterdir()}
+    written = {path.name for path in reports_of(tmp_path).iterdir()}
     assert written == {"results.json", "results.html", "results.junit.xml", "summary.md"}
     assert (tmp_path / "step-summary.md").read_text("utf-8").startswith("# geval: ")
     assert ("::error file=evals.yaml,line=5,col=9" in done.stdout) is (code == 1)
@@ -133,10 +142,11 @@ def test_a_pull_request_is_compared_with_main(
     first = run_script()
     assert first.returncode == 0, first.stderr
     assert "is left out: there is no baseline" in first.stderr
-    (tmp_path / "main").mkdir()
-    (tmp_path / "results.json").rename(tmp_path / "main" / "results.json")
-    for name in ("step-summary.md", "summary.md"):
-        (tmp_path / name).unlink()
+    runner = Path(environment(tmp_path)["RUNNER_TEMP"])
+    (runner / "main").mkdir()
+    (runner / "results.json").rename(runner / "main" / "results.json")
+    (runner / "summary.md").unlink()
+    (tmp_path / "step-summary.md").unlink()
 
     write_config(bad, gate)
     second = run_script()
@@ -155,7 +165,7 @@ def test_a_broken_config_keeps_its_exit_code_and_writes_no_summary(tmp_path: Pat
     done = subprocess.run(
         ["bash", "-e", "-c", script_of("Run geval")],
         cwd=tmp_path,
-        env=environment(tmp_path, CONFIG="evals.yaml", ARGS="", REPORTS="out"),
+        env=environment(tmp_path, CONFIG="evals.yaml", ARGS=""),
         capture_output=True,
         text=True,
         check=False,
@@ -219,15 +229,18 @@ def test_the_gitlab_component_runs(tmp_path: Path) -> None:
     written = re.findall(r"\$\[\[ inputs\.(\w+) ]]", yaml.dump(body))
     assert set(written) == set(head["spec"]["inputs"])
 
-    install, run = job["script"]
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "geval-reports").symlink_to(tmp_path / "outside")
+    install, *run = job["script"]
     assert install == 'pip install --quiet "$GEVAL_SOURCE"'
     variables = {
         name: re.sub(r"\$\[\[ inputs\.(\w+) ]]", lambda found: inputs.get(found[1], ""), value)
         for name, value in job["variables"].items()
     }
-    done = run_in_workflow(tmp_path, run, **variables)
+    done = run_in_workflow(tmp_path, "\n".join(run), **variables)
 
     assert done.returncode == 1, done.stderr
+    assert not list((tmp_path / "outside").iterdir())
     made = [*job["artifacts"]["paths"], *job["artifacts"]["reports"].values()]
     assert all((tmp_path / name).is_file() for name in made)
     (problem,) = json.loads((tmp_path / job["artifacts"]["reports"]["codequality"]).read_text("utf-8"))
@@ -267,23 +280,68 @@ def test_the_action_passes_words_with_blanks_as_they_are(tmp_path: Path, config:
     done = subprocess.run(
         ["bash", "-e", "-c", script_of("Run geval")],
         cwd=tmp_path,
-        env=environment(
-            tmp_path, CONFIG=config, ARGS="--no-progress --filter-pattern 'two words'", REPORTS="my out"
-        ),
+        env=environment(tmp_path, CONFIG=config, ARGS="--no-progress --filter-pattern 'two words'"),
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "my out" / "results.json").is_file()
+    assert (reports_of(tmp_path) / "results.json").is_file()
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_pull_request_s_links_and_modules_do_nothing(tmp_path: Path, is_valid: bool) -> None:
+    """Links where reports were once written, and files that Python would import from the current folder."""
+    checkout, outside, home = tmp_path / "checkout", tmp_path / "outside", tmp_path / "home"
+    for folder in (checkout, outside, home):
+        folder.mkdir()
+    (outside / "secret").write_text("not to be shown")
+    for name in ("geval-reports", "reports", ".geval", "geval-state"):
+        (checkout / name).symlink_to(outside)
+    for name in ("summary.md", "results.json", "results.html", "results.junit.xml"):
+        (checkout / name).symlink_to(outside / "secret")
+    for name in ("pip", "os", "shlex", "geval_cli", "json", "typer"):
+        (checkout / f"{name}.py").write_text("open('ran', 'w')\n")
+    (checkout / "evals.yaml").write_text(
+        "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: equals, value: hello}]}]\n"
+        if is_valid
+        else "promts: []\n"
+    )
+    words = {"CONFIG": "evals.yaml", "ARGS": "--untrusted --no-progress", "SOURCE": "--version", "EXTRAS": ""}
+    env = environment(home, **words)
+    for name in ("Install geval", "Run geval"):
+        done = subprocess.run(
+            ["bash", "-e", "-c", script_of(name)],
+            cwd=checkout,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == (0 if is_valid else 2), done.stderr
+    assert not (checkout / "ran").exists()
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_text() == "not to be shown"
+    summary = home / "step-summary.md"
+    assert summary.exists() is is_valid
+    assert not is_valid or "not to be shown" not in summary.read_text("utf-8")
+    assert reports_of(home).parent == Path(env["RUNNER_TEMP"])
+    uploaded = next(step for step in ACTION["runs"]["steps"] if "upload-artifact" in step.get("uses", ""))
+    assert uploaded["with"]["path"] == "${{ steps.geval.outputs.reports }}"
+
+
+def test_other_actions_are_pinned_by_commit() -> None:
+    used = [step["uses"] for step in ACTION["runs"]["steps"] if "uses" in step]
+    assert len(used) == 4
+    assert all(re.fullmatch(r"actions/[a-z/-]+@[0-9a-f]{40}", name) for name in used)
 
 
 def test_an_open_quote_fails_before_anything_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-e", "-c", script_of("Run geval")],
         cwd=tmp_path,
-        env=environment(tmp_path, CONFIG="a.yaml", ARGS="--var 'x", REPORTS="out"),
+        env=environment(tmp_path, CONFIG="a.yaml", ARGS="--var 'x"),
         capture_output=True,
         text=True,
         check=False,
@@ -294,7 +352,7 @@ def test_an_open_quote_fails_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_the_action_installs_its_own_folder() -> None:
-    assert script_of("Install geval") == 'python -m pip install --quiet "$SOURCE${EXTRAS:+[$EXTRAS]}"'
+    assert script_of("Install geval") == 'python -I -m pip install --quiet "$SOURCE${EXTRAS:+[$EXTRAS]}"'
     step = next(step for step in ACTION["runs"]["steps"] if step.get("name") == "Install geval")
     assert step["env"]["SOURCE"] == "${{ github.action_path }}"
 

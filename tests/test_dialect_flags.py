@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
+from support.graded import SpeakingJudge
 from support.jobs import Model
 from support.pictures import data_url, png
 from support.specs import assertion, case, suite
@@ -25,7 +26,8 @@ from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import seen_by_templates
-from geval_cli.errors import ConfigError, GevalError, Severity
+from geval_cli.engine.transforms import seen_by_assertion
+from geval_cli.errors import ConfigError, GevalError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import CaseResult, Choice, Message, ModelRequest, ModelResponse
@@ -52,6 +54,7 @@ from geval_cli.web.editor.suite_file import open_suite_file
 from geval_cli.web.problems_json import RefusedError
 
 MODEL = ProviderSpec(id="openai:m", label="M")
+CLASSIFIER = ProviderSpec(id="huggingface:text-classification:acme/m")
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
 
@@ -79,20 +82,42 @@ class Probe:
         read_assertions(list(written), SourcePath.nowhere(), reading)
         return [problem.message for problem in reading.problems]
 
-    def tools(self, scripts: Scripts | None = None) -> Tools:
-        return Tools(self.templates, lambda spec: pytest.fail("a judge"), JudgeMemory(), scripts=scripts)
+    def tools(self, scripts: Scripts | None = None, says: str | None = None) -> Tools:
+        def judge_for(_: ProviderSpec) -> SpeakingJudge:
+            return pytest.fail("a judge") if says is None else SpeakingJudge([says])
 
-    def verdict(self, spec: Assertion, output: Any, **variables: Any) -> Any:
-        """The status and score, or the error, of an assertion on an output."""
+        return Tools(self.templates, judge_for, JudgeMemory(), scripts=scripts)
+
+    def verdict(self, spec: Assertion, output: Any, says: str | None = None, **variables: Any) -> Any:
+        """The status and score, or the error, of an assertion on an output; a judge `says` its verdict."""
 
         async def body() -> Any:
             scripts = Scripts(self.folder, TRUSTED, env={})
             try:
                 subject = Subject(case(vars=variables), output, "Say", rules=self.rules)
-                found = await judge_assertion(spec, subject, self.tools(scripts))
+                found = await judge_assertion(spec, subject, self.tools(scripts, says))
                 return str(found.status), found.score
             except GevalError as error:
                 return type(error).__name__
+            finally:
+                await scripts.aclose()
+
+        return asyncio.run(body())
+
+    def passes(self, spec: Assertion, output: Any) -> bool:
+        """Whether an assertion on an output has the verdict that it passes, and no other and no error."""
+        return bool(self.verdict(spec, output) == ("passed", 1.0))
+
+    def seen_context(self, output: str, **code: str) -> Any:
+        """The context that an assertion about retrieval is given by its code."""
+
+        async def body() -> Any:
+            scripts = Scripts(self.folder, TRUSTED, env={})
+            try:
+                subject = Subject(case(vars={"query": "q"}), output, "Say", rules=self.rules)
+                spec = assertion("context-faithfulness", **code)
+                seen = await seen_by_assertion(spec, subject, self.tools(scripts))
+                return seen.test.vars["context"]
             finally:
                 await scripts.aclose()
 
@@ -303,13 +328,12 @@ ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
         [],
     ),
     "odd_params": (lambda probe: probe.complaints("openai:m", temperature="hot"), ["error"], ["warning"]),
-    "further_params": (
-        # Where odd parameters are errors, these are as well: the other flag is held.
-        lambda probe: Probe(replace(probe.rules, odd_params=Severity.WARNING), probe.folder).complaints(
-            "openai:m", maxConcurrent=1
+    "adds_params": (
+        lambda probe: (
+            probe.request(provider=ProviderSpec(id="openai:m", label="M", config={"top_k": 1})).params
         ),
-        ["error"],
-        ["warning"],
+        {},
+        {"temperature": 0, "max_tokens": 1024, "top_k": None},
     ),
     "tells_programs": (
         lambda probe: bool(probe.request(provider=ProviderSpec(id="exec:cat", label="c")).origin),
@@ -344,20 +368,59 @@ ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
         ("passed", 1.0),
         ("failed", 0.0),
     ),
+    "lists_refusals": (
+        lambda probe: probe.verdict(assertion("is-refusal"), "I cannot stress enough how good it is.")[0],
+        "failed",
+        "passed",
+    ),
     "finds_loose_json": (
         lambda probe: probe.verdict(assertion("contains-json"), "it is {a: 1}")[0],
         "failed",
         "passed",
+    ),
+    "assumes_rubric_pass": (
+        lambda probe: probe.verdict(assertion("llm-rubric", value="nice"), "a", '{"score": 0.2}'),
+        "JudgeParseError",
+        ("passed", 0.2),
+    ),
+    "missing_class_is_zero": (
+        lambda probe: probe.verdict(
+            assertion("classifier", value="b", provider=CLASSIFIER), "a", '{"c": 0.2}'
+        ),
+        "UnjudgeableError",
+        ("failed", 0.0),
     ),
     "code_failures_fail": (
         lambda probe: probe.verdict(assertion("javascript", value="no.such.thing"), "a"),
         "CodeRaisedError",
         ("failed", 0.0),
     ),
+    "calls_given_functions": (
+        lambda probe: probe.passes(assertion("javascript", value="(output) => output === 'a'"), "a"),
+        True,
+        False,
+    ),
+    "traces_from_answers": (
+        lambda probe: probe.passes(
+            assertion("trajectory:tool-used", value="find"), '[{"name": "find", "arguments": {}}]'
+        ),
+        True,
+        False,
+    ),
     "negates_scores": (
         lambda probe: probe.verdict(assertion("not-tool-call-f1", value=["a"], threshold=0.5), "no call")[1],
         1.0,
         0.0,
+    ),
+    "metadata_as_given": (
+        lambda probe: probe.verdict(assertion("javascript", value="'metadata' in context"), "a")[0],
+        "passed",
+        "failed",
+    ),
+    "context_from_answer": (
+        lambda probe: probe.seen_context("a [b]", transform="'c'", context_transform="output"),
+        "c",
+        "a [b]",
     ),
     "scoring_functions": (scored, 1.0, 0.3),
     "judges_output_variable": (unused_output, 0, 1),

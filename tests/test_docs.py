@@ -126,3 +126,8 @@ def test_each_type_of_assertion_may_have_the_keys_that_the_reference_gives_it(ki
     branches = config_json_schema()["$defs"]["assertion"]["allOf"]
     (branch,) = [item["then"] for item in branches if kind in item["if"]["properties"]["type"]["enum"]]
     assert set(branch["properties"]) == set(spellings(ASSERTION_TYPES[kind]))
+
+
+def test_no_page_holds_the_marks_of_an_unfinished_merge() -> None:
+    marked = re.findall(r"^(?:<{7} .*|={7}|>{7} .*)$", TEXT, re.MULTILINE)
+    assert marked == []

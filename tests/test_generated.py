@@ -15,6 +15,7 @@ from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.providers.preset_table import PRESETS, Preset
 from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,9 +84,15 @@ def with_part(page: str, name: str, text: str) -> str:
     return page[: page.index(begin) + len(begin)] + text + page[page.index(end) :]
 
 
+def with_differences(page: str) -> str:
+    general = with_part(page, "differences in general", difference_table(MATTERS, "matter"))
+    return with_part(general, "differences of assertions", difference_table(ASSERTIONS, "type"))
+
+
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
     "docs/config.md": with_config_tables,
+    "docs/promptfoo.md": with_differences,
     "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -164,22 +164,25 @@ def refuse_temperature(body: Any, headers: Mapping[str, str]) -> Reply:
     if "temperature" in body:
         text = "Unsupported parameter: 'temperature' is not supported with this model."
         return error_reply(400, text, param="temperature", code="unsupported_parameter")
-    return chat_reply("hello")
+    return chat_reply('{"reason": "It is.", "pass": true, "score": 1}')
 
 
 def test_what_a_server_does_not_take_is_in_the_record_also_when_the_cache_answers(tmp_path: Path) -> None:
     with LoopbackServer(respond=refuse_temperature) as server:
-        config = write(tmp_path, server, some_tests(2))
-        text = config.read_text(encoding="utf-8").replace('"base_url"', '"temperature": 0.3, "base_url"')
-        config.write_text(text, encoding="utf-8")
+        judge = {"id": "openai:m", "config": {"base_url": server.base_url}}
+        judged = {"type": "llm-rubric", "value": "Is it kind?", "provider": judge}
+        config = write(tmp_path, None, [{"vars": {"x": x}, "assert": [judged]} for x in ("hello", "hi")])
         asked = run(config)
         count = len(server.requests)
         recalled = run(config)
         assert len(server.requests) == count
-    assert asked.run.warnings == ("openai:m does not take `temperature`, which is left out from now on",)
-    assert recalled.run.warnings == (
-        "openai:m does not take `temperature`; its answers in the cache were given without",
+    consequence = (
+        "openai:m takes no `temperature` here: its ratings and samples are at the model's own, not at 0 and 1, "
+        "so another run may rate otherwise"
     )
+    told = "openai:m does not take `temperature`, which is left out from now on"
+    assert [item for item in asked.run.warnings if "temperature" in item] == [told, consequence]
+    assert [item for item in recalled.run.warnings if "temperature" in item] == [consequence]
 
 
 def test_a_stored_run_knows_its_columns_without_its_results(tmp_path: Path) -> None:

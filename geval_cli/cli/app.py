@@ -188,10 +188,14 @@ def _against_strangers(
 
     if not (given.untrusted or given.untrusted_strict or is_untrusted(os.environ)):
         return None, given.home
-    from geval_cli.cli.stranger import STRICT, Wall
+    from geval_cli.cli.stranger import STRICT, Wall, refuse_links_in
+    from geval_cli.report.safe_file import distrust_links
 
     asks_strictness = os.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() == STRICT
     wall = Wall(is_strict=given.untrusted_strict or asks_strictness)
+    distrust_links(config.parent for config in named)
+    if given.cache_folder is not None:
+        refuse_links_in(given.cache_folder)
     return wall, wall.state_folder(given.home, named, os.environ) if keeps_state else given.home
 
 

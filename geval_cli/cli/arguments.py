@@ -104,8 +104,10 @@ def parse_grouping(text: str) -> "GroupBy":
 def _parse_pattern(option: Option, text: str) -> str:
     import regex  # few runs have patterns, and its own take a while to compile
 
+    from geval_cli.assertions.patterns import compiled
+
     try:
-        regex.compile(text)
+        compiled(text)
     except regex.error as error:
         hint = "put a backslash before characters that stand for themselves"
         message = f"{option.name} takes a regular expression, and `{text}` is not one: {error}"

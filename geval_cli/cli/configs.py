@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
-from geval_cli.errors import ConfigError, ExitCode, ProblemFormat, UsageError
+from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
+from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
 from geval_cli.runs.starting import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
-from geval_cli.store.home import make_private_file
 from geval_cli.suite.export import PortableSuite, read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.promptfoo.compat_report import Difference, differences
+from geval_cli.suite.promptfoo.differences import Difference, differences
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def validate_configs(
     """
     file_format = None if output is None else _format_of(output)
     if wall is not None:
-        wall.put_up(requests)
+        wall.put_up(requests, outputs=[] if output is None else [output])
     prepared, problems = check_all(requests, is_going_to_run=False)
     if output is not None and file_format is not None:
         text = write_problems(problems, file_format, origin=Origin.CONFIG, workspace=Path())
@@ -81,14 +81,16 @@ def write_starter(path: Path) -> None:
     """
     starter = choose_starter(os.environ, path.parent, _access_of(path))
     try:
-        with path.open("x", encoding="utf-8") as file:
+        descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(starter.text)
     except FileExistsError as error:
         raise UsageError(
             f"{path} exists already, and is left as it is", hint="name another file: geval init FILE"
         ) from error
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        failed = output_error(path, error, advice="name a file in a folder that exists")
+        raise UsageError(failed.message, hint=failed.hint) from error
     sys.stdout.write(f"wrote {path}; try: geval run {path}\n{starter.why}\n")
 
 
@@ -147,9 +149,8 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
         raise UsageError(
             f"{output} exists already, and is left as it is", hint="name another file, or add --force"
         )
-    if output is not None and portable.without_secrets().content != portable.content:
-        make_private_file(output)  # what it cannot make, the writing below tells
-    _write_portable(portable, portable.to_yaml(), source, output)
+    has_secrets = portable.without_secrets().content != portable.content
+    _write_portable(portable, portable.to_yaml(), source, output, is_private=has_secrets)
 
 
 def _access_of(config: Path) -> Access:
@@ -157,37 +158,35 @@ def _access_of(config: Path) -> Access:
     return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 
-def _write_portable(portable: PortableSuite, text: str, source: Path, output: Path | None) -> None:
+def _write_portable(
+    portable: PortableSuite, text: str, source: Path, output: Path | None, *, is_private: bool = False
+) -> None:
     print_problems(portable.warnings)
     if output is None:
         sys.stdout.write(text)
         return
     if output.exists() and output.samefile(source):
         raise UsageError(f"{output} would be written over itself", hint="name another file")
-    _write(output, text)
+    _write(output, text, is_private=is_private)
 
 
-def _write(path: Path, text: str, *, is_told: bool = True) -> None:
+def _write(path: Path, text: str, *, is_told: bool = True, is_private: bool = False) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+        with SafeFile(path, is_private=is_private) as file:
+            file.write(text)
+    except OutputError as error:
+        raise UsageError(error.message, hint=error.hint) from error
     if is_told:
         sys.stdout.write(f"wrote {path}\n")
-
-
-def _cannot_write(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"{path} cannot be written: {error.strerror}", hint="name a file in a folder that exists"
-    )
 
 
 def _listed(found: Sequence[Difference]) -> str:
     if not found:
         return "nothing in it is known to differ from promptfoo\n"
-    lines = [f"{plural(len(found), 'thing')} would differ from promptfoo:"]
+    lines = [f"{plural(len(found), 'thing')} may differ from promptfoo:"]
     for item in found:
-        where = f" ({item.location})" if item.location else ""
+        more = f" and {plural(item.more, 'more place')}" if item.more else ""
+        where = f" ({item.location}{more})" if item.location else ""
         lines.append(f"- {item.what}{where}\n  promptfoo: {item.promptfoo}\n  geval: {item.geval}")
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ExitCode, UsageError
-from geval_cli.runs.judge_again import judging_request, open_source
+from geval_cli.report.sanitize import one_line
+from geval_cli.runs.judge_again import held_options, judging_request, open_source
 from geval_cli.runs.judged import JudgedMetrics
 from geval_cli.runs.options import RunOptions
 from geval_cli.store.state import CacheChoice
@@ -37,6 +38,8 @@ def judge_again(
     with open_source(source, given, os.environ, changes) as judged:
         request = judging_request(judged, config, given, os.environ)
         sys.stderr.write(f"judging the outputs of run {judged.run.id} by {request.config}\n")
+        if held := held_options(judged, request, given):
+            sys.stderr.write(f"as that run was: {one_line(', '.join(held), 1000)}\n")
         if given.plan:
             from geval_cli.cli.plan import show_plans
 

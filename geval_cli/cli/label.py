@@ -475,7 +475,7 @@ def _print_review(rows: Sequence[Reviewed], console: Console) -> None:
     table.add_column("", no_wrap=True)
     table.add_column("text", overflow="fold")
     for row in rows[:_REVIEWED]:
-        mark = "flipped" if row.is_flipped else ""
+        mark = "" if not row.is_flipped else f"judge {'passed' if row.passed else 'failed'}"
         values = ["-" if value is None else fixed(value, 2) for value in (row.score, row.differ)]
         said = row.note and f"note: {row.note}  "
         names = (one_line(row.id, 20), one_line(row.metric, 24), one_line(row.annotator or "-", 16))

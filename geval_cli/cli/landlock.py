@@ -50,13 +50,13 @@ class Allowed(Struct, frozen=True):
     Attributes:
         readable: to read.
         writable: to read, write, make and remove.
-        filled: folders in which files may be made and replaced, but not read.
+        filled: descriptors of folders in which files may be made and replaced, but not read.
         emptied: folders of which empty folders may be removed.
     """
 
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
-    filled: tuple[Path, ...] = ()
+    filled: tuple[int, ...] = ()
     emptied: tuple[Path, ...] = ()
 
 
@@ -79,7 +79,7 @@ def restrict_files(allowed: Allowed) -> None:
     """
     version = landlock_version()
     handled = sum(rights for since, rights in _BY_VERSION.items() if since <= version)
-    rules = [(path, _WRITE & handled) for path in allowed.writable]
+    rules: list[tuple[Path | int, int]] = [(path, _WRITE & handled) for path in allowed.writable]
     rules += [(path, _READ & handled) for path in allowed.readable]
     rules += [(path, _FILL & handled) for path in allowed.filled]
     rules += [(path, _REMOVE_DIR & handled) for path in allowed.emptied]
@@ -132,10 +132,10 @@ def _ruleset(attributes: _Attributes, version: int) -> int:
     return _checked(_call(_CREATE_RULESET, ctypes.byref(attributes), size, 0))
 
 
-def _allow_path(ruleset: int, path: Path, rights: int) -> None:
-    """Allow a path; one that does not exist needs no rule."""
+def _allow_path(ruleset: int, path: Path | int, rights: int) -> None:
+    """Allow a path, or what a descriptor means; one that does not exist needs no rule."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.dup(path) if isinstance(path, int) else os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:

@@ -51,6 +51,16 @@ def main() -> "NoReturn":
     sys.exit(_code_with_lost_output(code))
 
 
+def _distrust_links_here() -> None:
+    """Write through no link of this folder's, whatever the command, where every config is a stranger's."""
+    from geval_cli.report.safe_file import distrust_links
+    from geval_cli.runs.requests import is_untrusted
+    from geval_cli.store.home import current_folder
+
+    if is_untrusted(os.environ):
+        distrust_links([current_folder()])
+
+
 def _interrupted() -> int:
     sys.stderr.write(INTERRUPTED_LINE)
     return INTERRUPTED
@@ -69,12 +79,14 @@ def _run_command() -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app, names_of_commands
     from geval_cli.cli.verbs import as_typed
-    from geval_cli.errors import ExitCode, GevalError
+    from geval_cli.errors import ExitCode, GevalError, MachineLimitError
 
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [_SPELT.get(word, word) for word in sys.argv[1:] if word != DEBUG]
     try:
         _check_folder()
+        if os.environ.get("GEVAL_UNTRUSTED"):
+            _distrust_links_here()
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
         if sys.argv[1:2] != ["run"]:  # which has more to load
             raise_again()
@@ -86,7 +98,10 @@ def _run_command() -> int:
             _print_traceback()
         print_error(error)
         return error.exit_code
-    except Exception:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
+    except Exception as error:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
+        if not shows_tracebacks and (limit := MachineLimitError.of(error)):
+            sys.stderr.write(f"error: {limit.message} ({limit.hint}); what is finished is kept\n")
+            return limit.exit_code
         _print_traceback()
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
         return ExitCode.BUG

@@ -44,7 +44,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where your confi
 Version = Annotated[bool, typer.Option("--version", "-V", help="Show the version.")]
 AsPromptfoo = Annotated[
     bool,
-    typer.Option("--promptfoo", help="Read it as promptfoo's, and say what would differ from promptfoo."),
+    typer.Option("--promptfoo", help="Read it as promptfoo's, and say what may differ from promptfoo."),
 ]
 ProblemForm = Annotated[ProblemFormat, typer.Option("--format", help="How problems are written.")]
 ProblemsFile = Annotated[

@@ -70,17 +70,24 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
         print_warnings(runs.warnings)
         if given.removes_labels:
             names = [name for name in names if not _is_orphan(runs, name, told)]
+        broken = (
+            runs.damaged() if names else []
+        )  # such a run is removed by its whole id, and cannot be listed
+        damaged = [run_id for run_id in broken if run_id in names]
+        names = [name for name in names if name not in damaged]
         outlines = (
-            _named(runs, names) if names or told.orphans else list(_old(runs, older_than_s, given.keep))
+            _named(runs, names)
+            if names or told.orphans or damaged
+            else list(_old(runs, older_than_s, given.keep))
         )
         going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
         if names and going_on:
             raise _going_on(going_on[0], runs)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
         told.left = [_Left(run.id, "it is going on") for run in going_on]
-        if (chosen or told.orphans) and _may_remove(chosen, told, given):
-            for item in chosen:
-                _remove_one(runs, item.run.id, told, removes_labels=given.removes_labels)
+        if (chosen or told.orphans or damaged) and _may_remove(chosen, damaged, told, given):
+            for run_id in (*(item.run.id for item in chosen), *damaged):
+                _remove_one(runs, run_id, told, removes_labels=given.removes_labels)
             told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
             runs.shrink()
             told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
@@ -95,13 +102,16 @@ def _is_orphan(runs: RunStore, name: str, told: _Told) -> bool:
     return removed is not None
 
 
-def _may_remove(chosen: Sequence[RunOutline], told: _Told, given: RemoveOptions) -> bool:
+def _may_remove(
+    chosen: Sequence[RunOutline], damaged: Sequence[str], told: _Told, given: RemoveOptions
+) -> bool:
     """List what would go and ask, unless the user is sure; what is not confirmed is left."""
     if not given.as_json:
         _list(chosen)
-    if given.is_sure or _confirmed(len(chosen), len(told.orphans), as_json=given.as_json):
+    if given.is_sure or _confirmed(len(chosen) + len(damaged), len(told.orphans), as_json=given.as_json):
         return True
-    told.left = [_Left(item.run.id, "nothing was confirmed") for item in chosen]
+    run_ids = (*(item.run.id for item in chosen), *damaged)
+    told.left = [_Left(run_id, "nothing was confirmed") for run_id in run_ids]
     return False
 
 

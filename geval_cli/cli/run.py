@@ -59,6 +59,11 @@ _RANK = (
 """Which exit code wins when several configs run: the last in this order."""
 
 
+TERM_GRACE_S = 6.0
+"""How long requests under way are waited for after SIGTERM: service managers kill a process 10 s after it or later."""
+
+_STUCK_S = 8.0
+
 _NOT_STORED = "this run is not stored either: fix that or name another file, and run again"
 
 
@@ -326,7 +331,7 @@ async def _run_with_display(
 ) -> tuple[RunReport, StopSignal]:
     stop = StopSignal()
     screen = Screen(shows_progress=display.shows_progress, lists_requests=display.is_verbose)
-    with screen, _stop_on_signals(stop, screen):
+    with screen, _stop_on_signals(stop, screen, is_shared=prepared.request.is_shared):
 
         def listen(event: RunEvent) -> None:
             screen.listen(event)
@@ -350,8 +355,11 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
 
 
 @contextmanager
-def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
-    """Stop the run on the first signal (Ctrl-C, SIGTERM, SIGHUP), at once on the second; end the process on a third."""
+def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> Iterator[None]:
+    """Stop the run on the first signal (Ctrl-C, SIGTERM, SIGHUP), at once on the second; end the process on a third.
+
+    The process ends, too, when after the first one something computes and lets nothing else be done.
+    """
 
     def request_stop(reason: StopReason) -> None:
         if stop.is_urgent:
@@ -361,9 +369,21 @@ def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
             stop.hurry()
             return
         stop.request(reason)
-        screen.listen(Noticed(f"{reason}: stopping; what is finished is kept. Once more to stop at once."))
+        screen.listen(Noticed(_stopping(reason, None if is_shared else stop.wire.under_way)))
+        if reason is StopReason.SIGTERM:
+            loop.call_later(TERM_GRACE_S, stop.hurry)
 
-    loop = asyncio.get_running_loop()
+    def hear(number: int, _: object) -> None:
+        # The loop may be busy, and then a thread sees to it that the process ends all the same.
+        reason = StopReason(signal.Signals(number).name)
+        if not is_watched.is_set():
+            is_watched.set()
+            threading.Thread(
+                target=_end_when_stuck, args=(loop, has_ended, 128 + number), daemon=True
+            ).start()
+        loop.call_soon_threadsafe(request_stop, reason)
+
+    loop, is_watched, has_ended = asyncio.get_running_loop(), threading.Event(), threading.Event()
     # Under nohup SIGHUP is ignored, and the run is to outlive its terminal.
     reasons = [
         reason
@@ -373,13 +393,35 @@ def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
         and hasattr(signal, reason)
         and signal.getsignal(signal.Signals[reason]) is not signal.SIG_IGN
     ]
-    try:
-        for reason in reasons:
-            loop.add_signal_handler(signal.Signals[reason], request_stop, reason)
-    except NotImplementedError:  # Windows: Ctrl-C then cancels the run, which is stored as far as it came
-        reasons = []
+    # Not the loop's own handlers, which wait until the loop has time.
+    before = {signal.Signals[reason]: signal.signal(signal.Signals[reason], hear) for reason in reasons}
     try:
         yield
     finally:
-        for reason in reasons:
-            loop.remove_signal_handler(signal.Signals[reason])
+        has_ended.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stopping(reason: StopReason, under_way: int | None) -> str:
+    """Return what is said after the first signal; None as `under_way` where workers alone know."""
+    again = "press Ctrl-C again" if reason is StopReason.SIGINT else "send a second signal"
+    if under_way == 0:
+        return f"{reason}: stopping; what is finished is kept; {again} to stop at once"
+    bound = f" at most {TERM_GRACE_S:g} s" if reason is StopReason.SIGTERM else ""
+    counted = "requests" if under_way is None else plural(under_way, "request")
+    dropped, paid = ("it", "it is") if under_way == 1 else ("them", "they are")
+    return f"{reason}: stopping; waiting{bound} for {counted} under way; {again} to drop {dropped} ({paid} paid for)"
+
+
+def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event, code: int) -> None:
+    """End the process with `code` if its event loop does nothing for long; results are stored as they come."""
+    while not has_ended.is_set():
+        has_moved = threading.Event()
+        loop.call_soon_threadsafe(has_moved.set)
+        if not has_moved.wait(_STUCK_S) and not has_ended.is_set():
+            sys.stderr.write(
+                f"error: something has computed for {_STUCK_S:g} s and does not end; what is finished is kept\n"
+            )
+            os._exit(code)
+        has_ended.wait(1.0)

@@ -150,7 +150,7 @@ def show_run(
         for path in outputs:
             write_results_file(path, report)
         if as_json:
-            chosen = structs.replace(report, results=lambda: choice.results(report))
+            chosen = structs.replace(report, results=lambda: choice.results(report), tests=None)
             for part in json_document(chosen):
                 sys.stdout.write(part)
         else:

@@ -13,7 +13,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import getproxies
 
@@ -23,6 +23,7 @@ from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, res
 from geval_cli.errors import UsageError
 from geval_cli.providers.local.models import models_dir
 from geval_cli.providers.trust import port_of
+from geval_cli.report.safe_file import LinkedError, distrust_links, opened_place, output_error, real_path
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.secrets import is_secret_name
@@ -83,9 +84,15 @@ class Wall(Struct):
     ) -> Path | None:
         """Return the state folder of a run: never one that a stranger may have filled, unless the user names it.
 
-        `home` is what the user named.
+        `home` is what the user named. From here on, nothing is written through links beside the configs.
+
+        Raises:
+            UsageError: the folder that the user named is behind a link beside the configs, or holds links.
         """
+        configs = tuple(configs)
+        distrust_links(config.parent for config in configs)
         if named_home(home, environ) is not None:
+            refuse_links_in(home_folder(home, env=environ, cwd=Path.cwd()))
             return home
         usual = home_folder(None, env=environ, cwd=Path.cwd())
         # A link may be planted, too, wherever it leads.
@@ -117,7 +124,8 @@ class Wall(Struct):
             outputs: files that the user wants written.
 
         Raises:
-            UsageError: strictness is asked for, and the kernel cannot, or the user's own judge needs more.
+            UsageError: strictness is asked for, and the kernel cannot, or the user's own judge needs more;
+                or an output's folder is not there, or behind a link of the stranger's.
         """
         if not any(request.is_untrusted for request in requests) or self.is_up:
             return
@@ -126,17 +134,19 @@ class Wall(Struct):
             self._do_without(why_not)
             return
         temporary = _own_temporary_folder()
-        allowed = Allowed(
-            readable=(*_own_files(), *_named_files(requests)),
-            writable=(temporary, *map(Path, _DEVICES), *state),
-            filled=tuple(Path(os.path.realpath(path)).parent for path in outputs),
-            emptied=(temporary.parent,),
-        )
-        try:
-            restrict_files(allowed)
-        except LandlockError as error:
-            self._do_without(f"the kernel refuses: {error}")
-            return
+        with ExitStack() as stack:
+            allowed = Allowed(
+                readable=(*_own_files(), *_named_files(requests)),
+                writable=(temporary, *map(Path, _DEVICES), *state),
+                # The folders as they are now: not what their names mean when a rule is made.
+                filled=tuple(_opened_folder(path, stack) for path in outputs),
+                emptied=(temporary.parent,),
+            )
+            try:
+                restrict_files(allowed)
+            except LandlockError as error:
+                self._do_without(f"the kernel refuses: {error}")
+                return
         self.is_up = True
 
     def narrow(self, prepared: Sequence[PreparedRun], further: frozenset[int] = frozenset()) -> None:
@@ -166,6 +176,32 @@ class Wall(Struct):
             hint = "run it where it can, or with --untrusted, which then relies on geval's own checks"
             raise UsageError(message, hint=hint)
         sys.stderr.write(f"note: {message}; geval's own checks still hold\n")
+
+
+def _opened_folder(path: Path, stack: ExitStack) -> int:
+    try:
+        descriptor = stack.enter_context(opened_place(path)).descriptor
+    except OSError as error:
+        failed = output_error(path, error)
+        raise UsageError(failed.message, hint=failed.hint) from error
+    assert descriptor is not None
+    return descriptor
+
+
+def refuse_links_in(folder: Path) -> None:
+    """Check a folder of geval's own that the user named: nothing in it leads elsewhere by a stranger's link.
+
+    Raises:
+        UsageError: a link leads to it, or is in it.
+    """
+    try:
+        real = real_path(folder)
+        for path in real.iterdir() if real.is_dir() else ():
+            real_path(path)
+    except LinkedError as error:
+        raise UsageError(
+            f"{folder} is not used: {error.strerror}", hint="remove it, or name another folder"
+        ) from error
 
 
 def drop_keys(environ: "os._Environ[str]", needed: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from geval_cli.errors import ExitCode, GevalError
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import sanitize
 from geval_cli.store.cache import CACHE_FILE
+from geval_cli.store.claims import CLAIMS_FILE
 from geval_cli.store.runs import RUNS_FILE
 
 _POLL_S = 0.3
@@ -95,7 +96,7 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
 
 def _is_passing(name: str) -> bool:
     """Return whether a file is temporary or one of geval's own databases, which nobody writes by hand."""
-    return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE))
+    return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE, CLAIMS_FILE))
 
 
 def _own_streams() -> set[tuple[int, int]]:

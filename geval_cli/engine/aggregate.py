@@ -285,6 +285,12 @@ class Notices(Struct):
         """The gateway tells what a server does not take when the server says so; an answer from the cache is silent."""
         new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
         self._left_out.update((event.provider_id, name) for name in new)
+        if "temperature" in new:
+            self.say(
+                f"{event.provider_id} takes no `temperature` here: its ratings and samples are at the model's own, "
+                "not at 0 and 1, so another run may rate otherwise"
+            )
+            new.remove("temperature")
         if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
             names = ", ".join(f"`{name}`" for name in new)
             self.say(

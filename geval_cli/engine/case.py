@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import RowColumn, Subject, TestCase, Tools
@@ -32,6 +32,7 @@ from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import (
     Rendered,
     chat_mistake,
+    messages_for,
     prompt_params,
     render_prompt,
     rendered_params,
@@ -39,7 +40,7 @@ from geval_cli.engine.prompt import (
 )
 from geval_cli.engine.transforms import (
     own_verdict,
-    transformed_output,
+    with_transformed_output,
 )
 from geval_cli.errors import (
     CodeFailedError,
@@ -49,7 +50,10 @@ from geval_cli.errors import (
 )
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
+from geval_cli.providers.promptfoo_params import prompt_form, promptfoo_params
+from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
+    AskedTest,
     AssertionResult,
     CaseResult,
     Choice,
@@ -61,9 +65,9 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.source.images import without_image_data
+from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
 from geval_cli.templating.js_text import js_json
 
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
@@ -159,6 +163,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             opaque=frozenset(earlier),
             rules=context.tools.rules,
             turns=() if held is None else tuple(held.turns),
+            reported=answered.reported,
+            prompt_label=job.prompt.label,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except UndoneError:
@@ -182,8 +188,11 @@ async def _judge_stored(
         output=found.output,
         turns=found.turns,
         finish_reason=found.finish_reason,
+        tool_calls=found.tool_calls,
         latency_ms=found.latency_ms,
+        cost_usd_generated=found.cost_usd_generated,
         cached=found.cached,
+        reported=found.reported,
     )
     if found.error is not None and not found.assertions:
         return PendingResult(job, replace(answered, error=found.error))
@@ -200,6 +209,8 @@ async def _judge_stored(
         opaque=frozenset(earlier),
         rules=context.tools.rules,
         turns=found.turns,
+        reported=found.reported,
+        prompt_label=job.prompt.label,
     )
     known = tuple(with_all_members(found.assertions))
     tools = replace(context.tools, earlier=known)
@@ -231,10 +242,19 @@ def _stored_prompt(
 def _stored_response(found: CaseResult) -> ModelResponse:
     text = found.output if isinstance(found.output, str) else json.dumps(found.output, ensure_ascii=False)
     return ModelResponse(
-        (Choice(text, found.finish_reason),),
+        (
+            Choice(
+                text,
+                found.finish_reason,
+                reported_logprobs(found.reported),
+                reported=found.reported,
+                tool_calls=found.tool_calls,
+            ),
+        ),
         usage=found.usage.get(Role.GENERATION, Usage()),
         latency_ms=found.latency_ms,
         cached=found.cached,
+        bought_usd=found.cost_usd_generated,
     )
 
 
@@ -269,8 +289,11 @@ async def _answer(
         blank,
         output=_output_of(response.choices[0]) if context.tools.rules.keeps_data else response.text,
         finish_reason=response.choices[0].finish_reason,
+        tool_calls=response.tool_calls,
         latency_ms=response.latency_ms,
+        cost_usd_generated=response.cost_usd_generated,
         cached=response.is_from_cache,
+        reported=response.choices[0].reported,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response
@@ -294,8 +317,11 @@ def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResp
         blank,
         output=response.text if held.error is None else None,
         finish_reason=response.choices[0].finish_reason,
+        tool_calls=response.tool_calls,
         latency_ms=response.latency_ms,
+        cost_usd_generated=response.cost_usd_generated,
         cached=held.is_from_cache and held.error is None,
+        reported=response.choices[0].reported if held.error is None else {},
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
         turns=tuple(held.turns),
     )
@@ -306,12 +332,24 @@ async def _ask(job: Job, test: TestCase, rendered: Rendered, context: JobContext
     """Ask the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules
+    messages = rendered.messages
     if rules.prompts_spell_chats:
-        _check_chat(job, rendered)
+        form = prompt_form(job.provider)
+        if form == "chat":
+            _check_chat(job, rendered)
+        messages, thinking = messages_for(form, rendered)
+        if thinking is not None and job.provider.config.get("thinking") is None:
+            params.setdefault("thinking", thinking)
     if rules.renders_params:
         params = rendered_params(params, job.provider.config, test, context.tools.templates)
+    added: frozenset[str] = frozenset()
+    if rules.adds_params:
+        written = {**job.provider.config, **params}
+        changed = promptfoo_params(job.provider, written, own_env_of(job.provider))
+        params = {**params, **changed}
+        added = frozenset(name for name in changed if written.get(name) is None)
     request = ModelRequest(
-        rendered.messages,
+        messages,
         repeat_index=job.repeat_index,
         want_logprobs=wants_logprobs(job.test.assertions),
         response_schema=answer_schema(job.prompt),
@@ -320,6 +358,7 @@ async def _ask(job: Job, test: TestCase, rendered: Rendered, context: JobContext
         params=params,
         text=rendered.sent,
         origin=_origin(job) if rules.tells_programs and is_program(job.provider) else {},
+        added=added,
     )
     return await context.generate(job.provider, request)
 
@@ -361,15 +400,15 @@ async def _judged(
     job: Job, answered: CaseResult, subject: Subject, context: JobContext, *, is_final: bool = False
 ) -> PendingResult:
     """Return the state after judging. An output that `is_final` has been transformed already."""
-    tools, error, output = context.tools, None, subject.output
+    tools, error, answer = context.tools, None, subject.output
     try:
         if not is_final:
-            output = await transformed_output(subject, job.provider, job.prompt, tools)
+            subject = await with_transformed_output(subject, job.provider, job.prompt, tools)
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
         return PendingResult(job, replace(answered, error=error_info(failed)))
-    context.carried.note(job, subject.rendered_prompt, output)
-    if output is not subject.output:
-        answered, subject = replace(answered, output=output), replace(subject, output=output)
+    context.carried.note(job, subject)
+    if subject.output is not answer:
+        answered = replace(answered, output=subject.output, reported=subject.reported)
     specs = [spec for spec in assertions_of(job.prompt, job.test) if not spec.compares_outputs]
     assertions = await judge_each(specs, subject, tools)
     verdict = verdict_of(assertions, job.test.threshold)
@@ -408,4 +447,18 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
         score=None,
         usage={Role.GENERATION: Usage(), Role.JUDGE: Usage()},
         metadata=job.test.metadata,
+        test=_asked(job.test),
     )
+
+
+def _asked(test: TestCase) -> AskedTest | UnsetType:
+    found = AskedTest(
+        index=test.index,
+        input=test.input,
+        expected_output=test.expected_output,
+        context=test.context,
+        retrieval_context=test.retrieval_context,
+        expected_outcome=test.expected_outcome,
+        images=tuple(named_and_hashed(item) for item in test.images if is_marker(item)),
+    )
+    return UNSET if found.is_empty else found

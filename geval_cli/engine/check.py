@@ -26,7 +26,7 @@ from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.images import check_judged_images, check_prompt_images
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
-from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
 from geval_cli.records import JsonValue
@@ -179,7 +179,11 @@ def check_plan(
     said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
     findings, judges = _Findings(), _Judges(defaults)
-    of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
+    of_suite = (
+        *check_prompts(plan.suite.prompts),
+        *check_formulas(plan.suite.derived_metrics),
+        *changed_for_claude(plan.suite),
+    )
     for problem in of_suite:
         findings.add(problem, "")
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()

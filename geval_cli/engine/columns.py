@@ -312,6 +312,7 @@ class _Figures(Struct):
     judged: ClusteredMean = field(default_factory=ClusteredMean)
     metrics: dict[str, _Metric] = field(default_factory=dict)
     latencies: Quantiles = field(default_factory=Quantiles)
+    generated_usd: float | None = 0.0
     usage: dict[str, Usage] = field(default_factory=lambda: {role.value: Usage() for role in Role})
     tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Numbers of tests by how many of their repeats passed, of how many that were judged."""
@@ -324,8 +325,10 @@ class _Figures(Struct):
             self.metrics.setdefault(name, _Metric()).errored += errored
         for role, used in result.usage.items():
             self.usage[role.value] += used
-        # What the cache answers says nothing about the model's pace, nor does a call that failed.
-        if result.latency_ms and not result.cached and result.error is None:
+        cost = result.cost_usd_generated
+        self.generated_usd = None if cost is None or self.generated_usd is None else self.generated_usd + cost
+        # As it was when the answer was generated; a call that failed says nothing about the model's pace.
+        if result.latency_ms and result.error is None:
             self.latencies.add(result.latency_ms)
 
     def end_test(self, test: _TestSums, means: _Means) -> None:
@@ -358,6 +361,7 @@ class _Figures(Struct):
             pass_rate=rate,
             metrics={name: metric.stat() for name, metric in sorted(self.metrics.items())},
             cost_usd=self.usage[Role.GENERATION.value].cost_usd,
+            cost_usd_generated=self.generated_usd,
             latency_ms=Latency(self.latencies.at(0.5), self.latencies.at(0.95)),
             usage=dict(self.usage),
             pass_at_k={str(k): self._chance(pass_at_k, k) for k in tries},

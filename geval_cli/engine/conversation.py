@@ -7,10 +7,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError
 from geval_cli.judge.conversation import ASSISTANT, USER, last_words
-from geval_cli.providers.wire.chat import message_list
+from geval_cli.providers.wire.chat import message_list, tool_call
 from geval_cli.records import JsonValue, Message, ModelResponse, Turn, Usage
 from geval_cli.specs.base import PromptSpec
 from geval_cli.suite.prompts import NO_PROMPT
@@ -42,6 +43,7 @@ class Conversation(Struct):
             last,
             usage=sum((item.usage for item in self.responses), Usage()),
             latency_ms=_sum_of_latencies(self.responses),
+            bought_usd=_sum_of_costs(self.responses),
             cached=all(item.cached for item in self.responses),
             shared=all(item.shared for item in self.responses),
         )
@@ -49,6 +51,12 @@ class Conversation(Struct):
     @property
     def is_from_cache(self) -> bool:
         return all(item.is_from_cache for item in self.responses)
+
+
+def _sum_of_costs(responses: Sequence[ModelResponse]) -> float | None:
+    """Return the cost of all answers together when they were generated; None where one is unknown."""
+    known = [item.cost_usd_generated for item in responses if item.cost_usd_generated is not None]
+    return sum(known) if len(known) == len(responses) else None
 
 
 def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
@@ -90,7 +98,8 @@ async def hold_conversation(
             held.failed_at = f"at turn {number} of {len(said)}: " if test.plays_turns else ""
             return held
         held.responses.append(response)
-        held.turns.append(Turn(ASSISTANT, response.text))
+        calls = calls_beside(response.text, response.tool_calls)
+        held.turns.append(Turn(ASSISTANT, response.text, calls))
     return held
 
 
@@ -98,7 +107,9 @@ def _with_history(
     opening: Sequence[Message], form: Message | None, before: Sequence[Turn], new: Sequence[Turn]
 ) -> Rendered:
     """Return the messages of a turn: those of the prompt, what was said `before`, and what is `new`."""
-    messages = [*opening, *map(_message, (*before, *new))]
+    # Nothing answers the calls of an answer that was played, and APIs refuse calls without an answer.
+    said = [replace(turn, tool_calls=()) if turn.role == ASSISTANT else turn for turn in before]
+    messages = [*opening, *map(_message, (*said, *new))]
     if form is not None and new[-1].role == USER:
         messages[-1] = form
     text = json.dumps(message_list(messages), ensure_ascii=False)
@@ -131,9 +142,7 @@ def as_wire_call(call: Mapping[str, JsonValue]) -> JsonValue:
     """Return a call of a tool as chat APIs take it, which a test may write in short as {id, name, args}."""
     if "function" in call or "name" not in call:
         return dict(call)
-    arguments = call.get("args", call.get("arguments", {}))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": call.get("id"), "type": "function", "function": {"name": call["name"], "arguments": text}}
+    return tool_call(call["name"], call.get("args", call.get("arguments")), call.get("id"))
 
 
 def history_text(test: TestCase) -> str:

@@ -4,7 +4,7 @@ import json
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import Subject, TestCase
 from geval_cli.engine.plan import Job
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
@@ -12,7 +12,7 @@ from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.promptfoo.tests import CONVERSATION_ID
 
 CONVERSATION = "_conversation"
-"""The variable that holds the former turns: a list of prompt, input and output."""
+"""The variable that holds the former turns: a list of prompt, input, output and a program's metadata."""
 
 
 def uses_conversation(prompt: PromptSpec) -> bool:
@@ -40,16 +40,19 @@ class ConversationState(Struct):
             found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
-    def note(self, job: Job, sent: str, output: JsonValue) -> None:
+    def note(self, job: Job, subject: Subject) -> None:
         """Keep the request and the answer of a job for those after it."""
+        output = subject.output
         name = job.test.promptfoo.store_output_as
         if name:
             self._outputs[name] = output
         if uses_conversation(job.prompt):
-            prompt = _as_json(sent)
+            prompt = _as_json(subject.rendered_prompt)
             last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
             said = last.get("content", last) if isinstance(last, dict) else last
             turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
+            if "metadata" in subject.reported:
+                turn["metadata"] = subject.reported["metadata"]
             self._turns.setdefault(_conversation_of(job), []).append(turn)
 
 

@@ -23,6 +23,7 @@ from geval_cli.errors import (
     CodeFailedError,
     GevalError,
     JudgeError,
+    MachineLimitError,
     ProviderError,
     UndoneError,
 )
@@ -144,6 +145,9 @@ class _WrappedJudge(Struct, frozen=True, eq=False):
     async def forget(self, request: ModelRequest) -> None:
         if isinstance(self.judge, KeepingJudge):
             await self.judge.forget(request)
+
+    async def has_kept(self, request: ModelRequest) -> bool:
+        return isinstance(self.judge, KeepingJudge) and await self.judge.has_kept(request)
 
     def __eq__(self, other: object) -> bool:
         return self.judge == (other.judge if isinstance(other, type(self)) else other)
@@ -288,7 +292,9 @@ def error_info(error: GevalError) -> ErrorInfo:
 
 
 def internal_error(error: Exception) -> ErrorInfo:
-    """Return a bug as a value, with the end of its traceback."""
+    """Return a bug as a value, with the end of its traceback; or what the machine has run out of."""
+    if limit := MachineLimitError.of(error):
+        return error_info(limit)
     hint = "this is a bug in geval; please report it with the traceback, which a results file (-o FILE) holds"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])

@@ -2,20 +2,23 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.errors import ConfigError, TemplateError
+from geval_cli.errors import ConfigError, Problem, Severity, TemplateError
 from geval_cli.judge.conversation import last_words
 from geval_cli.patterns import compile_later
+from geval_cli.providers.promptfoo_params import PromptForm, prompt_form
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 from geval_cli.templating.js_text import js_json, js_string
 
@@ -134,6 +137,76 @@ def chat_messages(text: str) -> tuple[Message, ...]:
     if isinstance(found, list) and found and all(_is_message(item) for item in found):
         return tuple(map(_message, found))
     return (Message("user", text),)
+
+
+def messages_for(form: PromptForm, rendered: "Rendered") -> tuple[tuple[Message, ...], JsonValue]:
+    """Return the messages of a prompt in the form that promptfoo gives them for a model, and how Claude is to think.
+
+    The latter is None where the prompt does not say it.
+    """
+    text = rendered.whole
+    if rendered.messages != chat_messages(text):  # not from a text: a conversation that was held
+        return rendered.messages, None
+    if text.lstrip().startswith("["):
+        thinking = (message.further.get("thinking") for message in rendered.messages)
+        if any(message.content != text for message in rendered.messages):
+            return rendered.messages, next(filter(None, thinking), None) if form == "lines" else None
+    if form == "lines":
+        return _of_role_lines(text)
+    return (rendered.messages if form == "chat" else (Message("user", text),)), None
+
+
+_SPEAKERS = ("user", "assistant")
+
+
+def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
+    """Split a text at the lines that begin with a role; lines are trimmed, and blank ones left out."""
+    system, thinking = None, None
+    said: list[tuple[str, list[str]]] = []
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        role, separator, rest = line.partition(":")
+        if separator and role == "system":
+            system = rest.strip()
+        elif separator and role == "thinking":
+            with suppress(ValueError):
+                thinking = json.loads(rest, parse_constant=_refuse)
+        elif separator and role in _SPEAKERS:
+            said.append((role, [rest.strip()]))
+        elif said:
+            said[-1][1].append(line)
+        else:
+            said.append(("user", [line]))
+    if not said and system is None:
+        said = [("user", [text.strip()])]
+    messages = [Message(role, "\n".join(lines)) for role, lines in said]
+    # An empty `system:` line is sent as it is there, where it says nothing.
+    return (*((Message("system", system),) if system else ()), *messages), thinking
+
+
+def changed_for_claude(suite: Suite) -> Iterator[Problem]:
+    """Yield a warning for each prompt of which Claude is not sent the text as it is written."""
+    forms = {prompt_form(provider) for provider in suite.providers}
+    if not suite.rules.prompts_spell_chats or "lines" not in forms:
+        return
+    for prompt in suite.prompts:
+        raw = prompt.raw or ""
+        if raw.lstrip().startswith("[") or (isinstance(prompt, NamedPromptSpec) and prompt.made_by):
+            continue
+        lines = raw.strip().split("\n")
+        roles = {line.strip().partition(":")[0] for line in lines if ":" in line}
+        named = [role for role in (*_SPEAKERS, "system", "thinking") if role in roles]
+        changes = (
+            [f"lines that begin with {', '.join(f'`{role}:`' for role in named)} set roles"] if named else []
+        )
+        changes += ["blank lines are left out"] if any(not line.strip() for line in lines) else []
+        is_indented = any(line != line.strip() for line in lines)
+        changes += ["spaces around lines are left out"] if is_indented else []
+        if changes:
+            message = (
+                f"Claude is not sent the prompt as it is written, as with promptfoo: {'; '.join(changes)}"
+            )
+            hint = "to send all of it, write a JSON list of messages"
+            yield Problem(message, prompt.place.value("raw"), hint, severity=Severity.WARNING)
 
 
 def chat_mistake(text: str) -> str:

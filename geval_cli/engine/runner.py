@@ -10,10 +10,11 @@ from msgspec import Struct, field
 
 from geval_cli.engine.plan import Job
 from geval_cli.events import CaseFinished, RunEvent
+from geval_cli.gateway.call import Wire
 from geval_cli.records import CaseResult
 
 GRACE_S = 2.0
-"""How long what is under way may still take after the first Ctrl-C: most answers on their way arrive in it."""
+"""How long what is under way may still compute after the first Ctrl-C, once no request is on the wire any more."""
 
 _CROWDED = 256  # unread events from which on a finished job keeps its place
 
@@ -40,20 +41,31 @@ class StopReason(StrEnum):
 
 
 class StopSignal(Struct):
-    """Asks a run to stop: no new job is started, and what is under way gets a short grace."""
+    """Asks a run to stop: no new job is started, nothing more is sent, and what was sent is waited for.
+
+    Attributes:
+        reason: of the stop.
+        wire: of the run, closed as soon as a stop is requested. With a budget that is used up it stays open: what is
+            under way has the requests that it needs.
+        patience_s: how long what is on the wire is waited for; None for as long as it takes.
+    """
 
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _hurried: asyncio.Event = field(default_factory=asyncio.Event)
     reason: StopReason | None = None
+    wire: Wire = field(default_factory=Wire)
+    patience_s: float | None = None
 
     def request(self, reason: StopReason) -> None:
         """Stop, because of `reason`. The first reason is kept, but a signal replaces any other reason."""
         if self.reason is None or (reason.is_signal and not self.reason.is_signal):
             self.reason = reason
+        if reason is not StopReason.BUDGET:
+            self.wire.close()
         self._asked.set()
 
     def hurry(self) -> None:
-        """Grant no grace to what is under way when the run stops."""
+        """Wait for nothing that is under way when the run stops."""
         self._hurried.set()
 
     @property
@@ -69,7 +81,7 @@ class StopSignal(Struct):
         await self._asked.wait()
 
     async def wait_for_urgency(self) -> None:
-        """Until no grace is granted any more."""
+        """Until nothing is waited for any more."""
         await self._hurried.wait()
 
 
@@ -152,11 +164,11 @@ class _WorkerPool(Struct):
             # The first request is not to wait until hundreds of tests have been read.
             await asyncio.sleep(0)
 
-    async def finish(self, hurrying: asyncio.Task[None], patience_s: float | None) -> None:
-        """Until nothing is under way, but no longer than `patience_s` seconds or until `hurrying` is done."""
+    async def finish(self, *others: asyncio.Task[None], patience_s: float | None) -> None:
+        """Until nothing is under way, but no longer than `patience_s` seconds or until one of `others` is done."""
         if self.under_way:
             everything = asyncio.gather(*self.under_way, return_exceptions=True)
-            ends: set[asyncio.Future[Any]] = {everything, hurrying}
+            ends: set[asyncio.Future[Any]] = {everything, *others}
             await asyncio.wait(ends, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def _do(self, job: Job) -> None:
@@ -178,9 +190,10 @@ async def run_plan(
     """Execute all jobs, and emit a `CaseFinished` for each as it ends.
 
     Each queue has at most `parallel` jobs under way: one whose jobs have to wait holds up no other. After `stop` no
-    further job is started; those under way have `grace_s` seconds, unless `stop` hurries, before they are cancelled
-    and give no result. When a budget is used up they have the time that they need: they are paid for. Returns when
-    nothing is under way any more. What a queue raises stops the run in the same way and is raised then.
+    further job is started. What is on the wire by then is paid for and waited for, as `stop` has it; then
+    jobs under way have `grace_s` seconds, before they are cancelled and give no result. `stop` may hurry both. When a
+    budget is used up they have the time that they need. Returns when nothing is under way any more. What a queue
+    raises stops the run in the same way and is raised then.
     """
     workers = _WorkerPool(execute, events, stop)
     stopping = asyncio.ensure_future(stop.wait())
@@ -197,8 +210,13 @@ async def run_plan(
             task.cancel()
         if broken is None and not stopping.done():
             # All jobs are started: no limit of time, unless a stop is requested meanwhile.
-            await workers.finish(stopping, None)
-        await workers.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
+            await workers.finish(stopping, patience_s=None)
+        is_patient = stop.reason is StopReason.BUDGET
+        if not is_patient:
+            drained = asyncio.ensure_future(stop.wire.drained())
+            starting.append(drained)
+            await workers.finish(drained, hurrying, patience_s=stop.patience_s)
+        await workers.finish(hurrying, patience_s=None if is_patient else grace_s)
     finally:
         # Nothing may outlive this call, or it would report to an event stream that is closed.
         left: list[asyncio.Task[Any]] = [*workers.under_way, *starting, stopping, hurrying]

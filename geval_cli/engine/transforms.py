@@ -28,6 +28,8 @@ from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite
 
 SCORING_FUNCTION = "get_score"
+UNTRANSFORMED = "providerTransformedOutput"
+"""Where a result keeps the output as it was before the test's own transform."""
 _FROM_CODE = "named-score"
 """The type of a result that is no verdict: a score that code gave a name."""
 
@@ -53,9 +55,9 @@ async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
     return replace(test, vars={**test.vars, **found})
 
 
-async def transformed_output(
+async def with_transformed_output(
     subject: Subject, provider: ProviderSpec, prompt: PromptSpec, tools: Tools
-) -> JsonValue:
+) -> Subject:
     """Return the output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
 
     In some dialects an answer that was asked for by a JSON Schema is data, before any transform sees it.
@@ -65,16 +67,30 @@ async def transformed_output(
     """
     if tools.rules.parses_schema_answers and _asks_for_data(provider, prompt, subject.test):
         subject = _with_structured_output(subject)
-    for written in output_code(provider, subject.test) if tools.scripts is not None else ():
-        subject = replace(subject, output=await _transformed(written, subject, tools))
-    return subject.output
+    if tools.scripts is None:
+        return subject
+    shown = {"label": subject.prompt_label, "raw": subject.rendered_prompt}
+    own, of_test = _provider_code(provider), subject.test.transform
+    if own is not None:
+        subject = replace(subject, output=await _transformed(own, subject, tools, shown))
+    if of_test is None:
+        return subject
+    output = await _transformed(of_test[0], subject, tools, shown)
+    if not tools.rules.context_from_answer:
+        return replace(subject, output=output)
+    # Kept with the result, since code of assertions sees both, also when the output is judged again.
+    reported = {**subject.reported, UNTRANSFORMED: subject.output}
+    return replace(subject, output=output, reported=reported)
 
 
 def output_code(provider: ProviderSpec, test: TestCase) -> list[str]:
     """Return the code that makes the output of an answer, in its order: the provider's own, then the test's."""
-    own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
     of_test = None if test.transform is None else test.transform[0]
-    return [written for written in (own, of_test) if written is not None]
+    return [written for written in (_provider_code(provider), of_test) if written is not None]
+
+
+def _provider_code(provider: ProviderSpec) -> str | None:
+    return provider.transform if isinstance(provider, FilteredProviderSpec) else None
 
 
 def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -> bool:
@@ -119,10 +135,14 @@ async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> 
     of_output, of_context = assertion_code(spec)
     if tools.scripts is None:
         return subject
+    shown = {"label": subject.rendered_prompt, "raw": subject.rendered_prompt}
+    answer = replace(subject, output=subject.reported.get(UNTRANSFORMED, subject.output))
     if of_output is not None:
-        subject = replace(subject, output=await _transformed(of_output, subject, tools))
+        output = await _transformed(of_output, subject, tools, shown)
+        subject = replace(subject, output=output, reported={**subject.reported, "output": subject.output})
     if of_context is not None:
-        context = await _transformed(of_context, subject, tools)
+        seen = answer if tools.rules.context_from_answer else subject
+        context = await _transformed(of_context, seen, tools, shown)
         subject = replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
     return subject
 
@@ -169,10 +189,11 @@ def _check_assertion_code(spec: Assertion, context: CheckContext) -> Iterator[Pr
         yield from _check_assertion_code(member, context)
 
 
-async def _transformed(written: str, subject: Subject, tools: Tools) -> JsonValue:
+async def _transformed(
+    written: str, subject: Subject, tools: Tools, shown_prompt: Mapping[str, JsonValue]
+) -> JsonValue:
     text = code_text(written, visible_variables(subject), tools.templates)
-    context = script_context(subject)
-    context["prompt"] = {"label": subject.rendered_prompt, "raw": subject.rendered_prompt}
+    context = {**script_context(subject), "prompt": dict(shown_prompt)}
     arguments = {"output": script_output(subject), "context": context}
     found = await call_code(text, arguments, tools, default_function=_OUTPUT_FUNCTION)
     if found is None:

@@ -11,12 +11,19 @@ _DUST = 1e-9
 
 
 class ScoredOutput(Struct, frozen=True):
-    """The judge's score of one output, None where it broke, with the threshold that the run decided by."""
+    """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by."""
 
     id: str
     test: str
     score: float | None
     threshold: float | None
+    passed: bool | None = None
+
+    def is_passed(self, given: float | None, limit: float) -> bool:
+        """Return the verdict of the run; by the score where a threshold is `given`, or the run has no verdict."""
+        if given is None and self.passed is not None:
+            return self.passed
+        return (self.score or 0.0) >= limit - _DUST
 
 
 class TrueFigures(Struct, frozen=True):
@@ -41,7 +48,13 @@ class TrueFigures(Struct, frozen=True):
 def scored_outputs(metric: str, items: Iterable[JudgedItem]) -> list[ScoredOutput]:
     """Return the outputs of a run that a metric judged, or should have."""
     return [
-        ScoredOutput(item.id, f"test {item.test_index}", item.scores[metric], item.thresholds.get(metric))
+        ScoredOutput(
+            item.id,
+            f"test {item.test_index}",
+            item.scores[metric],
+            item.thresholds.get(metric),
+            item.verdicts.get(metric),
+        )
         for item in items
         if metric in item.scores
     ]
@@ -69,13 +82,14 @@ def true_figures(
         outputs: all of the run.
         marks: people's mean label, 0..1, by the id of an output; a random draw of them.
         good: mean labels from here on are good.
-        threshold: scores from here on pass; None for the run's own.
+        threshold: scores from here on pass; None for the run's own verdicts.
     """
     limit = threshold_of(outputs, good, threshold)
     scored = [(item, item.score) for item in outputs if item.score is not None]
     items = [Item(score, marks.get(item.id), item.test) for item, score in scored]
     verdicts = [
-        Item(float(item.judged >= limit - _DUST), _verdict(item.human, good), item.cluster) for item in items
+        Item(float(item.is_passed(threshold, limit)), _verdict(marks.get(item.id), good), item.test)
+        for item, _ in scored
     ]
     return TrueFigures(
         mean=infer_mean(items),

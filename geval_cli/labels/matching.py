@@ -49,6 +49,7 @@ class JudgedItem(Struct, frozen=True):
         prompt: its id and its label, of which a label may name either; likewise `provider`.
         repeat: counted from 1.
         scores: 0..1 by metric; None where the judge broke.
+        verdicts: by metric, whether the judge passed the output, whatever its score; none where it gave no verdict.
         thresholds: by metric, as the run decided with.
         judges: which model gave the scores, by metric.
         criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
@@ -77,6 +78,7 @@ class JudgedItem(Struct, frozen=True):
     inexact: frozenset[str] = frozenset()
     votes: Mapping[str, tuple[Vote, ...]] = {}
     combined: Mapping[str, str] = {}
+    verdicts: Mapping[str, bool] = {}
 
 
 class Match(Struct, frozen=True):
@@ -89,6 +91,11 @@ class Match(Struct, frozen=True):
     def score(self) -> float | None:
         """The judge's, 0..1; None where it broke."""
         return self.item.scores[self.label.metric]
+
+    @property
+    def passed(self) -> bool | None:
+        """Return whether the judge passed the output; None where it gave no verdict."""
+        return self.item.verdicts.get(self.label.metric)
 
 
 class Matching(Struct, frozen=True):
@@ -121,13 +128,17 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             words=count_words(result.output),
             scores=scores,
             metadata=result.metadata,
-            thresholds=_of_metrics(result, lambda item: item.threshold),
+            # That of a `not-` assertion is of its positive form, so it stands beside no score.
+            thresholds=_of_metrics(
+                result, lambda item: None if item.type.startswith("not-") else item.threshold
+            ),
             judges=_of_metrics(result, lambda item: item.detail.get("judge")),
             criteria=_criteria_of(result),
             ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
             inexact=frozenset(_of_metrics(result, _ended_early)),
             votes=_votes_of(result),
             combined=_of_metrics(result, lambda item: (item.detail.get("jury") or {}).get("combine")),
+            verdicts=verdicts_of(result),
         )
 
 
@@ -141,6 +152,23 @@ def scores_of(result: CaseResult) -> dict[str, float | None]:
         if assertion.metric is not None and assertion.status is Status.ERROR:
             scores[assertion.metric] = None
     return scores
+
+
+def verdicts_of(result: CaseResult) -> dict[str, bool]:
+    """Return by metric whether all of its assertions passed; none of one that could not be judged, or decides nothing.
+
+    The score alone does not say it: a required item of a checklist, or most judges of a jury, may decide otherwise.
+    """
+    statuses: dict[str, set[Status]] = defaultdict(set)
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None:
+            statuses[assertion.metric].add(assertion.status)
+    judged = {metric: found - {Status.NOT_EVALUATED} for metric, found in statuses.items()}
+    return {
+        metric: found == {Status.PASSED}
+        for metric, found in judged.items()
+        if found and Status.ERROR not in found
+    }
 
 
 def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | None]) -> dict[str, T]:

@@ -22,7 +22,8 @@ class Reviewed(Struct, frozen=True):
     Attributes:
         label: as it was given; `human` is it on 0..1, `score` the judge's; None where it broke.
         differ: how far apart they are, 0..1.
-        is_flipped: whether one finds the output good and the other does not; None where the judge broke.
+        passed: the judge's verdict, whatever its score; None where it gave none.
+        is_flipped: whether one finds the output good and the other does not; None without a verdict of the judge.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Reviewed(Struct, frozen=True):
     human: float
     score: float | None
     threshold: float
+    passed: bool | None
     differ: float | None
     is_flipped: bool | None
     note: str
@@ -62,7 +64,7 @@ def review(results: Iterable[CaseResult], kept: Iterable[StoredLabel]) -> list[R
 
 def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Reviewed:
     [read] = labels_from_rows([label.row]).labels
-    human, score = read.human, item.scores[label.metric]
+    human, score, passed = read.human, item.scores[label.metric], item.verdicts.get(label.metric)
     threshold = item.thresholds.get(label.metric, GOOD_AT)
     differ = None if score is None else abs(score - human)
     return Reviewed(
@@ -73,8 +75,9 @@ def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Revie
         human=human,
         score=score,
         threshold=threshold,
+        passed=passed,
         differ=differ,
-        is_flipped=None if score is None else passes(score, threshold) != passes(human, GOOD_AT),
+        is_flipped=None if passed is None else passed != passes(human, GOOD_AT),
         note=label.row.get("note") or "",
         output=value_text(result.output)[:_EXCERPT],
     )

@@ -77,7 +77,11 @@ def written_image(image: object) -> str:
 
         raise UsageError(f"an image must be a path, a data URL or bytes, found {type(image).__name__}")
     written = str(image)
-    return written if written.startswith(("data:", "file://", "http://", "https://")) else f"file://{written}"
+    return (
+        written
+        if written.lower().startswith(("data:", "file://", "http://", "https://"))
+        else f"file://{written}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import regex
 
+from geval_cli.assertions.patterns import compiled
 from geval_cli.errors import Problem, UsageError
 from geval_cli.library.run import RunKeywords
 from geval_cli.runs.options import RunOptions, declared_options
@@ -135,7 +136,7 @@ def _contradictions(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _is_pattern(text: str) -> bool:
     try:
-        regex.compile(text)
+        compiled(text)
     except regex.error:
         return False
     return True

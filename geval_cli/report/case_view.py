@@ -11,11 +11,19 @@ from rich.text import Text
 
 from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.numbers import format_comparison, format_score
+from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
 from geval_cli.report.checklist import checklist_items
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, format_percentage, plural
-from geval_cli.report.report import RunReport, case_number, case_title, output_text
+from geval_cli.report.report import (
+    RunReport,
+    case_number,
+    case_title,
+    is_decided_by_score,
+    output_text,
+    score_text,
+)
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     PROBLEMS,
@@ -39,11 +47,10 @@ _TOLD = frozenset(
 
 _LABEL_WIDTH = len("output  ")
 _NAMED_MAX = 12
-_USUAL_ENDS = frozenset({None, "stop", "end_turn", "stop_sequence", "eos", "tool_calls", "function_call"})
 _UNUSUAL_ENDS = {
-    "length": "a token limit cut the answer off",
-    "max_tokens": "a token limit cut the answer off",
-    "content_filter": "a content filter cut the answer off or replaced it",
+    End.LENGTH: "a token limit cut the answer off",
+    End.FILTERED: "a content filter cut the answer off or replaced it",
+    End.REFUSED: "the model refused",
 }
 
 
@@ -102,6 +109,8 @@ class AssertionView(Struct, frozen=True):
             return ""
         if item.threshold is None:
             return format_score(item.score)
+        if not is_decided_by_score(item):
+            return score_text(item)
         default = " (default)" if item.threshold_is_default else ""
         if item.type.startswith("not-"):
             # The threshold is compared with what was judged; the score is that inverted.
@@ -161,6 +170,8 @@ class JudgeVerdict(Struct, frozen=True):
         estimator = self._estimator()
         if self._answers():
             estimator = f"mean of the answers, {estimator}"
+        if self.detail.get("read_from") == "retry":
+            estimator = f"{estimator}, after a retry"
         if not _is_number(rating):
             return f"none ({estimator})" if estimator else ""
         text = _short(float(rating))
@@ -319,6 +330,9 @@ class CasePrinter:
     def _print_inputs(self, result: CaseResult) -> None:
         """Print what went in, and what is known about the call."""
         self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
+        for name, text in (result.asked.texts if result.asked else {}).items():
+            lines = sanitized_lines(f"{name.replace('_', ' ')} = {text}")
+            self._print_block("test", lines, indent=3)
         for name, value in result.vars.items():
             self._print_block("var", sanitized_lines(f"{name} = {value_text(value)}"), indent=3)
         if result.metadata:
@@ -330,9 +344,12 @@ class CasePrinter:
         )
 
     def _print_end(self, finish_reason: str | None) -> None:
-        if finish_reason in _USUAL_ENDS:
+        end = known_end(finish_reason or "stop")
+        if end in (End.STOP, End.TOOL_CALLS):
             return
-        meaning = _UNUSUAL_ENDS.get(str(finish_reason), "the model ended its answer in an unusual way")
+        meaning = (
+            "the model ended its answer in an unusual way" if end is None else _UNUSUAL_ENDS.get(end, "")
+        )
         text = f"{meaning} (finish reason: {one_line(str(finish_reason), 60)})"
         self._print_block("ended", [text], indent=3, style="yellow")
 

@@ -30,6 +30,7 @@ PASS_RATE = "pass rate"
 _NAME_WIDTH = 40
 _DIGITS = 2
 _GAP = 3
+_NO_MONEY = 1e-9
 """Cells between two columns of a table."""
 _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
 _VERDICT_STYLES = {
@@ -70,8 +71,20 @@ def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
 
 
 def cost_text(column: ColumnSummary) -> str:
-    """Return what the answers of a column cost."""
-    return "unknown" if column.cost_usd is None else format_cost(column.cost_usd)
+    """Return what the answers of a column cost when they were generated."""
+    return "unknown" if column.cost_usd_generated is None else format_cost(column.cost_usd_generated)
+
+
+def cost_note(columns: Sequence[ColumnSummary]) -> str:
+    """Return a sentence about answers that this run did not pay for; empty where it paid for all."""
+    paid, generated = (
+        None if None in costs else sum(cost or 0.0 for cost in costs)
+        for costs in ([item.cost_usd for item in columns], [item.cost_usd_generated for item in columns])
+    )
+    if generated is None or paid is None or generated - paid < _NO_MONEY:
+        return ""
+    in_all = f"{format_cost(generated)} in all, of which this run paid {format_cost(paid)}"
+    return f"Cost and latency are as generated: {in_all}."
 
 
 def duration_text(duration_ms: float | None) -> str:
@@ -191,6 +204,9 @@ def print_columns(report: RunReport, console: Console) -> None:
             break
     else:
         _print_blocks(columns, titles, console)
+    if note := cost_note(columns):
+        console.print(Text(f" {note}", style="dim"))
+        console.print()
     _print_differences(columns, console)
 
 
@@ -220,7 +236,7 @@ _Field = tuple[str, Callable[[ColumnSummary], str]]
 
 def _fields(columns: Sequence[ColumnSummary], shape: _Shape) -> list[_Field]:
     """Return the columns of the table; what no column of the run has, as a cost of local models, is left out."""
-    has_cost = shape.has_cost and any(column.cost_usd != 0 for column in columns)
+    has_cost = shape.has_cost and any(column.cost_usd_generated != 0 for column in columns)
     has_latency = any(column.latency_ms.median is not None for column in columns)
     has_tokens = any(usage.input_tokens for column in columns for usage in column.usage.values())
     fields: list[tuple[bool, _Field]] = [

@@ -1,5 +1,6 @@
 """`-o results.csv`: one row for each case, for spreadsheets and data frames."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.report import RunReport, assertion_name, output_text
+from geval_cli.report.report import RunReport, assertion_name, output_text, why_otherwise
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
@@ -27,6 +28,7 @@ _FIXED_COLUMNS = (
     "status",
     "score",
     "output",
+    "tool_calls",
     "reasons",
     "error",
     "latency_ms",
@@ -34,6 +36,7 @@ _FIXED_COLUMNS = (
     "input_tokens",
     "output_tokens",
     "cost_usd",
+    "cost_usd_generated",
     "rendered_prompt",
 )
 SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN = (
@@ -47,7 +50,8 @@ SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN = (
 class CsvFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    Columns: the fixed ones, then `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs,
+    Columns: the fixed ones, what the tests bring beside their variables (`input`, `expected_output`, ...), then
+    `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs,
     and `conversation` where there is one.
     Texts that a spreadsheet would take for a formula begin with an apostrophe.
     """
@@ -81,16 +85,20 @@ class _Names(Struct):
     variables: dict[str, None] = field(default_factory=dict)
     metadata: dict[str, None] = field(default_factory=dict)
     has_turns: bool = False
+    asked: dict[str, None] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
         self.metrics.update(dict.fromkeys(result.named_scores))
         self.variables.update(dict.fromkeys(result.vars))
         self.metadata.update(dict.fromkeys(result.metadata))
+        if result.asked is not None:
+            self.asked.update(dict.fromkeys(result.asked.texts))
         self.has_turns = self.has_turns or bool(result.turns)
 
     def header(self) -> list[str]:
         return [
             *_FIXED_COLUMNS,
+            *self.asked,
             *(f"{SCORE_COLUMN} {name}" for name in self.metrics),
             *(f"{VARIABLE_COLUMN} {name}" for name in self.variables),
             *(f"{METADATA_COLUMN} {name}" for name in self.metadata),
@@ -103,6 +111,7 @@ class CsvCells(Struct, frozen=True):
 
     Attributes:
         fixed: of the columns that every file has, joined.
+        asked: what the test brings beside its variables, by name.
         scores: by metric; likewise `variables` and `metadata`.
         conversation: empty without one.
     """
@@ -112,6 +121,7 @@ class CsvCells(Struct, frozen=True):
     variables: Mapping[str, str]
     metadata: Mapping[str, str]
     conversation: str = ""
+    asked: Mapping[str, str] = {}
 
 
 def csv_cells(result: CaseResult) -> CsvCells:
@@ -122,12 +132,14 @@ def csv_cells(result: CaseResult) -> CsvCells:
         {name: _quoted(value_text(value)) for name, value in result.vars.items()},
         {name: _quoted(value_text(value)) for name, value in result.metadata.items()},
         _quoted(output_text(result)) if result.turns else "",
+        {name: _quoted(text) for name, text in (result.asked.texts if result.asked else {}).items()},
     )
 
 
 def _row(result: CaseResult, names: _Names) -> str:
     cells = csv_cells(result)
-    named = [cells.scores.get(name, "") for name in names.metrics]
+    named = [cells.asked.get(name, "") for name in names.asked]
+    named += [cells.scores.get(name, "") for name in names.metrics]
     named += [cells.variables.get(name, "") for name in names.variables]
     named += [cells.metadata.get(name, "") for name in names.metadata]
     named += [cells.conversation] if names.has_turns else []
@@ -144,6 +156,7 @@ def _fixed_cells(result: CaseResult) -> Iterator[str]:
     yield result.status.value
     yield _number(result.score)
     yield "" if result.output is None else value_text(result.output)
+    yield json.dumps(result.tool_calls, ensure_ascii=False, default=str) if result.tool_calls else ""
     yield "\n".join(reasons_of(result))
     yield "" if result.error is None else f"{result.error.type}: {result.error.message}"
     yield _number(
@@ -155,6 +168,7 @@ def _fixed_cells(result: CaseResult) -> Iterator[str]:
     yield str(usage.input_tokens)
     yield str(usage.output_tokens)
     yield _number(usage.cost_usd)
+    yield _number(result.cost_usd_generated)
     yield result.prompt.rendered
 
 
@@ -167,7 +181,8 @@ def _reasons(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in {Status.FAILED, Status.ERROR}:
             name = assertion_name(item)
-            said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
+            why = ": ".join(filter(None, (why_otherwise(item), item.reason)))
+            said = why if item.error is None else f"{item.error.type}: {item.error.message}"
             yield f"{name}: {said}" if said else name
         yield from _reasons(item.assertions)
 

@@ -2,15 +2,19 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
-from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
+from geval_cli.records import SCHEMA_VERSION, CaseResult, JsonValue, to_json
 from geval_cli.report.report import RunReport
-from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.safe_file import SafeFile, open_in_place
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
@@ -67,31 +71,43 @@ def json_document(report: RunReport) -> Iterator[str]:
     yield f'{{\n"schema_version": {SCHEMA_VERSION},\n"kind": "run",\n'
     yield f'"run": {json_text(report.run, indent=2)},\n'
     yield f'"summary": {json_text(report.summary, indent=2)},\n'
-    yield '"results": ['
+    yield '"tests": ['
+    separator = "\n"
+    for test in report.asked():
+        yield separator + json_text(test)
+        separator = ",\n"
+    yield '\n],\n"results": ['
     separator = "\n"
     for result in report.results():
-        yield separator + json_text(result)
+        yield separator + result_text(result)
         separator = ",\n"
     yield "\n]\n}\n"
 
 
-class JsonlFile:
-    """Writes each result as it comes; at the end replaces the file by the complete one in the order of the tests.
+def result_text(result: CaseResult) -> str:
+    """Return a result as JSON text, without its test, which is written once for all of its results."""
+    return json_text(replace(result, test=UNSET))
 
-    The end may know more than the events said: a resumed run has results from before, and a disk that was full for a
-    while may have room again.
+
+class JsonlFile:
+    """Writes each result as it comes, and each test before its first one.
+
+    The end replaces the file by the complete one in the order of the tests. It may know more than the events said: a
+    resumed run has results from before, and a disk that was full for a while may have room again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO | None = None
+        self._told = bytearray()  # of each test, whether it was written
 
     def listen(self, event: RunEvent) -> None:
         try:
             if isinstance(event, RunStarted):
-                self._file = self._path.open("w", encoding="utf-8", newline="\n")
+                descriptor = open_in_place(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="\n")
             elif isinstance(event, CaseFinished) and self._file is not None:
-                self._file.write(json_text(event.result) + "\n")
+                self._file.write(self._lines(event.result))
                 self._file.flush()
             elif isinstance(event, RunFinished):
                 self._close()
@@ -101,8 +117,18 @@ class JsonlFile:
     def finish(self, report: RunReport) -> None:
         self._close()
         with SafeFile(self._path) as file:
+            self._told = bytearray()
             for result in report.results():
-                file.write(json_text(result) + "\n")
+                file.write(self._lines(result))
+
+    def _lines(self, result: CaseResult) -> str:
+        index, test = result.test_index, ""
+        if result.asked is not None:
+            self._told.extend(bytes(max(0, index + 1 - len(self._told))))
+            if not self._told[index]:
+                self._told[index] = True
+                test = f'{{"test":{json_text(result.asked)}}}\n'
+        return f"{test}{result_text(result)}\n"
 
     def _close(self) -> None:
         # What could not be written is written by `finish`, which reports the trouble if it lasts.

@@ -10,7 +10,14 @@ from geval_cli.engine.columns import column_name
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
+from geval_cli.report.report import (
+    RunReport,
+    assertion_name,
+    case_number,
+    case_title,
+    score_text,
+    why_otherwise,
+)
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
 
@@ -146,7 +153,8 @@ def _message(result: CaseResult, problems: list[AssertionResult]) -> str:
     first = next((item for item in problems if item.status is result.status), None)
     if first is None:
         return "the weighted score is below the test's threshold"
-    return one_line(f"{assertion_name(first)}: {_said(first)}", _MESSAGE_WIDTH)
+    why = ": ".join(filter(None, (why_otherwise(first), _said(first))))
+    return one_line(f"{assertion_name(first)}: {why}", _MESSAGE_WIDTH)
 
 
 def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[str]:

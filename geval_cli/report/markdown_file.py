@@ -24,6 +24,7 @@ from geval_cli.report.columns import (
     DIFFERENCES_MAX,
     PASS_RATE,
     baseline_number,
+    cost_note,
     cost_text,
     decision_text,
     differences_of,
@@ -55,6 +56,7 @@ from geval_cli.report.report import (
     case_title,
     output_text,
     score_text,
+    telling_metrics,
 )
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
@@ -206,7 +208,8 @@ def _columns(report: RunReport, picked: _Picked) -> str:
         for row, column in zip(rows, figures, strict=True)
     ]
     table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
-    return f"{table}{_differences(report)}"
+    note = cost_note(figures)
+    return f"{table}\n{note}\n{_differences(report)}" if note else f"{table}{_differences(report)}"
 
 
 def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
@@ -263,7 +266,8 @@ def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
 
 
 def _metrics(summary: RunSummary) -> str:
-    if not summary.metrics:
+    metrics = telling_metrics(summary)
+    if not metrics:
         return ""
     rows = [
         (
@@ -273,9 +277,9 @@ def _metrics(summary: RunSummary) -> str:
             f"{metric.n:,}",
             f"{metric.errored:,}",
         )
-        for name, metric in list(summary.metrics.items())[:_METRICS_MAX]
+        for name, metric in list(metrics.items())[:_METRICS_MAX]
     ]
-    hidden = len(summary.metrics) - len(rows)
+    hidden = len(metrics) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
     return markdown_table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
 
@@ -334,6 +338,8 @@ def _case(result: CaseResult, report: RunReport) -> str:
     lines.extend(_assertion_lines(result.assertions))
     if result.output is not None or result.turns:
         lines.append(_block(output_text(result)))
+    for name, text in (result.asked.texts if result.asked else {}).items():
+        lines += [f"{name.replace('_', ' ').capitalize()}:", "", _block(text)]
     return "\n".join(lines) + "\n"
 
 

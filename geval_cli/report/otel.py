@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -37,11 +38,11 @@ from geval_cli.events import (
     RunStarted,
 )
 from geval_cli.providers.redaction import Secrets, public_url
-from geval_cli.records import AssertionResult, CaseResult, Purpose
+from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Message, Purpose
 from geval_cli.records import Status as CaseStatus
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import value_text
-from geval_cli.source.secrets import is_secret_name
+from geval_cli.source.secrets import environment_secrets
 from geval_cli.version import __version__
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
@@ -57,12 +58,28 @@ _VENDORS = {
 }
 """How the conventions spell vendors whose kind of provider has another name."""
 
+_SETTINGS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "temperature": (float, ("temperature",)),
+    "top_p": (float, ("top_p", "topP")),
+    "top_k": (float, ("top_k", "topK")),
+    "max_tokens": (
+        int,
+        ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "max_new_tokens"),
+    ),
+    "seed": (int, ("seed", "random_seed")),
+    "frequency_penalty": (float, ("frequency_penalty", "frequencyPenalty")),
+    "presence_penalty": (float, ("presence_penalty", "presencePenalty")),
+    "stop_sequences": (list, ("stop", "stop_sequences", "stopSequences")),
+}
+"""What the conventions call a parameter, its type, and what vendors call it."""
+
+_FINISH_REASONS = {"tool_calls": "tool_call", "tool_use": "tool_call", "function_call": "tool_call"}
+
 _NS = 1_000_000_000
 _LONGEST_EXIT_S = 5.0
 _QUEUE = 1 << 15  # spans and events that may wait: a fast run makes thousands a second
 _FAILURES_OF_NEVER_SEEN, _FAILURES = 2, 5
 _MAY_PASS = frozenset({408, 429, 502, 503, 504})
-_MIN_SECRET_CHARS = 8
 _NO_HTTP = "geval sends OTLP over HTTP: leave it out, or set http/protobuf, and an endpoint with port 4318"
 
 Attributes = dict[str, Any]
@@ -135,7 +152,7 @@ class OtelTraces:
         """Start to send; `sends_content` says whether reasons go along. Prompts and answers come with the events."""
         self._environ = environ
         self._sends_content = sends_content
-        self._secrets = _secrets_of(environ)
+        self._secrets = Secrets(environment_secrets(environ))
         self._runs: list[Span] = []
         self._cases: dict[str, Span] = {}
         self._losses = _Losses()
@@ -260,10 +277,15 @@ class OtelTraces:
                     "gen_ai.provider.name": _vendor(event.provider_id),
                     "gen_ai.request.model": detail.model or None,
                     "gen_ai.response.model": detail.response_model,
-                    "gen_ai.response.id": event.request_id,
+                    "gen_ai.response.id": detail.response_id or event.request_id,
                     "gen_ai.usage.input_tokens": event.usage.input_tokens if event.error is None else None,
                     "gen_ai.usage.output_tokens": event.usage.output_tokens if event.error is None else None,
                     "gen_ai.response.finish_reasons": [item for item in event.finish_reasons if item] or None,
+                    "gen_ai.usage.cache_read.input_tokens": detail.cache_read_tokens or None,
+                    "gen_ai.usage.cache_creation.input_tokens": detail.cache_write_tokens or None,
+                    "gen_ai.request.choice.count": event.answers if event.answers > 1 else None,
+                    **_request_settings(detail),
+                    **_server(detail.endpoint),
                     "error.type": None if event.error is None else event.error.type,
                     "http.response.status_code": event.status,
                     "geval.role": event.role.value,
@@ -279,19 +301,61 @@ class OtelTraces:
 
     def _content(self, detail: RequestDetail) -> Attributes:
         """Return prompt and answers as the conventions write them, if they were kept at all."""
-        asked = [(message.role, message.content) for message in detail.messages]
-        given = [("assistant", text) for text in detail.texts]
+        asked = [self._asked(message) for message in detail.messages]
+        given = [
+            {
+                "role": "assistant",
+                "parts": self._answered(choice),
+                "finish_reason": _FINISH_REASONS.get(
+                    choice.finish_reason or "", choice.finish_reason or "stop"
+                ),
+            }
+            for choice in detail.choices
+        ]
         return {
-            "gen_ai.input.messages": self._messages(asked) if asked else None,
-            "gen_ai.output.messages": self._messages(given) if given else None,
+            "gen_ai.input.messages": json.dumps(asked, ensure_ascii=False) if asked else None,
+            "gen_ai.output.messages": json.dumps(given, ensure_ascii=False) if given else None,
         }
 
-    def _messages(self, messages: list[tuple[str, Any]]) -> str:
-        written = [
-            {"role": role, "parts": [{"type": "text", "content": self._secrets.redact(value_text(content))}]}
-            for role, content in messages
-        ]
-        return json.dumps(written, ensure_ascii=False)
+    def _asked(self, message: Message) -> dict[str, JsonValue]:
+        """Return a message that was sent; calls and results of tools are parts of their own, images are named."""
+        further = message.further
+        parts: list[JsonValue] = []
+        if message.role == "tool":
+            response = self._redacted(message.content)
+            parts.append(
+                {"type": "tool_call_response", "id": further.get("tool_call_id"), "response": response}
+            )
+        else:
+            content = message.content if isinstance(message.content, list) else [message.content]
+            texts = [item.get("text", item) if isinstance(item, dict) else item for item in content]
+            parts += [
+                {"type": "text", "content": self._redacted(text)} for text in texts if text not in (None, "")
+            ]
+        calls = further.get("tool_calls")
+        parts += [self._call(call) for call in calls] if isinstance(calls, list) else []
+        return {"role": message.role, "parts": parts}
+
+    def _answered(self, choice: Choice) -> list[JsonValue]:
+        """Return an answer: its text, and calls of tools as parts of their own."""
+        calls = [self._call(call) for call in choice.tool_calls]
+        # Where the model calls tools and says nothing, the text is the calls once more.
+        is_text = choice.text and not (calls and choice.text.lstrip()[:1] in {"{", "["})
+        text: list[JsonValue] = [{"type": "text", "content": self._secrets.redact(choice.text)}]
+        return [*(text if is_text else []), *calls]
+
+    def _call(self, call: Any) -> JsonValue:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            return {"type": "tool_call", "name": "unknown", "arguments": self._secrets.hide_in(call)}
+        arguments = function.get("arguments")
+        with suppress(ValueError, TypeError):
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        found = {"id": call.get("id"), "name": function.get("name"), "arguments": arguments}
+        return {"type": "tool_call", **{key: self._secrets.hide_in(item) for key, item in found.items()}}
+
+    def _redacted(self, content: JsonValue) -> str:
+        return self._secrets.redact(value_text(content))
 
     def _case(self, result: CaseResult) -> None:
         context = self._within(result.id)
@@ -388,19 +452,45 @@ def _resource(environ: Mapping[str, str]) -> Resource:
     return Resource.create({} if is_named else {"service.name": "geval"})
 
 
-def _secrets_of(environ: Mapping[str, str]) -> Secrets:
-    values = [
-        value
-        for name, value in environ.items()
-        if len(value) >= _MIN_SECRET_CHARS and (is_secret_name(name) or name.endswith("_HEADERS"))
-    ]
-    return Secrets(values)
-
-
 def _all_assertions(found: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
     for assertion in found:
         yield assertion
         yield from _all_assertions(assertion.assertions)
+
+
+def _request_settings(detail: RequestDetail) -> Attributes:
+    """Return what a request asked for, whichever vendor's word the config uses for it."""
+    settings: dict[str, Any] = dict(detail.settings)
+    for name in ("generationConfig", "passthrough"):
+        inner = settings.get(name)
+        settings.update(inner if isinstance(inner, dict) else {})
+    found: Attributes = {}
+    for name, (kind, spellings) in _SETTINGS.items():
+        value = next((settings[word] for word in spellings if settings.get(word) is not None), None)
+        if name == "stop_sequences":
+            value = [value] if isinstance(value, str) else value
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                found[f"gen_ai.request.{name}"] = value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"gen_ai.request.{name}"] = kind(value)
+    shape = settings.get("response_format") or settings.get("responseMimeType")
+    shape = shape.get("type") if isinstance(shape, dict) else shape
+    if detail.is_shaped or (isinstance(shape, str) and "json" in shape):
+        found["gen_ai.output.type"] = "json"
+    elif shape is not None:
+        found["gen_ai.output.type"] = "text"
+    return found
+
+
+def _server(endpoint: str) -> Attributes:
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return {}
+    if not parts.hostname or port is None:
+        return {}
+    return {"server.address": parts.hostname, "server.port": port}
 
 
 def _vendor(provider_id: str) -> str:

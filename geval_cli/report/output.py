@@ -1,7 +1,5 @@
 """Results files (`-o`): which format a name asks for, whether it can be written, and writing it."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Protocol
 from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
 from geval_cli.report.report import RunReport
-from geval_cli.report.safe_file import output_error
+from geval_cli.report.safe_file import obstacle_to, output_error
 from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, is_parquet_installed
 
 
@@ -61,7 +59,7 @@ def check_output_path(path: Path) -> Problem | None:
     if path.suffix.lower() == PARQUET_SUFFIX and not is_parquet_installed():
         return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=INSTALL_HINT)
     try:
-        obstacle = _obstacle(path, Path(os.path.realpath(path)))
+        obstacle = obstacle_to(path)
     except OSError as trouble:
         error = output_error(path, trouble)
         return Problem(error.message, hint=error.hint)
@@ -69,19 +67,6 @@ def check_output_path(path: Path) -> Problem | None:
         return None
     what, hint = obstacle
     return Problem(f"cannot write results to {path}: {what}", hint=hint)
-
-
-def _obstacle(path: Path, target: Path) -> tuple[str, str] | None:
-    if target.exists() and not target.is_file():
-        what = "it is a folder" if target.is_dir() else "it is not a regular file"
-        return what, "choose another name"
-    if not target.parent.is_dir():
-        return f"there is no folder {path.parent}", f"mkdir -p {path.parent}"
-    if target.exists() and not os.access(target, os.W_OK):
-        return "the file is read-only", "choose another name"
-    # Permission bits know nothing of read-only mounts and quotas: only making a file shows that one can be made.
-    with tempfile.TemporaryFile(dir=target.parent):
-        return None
 
 
 def open_results_file(path: Path) -> ResultsFile:

@@ -7,11 +7,11 @@ from typing import Any
 
 from geval_cli.errors import OutputError
 from geval_cli.events import RunEvent
-from geval_cli.records import SCHEMA_VERSION, CaseResult, Usage
-from geval_cli.report.json_file import json_text
+from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, Usage
+from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile, output_error
-from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA
+from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN
 
 _GROUP_ROWS = 20_000
 _GROUP_CHARACTERS = 8 << 20
@@ -21,7 +21,8 @@ _METRIC = "metric."
 class ParquetResultsFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    Columns: the numbers of the case, what it is about, its status, score (0 to 1, null without one), cost and latency,
+    Columns: the numbers of the case, what it is about, what the test brings (`input`, `expected_output`, ... and all of
+    it as JSON in `test`; equal texts are kept once), its status, score (0 to 1, null without one), cost and latency,
     `metric.NAME` for every metric that occurs, and `result`, all of it as JSON. The run and its summary are kept
     beside the rows, in the metadata of the schema.
     """
@@ -65,8 +66,11 @@ def _schema(pyarrow: Any, metrics: tuple[str, ...], report: RunReport) -> Any:
         "status": text,
         "score": number,
         "cost_usd": number,
+        "cost_usd_generated": number,
         "latency_ms": number,
         **{f"{_METRIC}{_clean(name)}": number for name in metrics},
+        **dict.fromkeys(ASKED_TEXTS, text),
+        TEST_COLUMN: text,
         RESULT_COLUMN: text,
     }
     head = {"schema_version": SCHEMA_VERSION, "run": report.run, "summary": report.summary}
@@ -80,7 +84,7 @@ def _groups(report: RunReport, metrics: tuple[str, ...]) -> Iterator[list[dict[s
     for result in report.results():
         row = _row(result, metrics)
         rows.append(row)
-        size += len(row[RESULT_COLUMN])
+        size += len(row[RESULT_COLUMN]) + len(row[TEST_COLUMN] or "")
         if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
             yield rows
             rows, size = [], 0
@@ -89,6 +93,8 @@ def _groups(report: RunReport, metrics: tuple[str, ...]) -> Iterator[list[dict[s
 
 
 def _row(result: CaseResult, metrics: tuple[str, ...]) -> dict[str, Any]:
+    texts = {} if result.asked is None else result.asked.texts
+    asked = {name: texts.get(name) for name in ASKED_TEXTS}
     return {
         "id": result.id,
         "test_index": result.test_index,
@@ -101,9 +107,12 @@ def _row(result: CaseResult, metrics: tuple[str, ...]) -> dict[str, Any]:
         "status": result.status.value,
         "score": _finite(result.score),
         "cost_usd": sum(result.usage.values(), Usage()).cost_usd,
+        "cost_usd_generated": result.cost_usd_generated,
         "latency_ms": result.latency_ms,
         **{f"{_METRIC}{_clean(name)}": _finite(result.named_scores.get(name)) for name in metrics},
-        RESULT_COLUMN: json_text(result),
+        **{name: None if text is None else _clean(text) for name, text in asked.items()},
+        TEST_COLUMN: None if result.asked is None else json_text(result.asked),
+        RESULT_COLUMN: result_text(result),
     }
 
 

@@ -5,19 +5,34 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.judge.conversation import USER, said
+from geval_cli.assertions.structured.called_tools import calls_beside
+from geval_cli.judge.checklist import missed_required
+from geval_cli.judge.conversation import ASSISTANT, USER, said
+from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_comparison, format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, RunSummary
+from geval_cli.records import (
+    AskedTest,
+    AssertionResult,
+    CaseResult,
+    Column,
+    MetricSummary,
+    RunRecord,
+    RunSummary,
+    Status,
+    Turn,
+)
 from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 _TITLE_WIDTH = 200
+_HALF, _DUST = 0.5, 1e-9
 
 
 class RunReport(Struct, frozen=True):
     """Everything that a report of a run, under way or stored, may draw on.
 
     Attributes:
+        tests: yields what the tests bring beside their variables, in their order; None finds it in the results.
         results: yields every stored result in the order (test, repeat, column); may be called again and again, and
             must not hold all results at once.
         planned: how many cases the run was to have, where that is known; an interrupted run has fewer results.
@@ -35,6 +50,18 @@ class RunReport(Struct, frozen=True):
     is_stored: bool = True
     file: str = ""
     labels: Callable[[], Sequence[MetricLabels]] = tuple
+    tests: Callable[[], Iterator[AskedTest]] | None = None
+
+    def asked(self) -> Iterator[AskedTest]:
+        """Yield what the tests bring beside their variables, each once and none kept."""
+        if self.tests is not None:
+            yield from self.tests()
+            return
+        last = -1
+        for result in self.results():
+            if result.asked is not None and result.test_index != last:
+                last = result.test_index
+                yield result.asked
 
     @property
     def way_to_everything(self) -> str:
@@ -67,20 +94,53 @@ def assertion_name(item: AssertionResult) -> str:
 def score_text(item: AssertionResult) -> str:
     """Return a score beside its threshold, as "0.5 < 0.7"; "" without a score.
 
-    A `not-` assertion's threshold is that of its positive form, so it stands beside no score.
+    A `not-` assertion's threshold is that of its positive form, so it stands beside no score. Where something else than
+    the score decided, that is said in the place of the threshold.
     """
     if item.score is None:
         return ""
     if item.threshold is None or item.type.startswith("not-"):
         return format_score(item.score)
-    return format_comparison(item.score, item.threshold)
+    if is_decided_by_score(item):
+        return format_comparison(item.score, item.threshold)
+    why = why_otherwise(item)
+    return f"{format_score(item.score)}, {why}" if why else format_score(item.score)
+
+
+def is_decided_by_score(item: AssertionResult) -> bool:
+    """Return whether the verdict is that of the score beside its threshold."""
+    if item.score is None or item.threshold is None:
+        return False
+    judged = 1 - item.score if item.type.startswith("not-") else item.score
+    reached = passes(judged, item.threshold) is not item.type.startswith("not-")
+    return item.status is (Status.PASSED if reached else Status.FAILED)
+
+
+def why_otherwise(item: AssertionResult) -> str:
+    """Return why an assertion failed although its score reaches the threshold; empty for any other."""
+    if item.status is not Status.FAILED or item.threshold is None or is_decided_by_score(item):
+        return ""
+    missing = len(missed_required(item.detail))
+    if missing:
+        return "a required item is missing" if missing == 1 else f"{missing} required items are missing"
+    return "the judge says that it fails" if item.detail.get("judge_passed") is False else ""
 
 
 def output_text(result: CaseResult) -> str:
-    """Return what a case brought, for files: the conversation turn by turn, or the output; empty for neither."""
+    """Return what a case brought, for files: the conversation turn by turn, or the output and its tool calls."""
     if result.turns:
         return "\n".join(f"{turn.role}: {said(turn)}" for turn in result.turns)
-    return "" if result.output is None else value_text(result.output)
+    output = "" if result.output is None else value_text(result.output)
+    return said(Turn(ASSISTANT, output, calls_beside(result.output, result.tool_calls)))
+
+
+def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
+    """Return the metrics of a run but for comparisons of all columns with each other, whose mean is always a half."""
+    return {
+        name: metric
+        for name, metric in summary.metrics.items()
+        if name not in summary.rankings or metric.mean is None or abs(metric.mean - _HALF) > _DUST
+    }
 
 
 def case_title(result: CaseResult, width: int) -> str:

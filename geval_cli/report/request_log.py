@@ -17,7 +17,7 @@ from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import format_duration, plural
 from geval_cli.report.report import RunReport
-from geval_cli.report.safe_file import output_error
+from geval_cli.report.safe_file import open_in_place, output_error
 from geval_cli.report.sanitize import one_line
 from geval_cli.store.home import close_to_others
 
@@ -42,7 +42,8 @@ class RequestLogFile:
 
     def __enter__(self) -> Self:
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _OWNER_ONLY)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = open_in_place(self._path, flags, mode=_OWNER_ONLY)
             close_to_others(self._path)  # one of an earlier run may be open to them
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:

@@ -21,7 +21,7 @@ from geval_cli.report.numbers import (
     format_share,
     plural,
 )
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, telling_metrics
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.table import TableRows, print_table
 from geval_cli.report.verdict import STYLES, print_derived, print_flaky, print_gates, print_rankings, signs_of
@@ -187,19 +187,20 @@ def _cost_text(usage: Usage) -> str:
 
 
 def _print_metrics(summary: RunSummary, console: Console) -> None:
-    if not summary.metrics:
+    metrics = telling_metrics(summary)
+    if not metrics:
         return
     table = plain_table(console)
     table.add_column("metric", overflow="fold")
     for heading in ("mean", "95 % interval", "n", "errors"):
         table.add_column(heading, justify="right")
-    for name, metric in list(summary.metrics.items())[:METRICS_MAX]:
+    for name, metric in list(metrics.items())[:METRICS_MAX]:
         mean = "none" if metric.mean is None else format_score(metric.mean)
         errors = Text(f"{metric.errored:,}", style=STYLES[Status.ERROR] if metric.errored else "dim")
         between = "" if metric.interval is None else format_interval(metric.interval)
         table.add_row(Text(one_line(name, 60)), mean, between, f"{metric.n:,}", errors)
     print_trimmed(indented(table), console)
-    hidden = len(summary.metrics) - METRICS_MAX
+    hidden = len(metrics) - METRICS_MAX
     if hidden > 0:
         console.print(Text(f" and {plural(hidden, 'more metric')}", style="dim"))
     console.print()

@@ -20,7 +20,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_share, plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, is_decided_by_score
 from geval_cli.report.sanitize import one_line, sanitize
 
 STYLES = {
@@ -174,7 +174,7 @@ def _case_score(result: CaseResult) -> str | None:
         return None
     if result.status is Status.FAILED:
         for item in result.assertions:
-            missed = item.status is Status.FAILED and item.score == result.score
+            missed = item.score == result.score and is_decided_by_score(item)
             if missed and item.threshold is not None and item.score is not None:
                 return format_comparison(item.score, item.threshold).split()[0]
     return format_score(result.score)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.errors import ConfigError, Problem, ProviderResponseError, UsageError
 from geval_cli.gateway.batch import BatchPolicy, BatchQueue, batch_api, server_text
 from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.batch_steps import replies_in
@@ -14,7 +14,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.wire.batch_api import BatchApi, RemoteState
+from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteState
 from geval_cli.runs.batches import BOTH_ROLES, policy_of
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import prepare
@@ -114,17 +114,24 @@ class BatchKeeper:
 
         Raises:
             UsageError: the provider has no batches or lacks something, or the batch goes on still.
-            ProviderError: the provider does not know it.
+            ProviderError: the provider does not know it, or some of its results cannot be read; all others are kept.
         """
         api = self._named_api(provider)
         remote = await api.get(remote_id)
         if remote.state is RemoteState.RUNNING:
             raise UsageError(f"batch {remote_id} has not ended yet", hint="try again later")
         count = 0
-        async for replies in replies_in(remote, api):
-            kept = {key: reply for key, reply in replies.items() if reply.is_success}
-            await self._cache.batches.adopt(remote_id, kept)
-            count += len(kept)
+        try:
+            async for replies in replies_in(remote, api):
+                kept = {key: reply for key, reply in replies.items() if reply.is_success}
+                await self._cache.batches.adopt(remote_id, kept)
+                count += len(kept)
+        except BrokenResultsError as error:
+            raise ProviderResponseError(
+                f"some results of batch {remote_id} cannot be read: {error}; {count:,} answers were adopted",
+                provider_id=provider,
+                hint="adopt it again to fetch them again",
+            ) from error
         return count
 
     def provider_of(self, batch: Batch) -> Provider:

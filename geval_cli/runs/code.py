@@ -5,6 +5,7 @@ from typing import Any
 
 from geval_cli.assertions.base import Assertion
 from geval_cli.errors import ConfigError
+from geval_cli.providers.options import KEY_COMMAND
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import JsonValue
 from geval_cli.runs.requests import RunRequest
@@ -75,6 +76,7 @@ def _code_in_mapping(part: dict[str, Any]) -> Iterator[str]:
     kind = part.get("type")
     if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
         yield kind
+    yield from (key for key in KEY_COMMAND.spellings if isinstance(part.get(key), list))
     for key in _PROVIDER_KEYS:
         named = part.get(key)
         if isinstance(named, str) and _is_program(named):

@@ -283,6 +283,11 @@ class _DryRun(Struct, eq=False):
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Nothing, on purpose: the cache stays as it is."""
 
+    async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
+        request = with_images_for(provider, request)
+        keys = choice_keys(provider.identity, request)
+        return provider.is_cacheable and len(await self._known(keys)) == len(keys)
+
     async def _note(self, provider: Provider, request: ModelRequest, assumption: str) -> ModelResponse | None:
         """Count the answers to `request`; those of the cache if it has all of them, else None.
 

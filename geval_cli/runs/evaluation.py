@@ -30,7 +30,14 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.batches import batch_policy, run_batches, run_in_waves
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, call_policy, open_jobs, request_limit
+from geval_cli.runs.jobs import (
+    JOBS_PER_REQUEST,
+    JobRunner,
+    answer_patience_s,
+    call_policy,
+    open_jobs,
+    request_limit,
+)
 from geval_cli.runs.preparation import asks_for_money, reads_cache
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
@@ -78,7 +85,7 @@ async def run_evaluation(
         raise UsageError(message, hint="resume it in one process")
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
-    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch))
+    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch, stop.wire))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -106,7 +113,7 @@ async def run_evaluation(
         run = replace(run, batches=await run_batches(state.cache, run.id, run.batches, jobs.driver))
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
-    run = _with_store_trouble(run, books.recording)
+    run = _with_store_trouble(run, books.recording, books.tally.summary().total)
     listen(RunFinished(run, summary))
     return RunReport(
         run,
@@ -231,15 +238,15 @@ def _stop_paying(budget: Budget, failure: StoreError) -> None:
     )
 
 
-def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
+def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:
     """Return the record with a warning when the store lacks something of the run: how much, and what it cost."""
     if recording.failure is None:
         return run
     unstored = list(recording.unstored)
     usage = sum((used for result in unstored for used in result.usage.values()), Usage())
     cost = "at a cost that nobody knows" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
-    counted = f"{len(unstored):,} result{'' if len(unstored) == 1 else 's'}"
-    what = f": {counted} of it, {cost}, can only be seen now" if unstored else ""
+    stored = f"{total - len(unstored):,} of {total:,} results are"
+    what = f": {stored}; the other {len(unstored):,}, {cost}, can only be seen now" if unstored else ""
     text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
     return replace(run, warnings=(*run.warnings, text))
 
@@ -286,6 +293,7 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
     try:
         async with open_jobs(prepared, jobs.cache, events, policy, began_s=began) as runner:
             driver = jobs.driver = runner.gateway.batches
+            stop.patience_s = answer_patience_s(prepared, runner.pool)
             done = (
                 resumed.done if resumed is not None else done_cases(prepared) if driver is not None else None
             )

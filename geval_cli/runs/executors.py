@@ -411,7 +411,11 @@ def start_local_worker(
     from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
     from multiprocessing.connection import Client  # noqa: PLC0415 - as above
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be kept away
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        # Of a terminal or a service manager, to all processes at once: the coordinator hears it, and says when to stop.
+        # Not ignored, which programs that are started here would inherit.
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: None)
     os.environ.clear()
     os.environ.update(environ)
     os.umask(umask)

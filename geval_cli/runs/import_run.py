@@ -2,22 +2,28 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.json_codec import decode_json
-from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
+from geval_cli.record_reading import (
+    asked_test_from_json,
+    case_result_from_json,
+    run_record_from_json,
+    run_summary_from_json,
+)
 from geval_cli.records import (
     SCHEMA_VERSION,
+    AskedTest,
     CaseResult,
     Column,
     JsonValue,
@@ -92,11 +98,50 @@ def read_importable(path: Path) -> ImportedRun:
         raise ConfigError(
             [Problem(f"the run cannot be read: {_why(error)}", _place(text, path, "run"), _WHAT_IS_READ)]
         ) from error
+    tests = _tests_of(value.get("tests"), text, path)
     cases = _converted(results, case_result_from_json, text, path, "results")
+    cases = [replace(case, test=tests.get(case.test_index) or UNSET) for case in cases]
     summary = None
     with suppress(ValueError, TypeError):  # it can be counted anew
         summary = run_summary_from_json(value.get("summary") or {})
     return ImportedRun(_safe_run(run, cases), cases, summary)
+
+
+class ToldTests:
+    """The tests of a file of lines, each before the first result that it has; only the last ones are kept."""
+
+    def __init__(self) -> None:
+        self._tests: dict[int, AskedTest] = {}
+
+    def take(self, line: bytes) -> bool:
+        """Keep the test of a line; return False for a line that holds something else.
+
+        Raises:
+            ValueError: the test cannot be read.
+        """
+        if not line.startswith(b'{"test":{'):
+            return False
+        if len(self._tests) >= _TESTS_KEPT:
+            del self._tests[next(iter(self._tests))]
+        test = asked_test_from_json(decode_json(line)["test"])
+        self._tests[test.index] = test
+        return True
+
+    def get(self, index: int) -> AskedTest | None:
+        """Return the test with this index, if it was told."""
+        return self._tests.get(index)
+
+
+_TESTS_KEPT = 10_000
+
+
+def _tests_of(written: JsonValue, text: str, path: Path) -> dict[int, AskedTest]:
+    try:
+        found = [asked_test_from_json(item) for item in written or ()]
+    except (ValueError, TypeError) as error:
+        message = f"the tests cannot be read: {_why(error)}"
+        raise ConfigError([Problem(message, _place(text, path, "tests"), _WHAT_IS_READ)]) from error
+    return {test.index: test for test in found}
 
 
 def newer_version(document: Mapping[str, JsonValue]) -> str | None:
@@ -246,9 +291,23 @@ def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: in
 
 
 def _read_lines(text: str, path: Path) -> ImportedRun:
-    lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
-    found = _read_results(lines, path)
+    told = ToldTests()
+
+    def lines() -> Iterator[tuple[int, str, str | None]]:
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip() and not _is_told(told, line, number, path):
+                yield number, line, None
+
+    found = _read_results(lines(), path, told)
     return ImportedRun(_new_run(path, found, None), found)
+
+
+def _is_told(told: ToldTests, line: str, number: int, path: Path) -> bool:
+    try:
+        return told.take(line.encode(errors="surrogatepass"))
+    except ValueError as error:
+        where = Location(str(path), number, 1, length=0)
+        raise ConfigError([Problem(f"this test cannot be read: {error}", where, _WHAT_IS_READ)]) from error
 
 
 def _read_parquet(path: Path) -> ImportedRun:
@@ -284,8 +343,10 @@ def parquet_head(path: Path) -> Mapping[str, Any]:
     return head if isinstance(head, dict) else {}
 
 
-def _read_results(lines: Iterable[tuple[int, str]], path: Path) -> list[CaseResult]:
-    """Return the results of lines or rows, with their numbers, in their order.
+def _read_results(
+    lines: Iterable[tuple[int, str, str | None]], path: Path, told: ToldTests | None = None
+) -> list[CaseResult]:
+    """Return the results of lines or rows, with their numbers and the JSON of their tests, in their order.
 
     Raises:
         ConfigError: with the place of each that is none.
@@ -293,11 +354,12 @@ def _read_results(lines: Iterable[tuple[int, str]], path: Path) -> list[CaseResu
     found: list[CaseResult] = []
     problems: list[Problem] = []
     cases: dict[tuple[int, int, int], int] = {}
-    for number, line in lines:
+    for number, line, written in lines:
         try:
-            found.append(
-                _checked(case_result_from_json(_parsed(line, path, first_line=number)), cases, number - 1)
-            )
+            case = case_result_from_json(_parsed(line, path, first_line=number))
+            test = None if told is None else told.get(case.test_index)
+            test = test if written is None else asked_test_from_json(decode_json(written))
+            found.append(replace(_checked(case, cases, number - 1), test=test or UNSET))
         except ConfigError as error:
             problems.extend(error.problems)
         except (ValueError, TypeError, AttributeError) as error:

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cache
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Tools
@@ -13,15 +14,15 @@ from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
-from geval_cli.errors import BudgetError
+from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
 from geval_cli.gateway.batch import BatchPolicy
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import CASE_OF_TRACE
+from geval_cli.gateway.call import CASE_OF_TRACE, Wire
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
-from geval_cli.records import CaseResult, ModelRequest, ModelResponse
+from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse
 from geval_cli.runs.judging import ProviderPool, safe_assertion
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.record import STOPPED
@@ -38,6 +39,10 @@ JOBS_PER_REQUEST = (
 )
 
 _MODELS_KEPT = 64
+_USUAL_FILES = 4096
+_FILES_BESIDE = 44  # databases, results files, name servers, modules that are imported late
+_CLOSING_S = 5.0  # of a request after its time-out
+_TESTS_KEPT = 64
 
 
 class JobRunner(Struct, frozen=True):
@@ -48,6 +53,8 @@ class JobRunner(Struct, frozen=True):
     pool: ProviderPool
     gateway: Gateway
     groups: ComparisonGroups
+    safe_tests: dict[int, AskedTest] = field(default_factory=dict)
+    """The last tests without secrets, so that a long document is gone through once and not for every column."""
 
     def begin_pass(self) -> None:
         """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
@@ -70,17 +77,38 @@ class JobRunner(Struct, frozen=True):
             self.events.emit(CaseStarted(job.id, time.time()))
         try:
             found = await self.groups.run(job)
+        except StoppedError:
+            return None
         except BudgetError as error:
             if stop.reason is not StopReason.BUDGET:
                 self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
             stop.request(StopReason.BUDGET)
             return None
-        results = [_without_secrets(result, self.pool.secrets) for result in found]
+        results = [self._safe(result) for result in found]
         if note is not None:
             note(results)
         for result in results[:-1]:
             self.events.emit(CaseFinished(result))
         return results[-1] if results else None
+
+    def _safe(self, result: CaseResult) -> CaseResult:
+        """Return the result without secrets in its test and its verdicts."""
+        result = _without_secrets(result, self.pool.secrets)
+        if result.asked is None:
+            return result
+        known = self.safe_tests.get(result.test_index)
+        if known is None:
+            hide, texts = (
+                self.pool.secrets.hide_in,
+                {name: getattr(result.asked, name) for name in ASKED_TEXTS},
+            )
+            hidden = {name: hide(text) for name, text in texts.items() if text is not None}
+            lists = {name: tuple(text) for name, text in hidden.items() if isinstance(text, list)}
+            known = replace(result.asked, **{**hidden, **lists})
+            if len(self.safe_tests) >= _TESTS_KEPT:
+                del self.safe_tests[next(iter(self.safe_tests))]
+            self.safe_tests[result.test_index] = known
+        return replace(result, test=known)
 
 
 @asynccontextmanager
@@ -124,6 +152,10 @@ async def _opened(
     prepared: PreparedRun, cache: ResponseCache, events: EventSink, policy: CallPolicy, *, began_s: float
 ) -> AsyncIterator[tuple[JobContext, ProviderPool, Gateway]]:
     suite = prepared.suite
+    wanted, possible = _wanted_requests(prepared), request_limit(prepared)
+    if possible < wanted:
+        text = f"only {possible} of {wanted} requests are sent at once: more files must not be open (`ulimit -n`)"
+        events.emit(Noticed(text))
     pool = ProviderPool(suite.env, suite.base_dir, suite.access)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(pool.aclose)
@@ -151,13 +183,45 @@ def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
 
 
 def request_limit(prepared: PreparedRun) -> int:
-    """Return the most requests under way at once."""
+    """Return the most requests under way at once: as many as are asked for, if the system allows for so many files."""
+    most, wanted = _most_connections(), _wanted_requests(prepared)
+    return wanted if most is None else min(wanted, most)
+
+
+def _wanted_requests(prepared: PreparedRun) -> int:
     named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
     return named or DEFAULT_CONCURRENCY
 
 
+@cache
+def _most_connections() -> int | None:
+    """Return how many connections the limit of open files leaves room for, raised as far as it may be; None: any."""
+    try:
+        import resource  # noqa: PLC0415 - there is none for Windows
+    except ImportError:
+        return None
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY or most > allowed:
+        wanted = _USUAL_FILES if most == resource.RLIM_INFINITY else min(most, _USUAL_FILES)
+        if wanted > allowed != resource.RLIM_INFINITY:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+                allowed = wanted
+    return None if allowed == resource.RLIM_INFINITY else max(1, allowed - _FILES_BESIDE)
+
+
+def answer_patience_s(prepared: PreparedRun, pool: ProviderPool) -> float:
+    """Return the seconds after which every request that is under way has been answered or has timed out."""
+    limits = [pool.get(spec).limits for spec in prepared.asked]
+    return max((limit.timeout_s for limit in limits), default=0.0) + _CLOSING_S
+
+
 def call_policy(
-    prepared: PreparedRun, budget: Budget, run_id: str | None, batch: BatchPolicy | None = None
+    prepared: PreparedRun,
+    budget: Budget,
+    run_id: str | None,
+    batch: BatchPolicy | None = None,
+    wire: Wire | None = None,
 ) -> CallPolicy:
     """Return the rules for the requests of a run; None as `run_id` for what is no run."""
     request = prepared.request
@@ -169,6 +233,7 @@ def call_policy(
         is_offline=request.is_offline,
         run_id=run_id,
         batch=batch,
+        wire=wire or Wire(),
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as replace_struct
+
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
 from geval_cli.runs.import_run import read_importable, store_run
@@ -16,6 +18,7 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.runs.sources import sources_for
 from geval_cli.source.digest import FILE_PART
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
@@ -64,6 +67,7 @@ def judging_request(
         UsageError: the run has no config, or files that it names have changed.
         ConfigError: the config cannot be read.
     """
+    source = with_earlier_metrics(source, config)
     values = {**_options_of(source, values_of(given), is_same_config=config is None), **more}
     if config is not None:
         return RunRequest(config, environ, judged=source, **values)
@@ -83,6 +87,44 @@ def judging_request(
     return request
 
 
+def with_earlier_metrics(source: JudgedSource, config: Path | None) -> JudgedSource:
+    """Return a run that was itself judged with its `--threshold` and `--only`, which hold unless others are given.
+
+    A config that is named says by itself which metrics there are, and what passes.
+    """
+    origin = source.runs.origin(source.run.id)
+    before = {} if origin is None or config is not None else origin.covered.get("judged") or {}
+    given = source.metrics
+    thresholds = {**before.get("thresholds", {}), **given.thresholds}
+    only = given.only or tuple(before.get("only", ()))
+    kept = {
+        name: value
+        for name, value in thresholds.items()
+        if not only or name in only or name in given.thresholds
+    }
+    return replace_struct(source, metrics=JudgedMetrics(only, kept))
+
+
+def held_options(source: JudgedSource, request: RunRequest, given: RunOptions) -> list[str]:
+    """Return the options of the earlier run that hold again, as they are written on a command line."""
+    found, values = [], values_of(given)
+    for field, option in declared_options(RunOptions):
+        value = getattr(request, field.name)
+        if field.name == "variables":
+            own = {name for name, _ in values["variables"].items()}
+            found += [mask_text(f"--var {name}={text}") for name, text in value.items() if name not in own]
+        elif field.name in _TAKEN_OVER and value and not values[field.name]:
+            found.append(mask_text(f"{option.name} {value}"))
+    metrics = source.metrics if request.judged is None else request.judged.metrics
+    if not source.metrics.only:
+        found += [f"--only {name}" for name in metrics.only]
+    return found + [
+        f"--threshold {name}={value:g}"
+        for name, value in metrics.thresholds.items()
+        if name not in source.metrics.thresholds
+    ]
+
+
 def _path_of(source: JudgedSource) -> Path:
     origin = source.runs.origin(source.run.id)
     written = Path(source.run.config_path)
@@ -98,6 +140,7 @@ def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config:
         for field, option in declared_options(RunOptions)
     }
     before: dict[str, JsonValue] = {**known, "variables": covered.get("vars")}
+    values["variables"] = {**(before["variables"] or {}), **values["variables"]}
     for name in _TAKEN_OVER:
         if not values[name] and before.get(name):
             values[name] = before[name]

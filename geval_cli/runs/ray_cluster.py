@@ -100,7 +100,10 @@ def join_cluster(address: str, config: Path) -> int:
     try:
         cluster.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
         return int(cluster.cluster_resources().get("CPU", 1))
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        if address == LOCAL:
+            message = f"Ray cannot start on this machine: {str(error) or type(error).__name__}"
+            raise UsageError(message, hint="make room in TMPDIR and memory, or use --workers") from error
         message = f"--ray cannot reach a cluster at `{address}`: {error}"
         raise UsageError(
             message, hint=f"{_START}; where it asks for a token, set RAY_AUTH_MODE=token"

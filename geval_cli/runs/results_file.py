@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.record_reading import run_record_from_json, run_summary_from_json
+from geval_cli.record_reading import asked_test_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
+    AskedTest,
     CaseResult,
     Column,
     JsonValue,
@@ -24,15 +26,16 @@ from geval_cli.records import (
     RunSummary,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.runs.import_run import newer_version, parquet_head, read_importable
+from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable
 from geval_cli.runs.stored import load_report, summarized
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import PARQUET_SUFFIX, read_result_texts
-from geval_cli.store.record_text import read_case_result
+from geval_cli.store.record_text import read_asked_test, read_case_result
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
 _ENDINGS = (".json", ".jsonl", PARQUET_SUFFIX)
+_TESTS = b'"tests": ['
 _RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -105,7 +108,13 @@ def open_reports(
             yield [named_report(name, nothing) for name in names], ()
         return
     with open_runs(home, environ) as runs:
-        yield [named_report(name, runs) for name in names], runs.warnings
+        try:
+            reports = [named_report(name, runs) for name in names]
+        except UsageError as error:
+            if runs.warnings:  # a run may be missing because a damaged database was moved aside
+                raise UsageError("; ".join((error.message, *runs.warnings)), hint=error.hint) from error
+            raise
+        yield reports, runs.warnings
 
 
 def _as_whole(report: RunReport, path: Path) -> RunReport:
@@ -141,28 +150,81 @@ def read_results_file(path: Path) -> RunReport:
 
 def results_in(path: Path) -> Iterator[CaseResult]:
     """Yield the results of a file in their order; the errors of `read_results_file`."""
-    yield from _read(path, read_case_result)
+    yield from _read(path, _with_test)
 
 
-def _read(path: Path, decode: Callable[[bytes], T]) -> Iterator[T]:
-    """Yield what `decode` makes of each result of a file."""
+def _with_test(text: bytes, test: Callable[[int], AskedTest | None]) -> CaseResult:
+    result = read_case_result(text)
+    return replace(result, test=test(result.test_index) or result.test)
+
+
+def _read(path: Path, decode: Callable[[bytes, Callable[[int], AskedTest | None]], T]) -> Iterator[T]:
+    """Yield what `decode` makes of each result of a file, and of a way to its test."""
     try:
         if _is_parquet(path):
-            yield from (decode(text.encode()) for _, text in read_result_texts(path, TRUSTED))
+            for _, text, written in read_result_texts(path, TRUSTED):
+                asked = None if written is None else read_asked_test(written)
+                yield decode(text.encode(), partial(_same, asked))
             return
-        with _opened(path) as file:
+        with _opened(path) as file, _opened(path) as beside:
             if path.suffix.lower() == ".jsonl":
-                yield from (decode(line) for line in file if line.strip())
+                told = ToldTests()
+                for line in file:
+                    if line.strip() and not told.take(line):
+                        yield decode(line, told.get)
             elif _skip_head(file) is not None:
-                yield from map(decode, _listed_results(file))
+                tests = _ListedTests(beside)
+                yield from (decode(line, tests.get) for line in _listed_results(file))
             else:
-                yield from (decode(encode_json(item)) for item in _whole(path)["results"])
+                whole = _whole(path)
+                found = map(asked_test_from_json, whole.get("tests") or ())
+                by_index = {item.index: item for item in found}
+                yield from (decode(encode_json(item), by_index.get) for item in whole["results"])
     except OSError as error:
         raise _cannot_read(path, error) from error
     except ConfigError as error:
         raise _not_parquet(error) from error
     except _UNREADABLE as error:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+
+
+def _same(asked: AskedTest | None, _: int) -> AskedTest | None:
+    return asked
+
+
+class _ListedTests:
+    """The tests at the head of a file, a line each, gone through beside its results: both are in the order of tests."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lines = self._begun()
+        self._last: AskedTest | None = None
+
+    def get(self, index: int) -> AskedTest | None:
+        """Return the test with this index."""
+        if self._last is not None and self._last.index > index:  # out of order: somebody wrote the file anew
+            self._lines, self._last = self._begun(), None
+        while self._last is None or self._last.index < index:
+            line = next(self._lines, None)
+            if line is None:
+                return None
+            self._last = read_asked_test(line)
+        return self._last if self._last.index == index else None
+
+    def _begun(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        for line in self._file:
+            text = line.rstrip(b"\r\n")
+            if text == _RESULTS:
+                return
+            if text == _TESTS:
+                break
+        for line in self._file:
+            text = line.strip()
+            if text == b"],":
+                return
+            if text:
+                yield text.removesuffix(b",")
 
 
 def _is_parquet(path: Path) -> bool:
@@ -223,7 +285,7 @@ def _is_promptfoo(path: Path) -> bool:
 def _columns_in(path: Path) -> tuple[Column, ...]:
     """Return the columns of a .jsonl file's results, of which only they are read."""
     found: dict[int, Column] = {}
-    for item in _read(path, _PLACES.decode):
+    for item in _read(path, lambda text, _: _PLACES.decode(text)):
         if item.column not in found:
             found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
     return tuple(found[index] for index in sorted(found))
@@ -240,10 +302,17 @@ def _opened(path: Path) -> BinaryIO:
 def _skip_head(file: BinaryIO) -> bytes | None:
     """Return what stands before the results, and leave the file at the first of them; None where no line says so."""
     lines: list[bytes] = []
+    is_in_tests = False
     for line in file:
-        if line.rstrip(b"\r\n") == _RESULTS:
+        text = line.rstrip(b"\r\n")
+        if text == _RESULTS:
             return b"".join(lines)
-        lines.append(line)
+        if text == _TESTS:  # as many as there are: they are read beside the results
+            is_in_tests = True
+        elif not is_in_tests:
+            lines.append(line)
+        elif text == b"],":
+            is_in_tests = False
     return None
 
 

@@ -79,6 +79,18 @@ class LoadScripts:
                 )
         return self._results[key]
 
+    def provider_name(
+        self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """See `geval_cli.suite.validation.ScriptCaller`."""
+        self._require_code(path, asked_at)
+        return self._result_of(
+            lambda: self._call_javascript(path.resolve(), export, [dict(options)], Entry.PROVIDER_NAME),
+            path,
+            export,
+            asked_at,
+        )
+
     def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
         """See `geval_cli.suite.validation.ScriptCaller`."""
         self._require_code(path, asked_at)
@@ -134,7 +146,9 @@ class LoadScripts:
         finally:
             await process.aclose()
 
-    def _call_javascript(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+    def _call_javascript(
+        self, path: Path, function: str, arguments: list[JsonValue], entry: Entry = Entry.TESTS
+    ) -> JsonValue:
         if not is_installed():
             raise CodeError(
                 f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
@@ -152,7 +166,7 @@ class LoadScripts:
                 error.message, hint=f"{_MAKE_FILE}, or write it without" if error.hint else ""
             ) from error
         named = {f"argument{index}": value for index, value in enumerate(arguments)}
-        return call_javascript_now(code, named, entry=Entry.TESTS)
+        return call_javascript_now(code, named, entry=entry)
 
 
 def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:

@@ -43,6 +43,12 @@ class _RefusedCode:
     ) -> JsonValue:
         raise _CodeNeededError
 
+    def provider_name(
+        self, path: Path, export: str, options: Mapping[str, JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """Return None: tests are the same whoever answers."""
+        return None
+
     def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
         raise _CodeNeededError
 

@@ -47,6 +47,7 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         lambda: runs.results(run.id),
         planned=planned,
         labels=lambda: kept_labels_of(runs, run.id),
+        tests=lambda: runs.tests(run.id),
     )
 
 

@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from geval_cli.engine.case import blank_result
 from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
-from geval_cli.errors import BudgetError, ConfigError, GevalError, Problem, UsageError
+from geval_cli.errors import (
+    BudgetError,
+    ConfigError,
+    GevalError,
+    Problem,
+    StoppedError,
+    UndoneError,
+    UsageError,
+)
 from geval_cli.events import CaseFinished, Noticed
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy, Gateway
@@ -397,26 +405,34 @@ async def _ask_for_steps(
         )
         stack.push_async_callback(gateway.aclose)
         memory = JudgeMemory()
-        asking = asyncio.gather(*(_steps_of(item, pool, gateway, memory) for item in shared))
-        stopping = asyncio.ensure_future(crew.stop.wait())
+        asking = asyncio.gather(
+            *(_steps_of(item, pool, gateway, memory) for item in shared), return_exceptions=True
+        )
+        hurrying = asyncio.ensure_future(crew.stop.wait_for_urgency())
         try:
-            ends: set[asyncio.Future[Any]] = {asking, stopping}
+            ends: set[asyncio.Future[Any]] = {asking, hurrying}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            if not asking.done() or crew.stop.is_requested:
                 return None
+            found = asking.result()  # of all of them: what was asked beside one that failed is paid for, too
+            for item in found:
+                if isinstance(item, BaseException):
+                    raise item
             judges = Counter(judge.public_id for judge in prepared.judges)
             return {
                 needed.key: steps
-                for needed, steps in zip(shared, asking.result(), strict=True)
-                if steps and judges[needed.judge.public_id] == 1
+                for needed, steps in zip(shared, found, strict=True)
+                if isinstance(steps, tuple) and steps and judges[needed.judge.public_id] == 1
             }
+        except StoppedError:
+            return None
         except BudgetError as error:
             crew.stop_paying(error)
             return None
         finally:
             asking.cancel()
-            stopping.cancel()
-            await asyncio.gather(asking, stopping, return_exceptions=True)
+            hurrying.cancel()
+            await asyncio.gather(asking, hurrying, return_exceptions=True)
 
 
 async def _steps_of(
@@ -427,7 +443,7 @@ async def _steps_of(
         return await write_steps(
             needed.criteria, needed.params, gateway.model(pool.get(needed.judge)), memory
         )
-    except BudgetError:
+    except UndoneError:
         raise
     except GevalError:
         return ()

@@ -57,16 +57,17 @@ class Access(Struct, frozen=True):
     def require_code(self, what: str) -> None:
         """Raise CodeFailedError when no code may be run; `what` would be."""
         if not self.runs_code:
-            raise CodeFailedError(f"{what} runs code, which {self._refuser} not allow", hint=TRUST_HINT)
+            raise CodeFailedError(f"{what} runs code, which {self.refuser} not allow", hint=TRUST_HINT)
 
     def require_host(self, what: str) -> None:
         """Raise UnjudgeableError when no address of the config's own may be asked; `what` would be."""
         if not self.reaches_any_host:
-            message = f"{what} sends outputs to a server of its own, which {self._refuser} not allow"
+            message = f"{what} sends outputs to a server of its own, which {self.refuser} not allow"
             raise UnjudgeableError(message, hint=TRUST_HINT)
 
     @property
-    def _refuser(self) -> str:
+    def refuser(self) -> str:
+        """Return who does not allow it, with the verb of the sentence."""
         return "--untrusted does" if self.is_strangers else "this server does"
 
     def is_outside(self, path: Path) -> bool:

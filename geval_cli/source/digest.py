@@ -9,7 +9,7 @@ from pathlib import Path
 
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
-from geval_cli.source.files import FILE_PREFIX, SourceFiles, hash_file, is_file_reference
+from geval_cli.source.files import FILE_PREFIX, MAX_CONFIG_BYTES, SourceFiles, hash_file, is_file_reference
 from geval_cli.source.secrets import mask_config
 
 # Any word of an id may be a file's name. Scripts and replies are small; a model of gigabytes is not read.
@@ -54,6 +54,9 @@ def suite_parts(
     parts[ROWS_PART] = row_digest.hexdigest()
     parts[f"{FILE_PART}..."] = file_digest.hexdigest()
     return parts
+
+
+_STREAMED = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pdf"})
 
 
 def digest_of(parts: Mapping[str, JsonValue]) -> str:
@@ -127,6 +130,8 @@ def _is_small_file(files: SourceFiles, name: str) -> bool:
 def _hash_or_reason(path: Path, access: Access) -> str:
     """Return the file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
     try:
-        return hash_file(path, access)
+        # What is read as a whole may not be larger, which is reported elsewhere.
+        is_streamed = path.suffix.lower() in _STREAMED
+        return hash_file(path, access, max_bytes=None if is_streamed else MAX_CONFIG_BYTES)
     except (OSError, ValueError):
         return "unreadable"

@@ -1,8 +1,12 @@
 """Reading files that a config names: every way in which that fails becomes a problem with a place and a way out."""
 
+import errno
+import fnmatch
 import hashlib
 import io
 import logging
+import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +107,8 @@ FILE_PREFIX = "file://"
 
 MAX_CONFIG_BYTES = 64 * 1024 * 1024
 MAX_TEXT_BYTES = 16 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Of a line of .jsonl, or a row of .csv: files of any size are read so, and each is in memory as a whole."""
 _KEPT_FILES = 64
 _KEPT_CHARACTERS = 4 * 1024 * 1024
 _HASH_CHUNK = 1024 * 1024
@@ -168,10 +174,16 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
     return Problem(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}", asked_at)
 
 
-def hash_file(path: Path, access: Access) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
+def hash_file(path: Path, access: Access, *, max_bytes: int | None = None) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal, read piece by piece.
+
+    Raises:
+        OSError: it cannot be read, or is larger than `max_bytes`, which is seen before it is read.
+    """
     digest = hashlib.sha256()
     with open_regular(path, access) as stream:
+        if max_bytes is not None and os.fstat(stream.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {max_bytes >> 20} MB")
         while chunk := stream.read(_HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -180,6 +192,8 @@ def hash_file(path: Path, access: Access) -> str:
 _FILE_NAME = compile_later(
     r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|ndjson|j2|jinja2?|html?|xml|csv|tsv|xlsx|pdf|py|m?js)"
 )
+_MAGIC = compile_later(r"[*?\[]")
+_MOST_FOLDERS = 100_000
 _SEVERAL_FILES = compile_later(r"[^\s{}<>|\"']+(?:/|\.\w+)")
 
 
@@ -194,6 +208,61 @@ def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[
         return False
 
 
+def matching_names(pattern: str, folder: Path) -> set[str]:
+    """Return the names, relative to `folder`, that fit a wildcard: `*` no hidden ones, `**` folders in no linked one.
+
+    Each folder is looked at once for each part of the pattern, however many ways lead to it: `glob` walks them all,
+    and with a few `**`, or with two links to the folder that they are in, that takes for ever.
+
+    Raises:
+        ValueError: through links, the parts before the last one fit too many folders.
+    """
+    parts = [part for part in pattern.split("/") if part and part != "."]
+    found = {"/" if pattern.startswith("/") else ""}
+    for index, part in enumerate(parts):
+        if len(found) > _MOST_FOLDERS:
+            raise ValueError(f"`{pattern}` fits more than {_MOST_FOLDERS:,} folders")
+        if part == "**":
+            found = _below(found, folder, with_files=index == len(parts) - 1)
+        elif _MAGIC.search(part):
+            fits = re.compile(fnmatch.translate(part)).match
+            found = {
+                f"{parent}{name}{'' if index == len(parts) - 1 else '/'}"
+                for parent in found
+                for name in _entries(folder / parent)
+                if fits(name) and (part.startswith(".") or not name.startswith("."))
+            }
+        else:
+            found = {f"{parent}{part}{'' if index == len(parts) - 1 else '/'}" for parent in found}
+    return {name for name in found if name and (folder / name).exists()}
+
+
+def _below(parents: set[str], folder: Path, *, with_files: bool) -> set[str]:
+    """`parents` and all visible folders below them, and with `with_files` what is in these."""
+    found, pending = set(parents), list(parents)
+    files = set()
+    while pending:
+        parent = pending.pop()
+        for name in _entries(folder / parent):
+            path = folder / parent / name
+            if name.startswith("."):
+                continue
+            if with_files:
+                files.add(f"{parent}{name}")
+            below = f"{parent}{name}/"
+            if below not in found and path.is_dir() and not path.is_symlink():
+                found.add(below)
+                pending.append(below)
+    return files if with_files else found
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return []
+
+
 def is_bare_pattern(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
     """Return whether a text is a folder with `/` behind it, or a wildcard, for which there are files."""
     if not isinstance(value, str) or _SEVERAL_FILES.fullmatch(value) is None:
@@ -203,7 +272,7 @@ def is_bare_pattern(value: JsonValue, base_dir: Path, access: Access) -> TypeGua
     try:
         if value.endswith("/"):
             return (base_dir / value).is_dir()
-        return "*" in value and any(path.is_file() for path in base_dir.glob(value))
+        return "*" in value and any((base_dir / name).is_file() for name in matching_names(value, base_dir))
     except (OSError, ValueError):
         return False
 

@@ -20,8 +20,9 @@ from geval_cli.version import install_hint
 
 PARQUET_SUFFIX = ".parquet"
 INSTALL_HINT = f"install it {install_hint('parquet')}"
-RESULT_COLUMN, RESULTS_METADATA = "result", "geval.results"
-"""The column of files of results that holds a whole result as JSON; and where their metadata have run and summary."""
+RESULT_COLUMN, TEST_COLUMN, RESULTS_METADATA = "result", "test", "geval.results"
+"""The columns of files of results that hold a whole result as JSON, and its test; and where their metadata have run and
+summary."""
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 2_000
@@ -109,18 +110,19 @@ def read_parquet(
                 yield _row(number, {name: values[offset] for name, values in read.items()})
 
 
-def read_result_texts(path: Path, access: Access) -> Iterator[tuple[int, str]]:
+def read_result_texts(path: Path, access: Access) -> Iterator[tuple[int, str, str | None]]:
     """Yield the number (from 1) and the JSON text of each result in a file that `-o results.parquet` wrote.
 
     Raises:
         ConfigError: the file cannot be read, or a row has no result.
     """
-    for row in read_parquet(path, access, (RESULT_COLUMN,)):
-        text = row.values[RESULT_COLUMN]
+    has_tests = any(column.name == TEST_COLUMN for column in read_shape(path, access).columns)
+    for row in read_parquet(path, access, (RESULT_COLUMN, TEST_COLUMN) if has_tests else (RESULT_COLUMN,)):
+        text, test = row.values[RESULT_COLUMN], row.values.get(TEST_COLUMN)
         if not isinstance(text, str):
             where = Location(str(path), row.number, 1, length=0)
             raise ConfigError([Problem(f"this row has no text in `{RESULT_COLUMN}`", where)])
-        yield row.number, text
+        yield row.number, text, test if isinstance(test, str) else None
 
 
 @contextmanager

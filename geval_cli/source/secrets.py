@@ -1,7 +1,7 @@
 """Find secrets, which are never shown or stored: keys and passwords, by the name they have, by place or form."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from urllib.parse import unquote
 
@@ -48,7 +48,10 @@ _REFERENCE = compile_later(
 )
 _NAMED = compile_later(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:\\?[\"'])?\s*[:=]\s*\\?")
 _NAMED_VALUE = compile_later(rf"{_QUOTED}|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n])*")
-_FLAG = compile_later(rf"(?<!\S)--?(?P<name>[A-Za-z][\w-]*)(?:=|\s+)(?P<value>{_QUOTED}|\S+)")
+_FLAG = compile_later(
+    rf"(?<![^\s\"',\[])--?(?P<name>[A-Za-z][\w-]*)(?:=|[\"']?,\s*|\s+)(?P<value>{_QUOTED}|[^\s,\]]\S*)"
+)
+_FLAG_ALONE = compile_later(r"--?(?P<name>[A-Za-z][\w-]*)")
 _PARAMETER = compile_later(rf"[?&#;](?P<name>[\w.~%-]+)=(?P<value>(?:{_PLACE}|[^&#;\s\"'<>\\{{}}])+)")
 _USER_INFO = compile_later(rf"(?<=://)(?P<value>(?:{_PLACE}|[^/?#\s\"'{{}}])+)(?=@)")
 _FALLBACK = compile_later(rf"\benv\.(?P<name>\w+)\s*\|\s*default\(\s*(?P<value>{_QUOTED})")
@@ -205,6 +208,29 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
         yield from (name for text in references for name in _VARIABLE.findall(text))
 
 
+def environment_secrets(environ: Mapping[str, str]) -> list[str]:
+    """Return the secrets in variables: by name, headers (OTEL_EXPORTER_OTLP_HEADERS), users and keys in addresses.
+
+    Short ones are left out: `USE_AUTH=true` would take the word "true" out of every message.
+    """
+    found: list[JsonValue] = []
+    whole: list[str] = []
+    for name, value in environ.items():
+        if len(value) < _MIN_PART:
+            continue
+        if is_secret_name(name):
+            found.append({name: value})
+        elif name.upper().endswith("_HEADERS"):
+            pairs = (pair.partition("=") for pair in value.split(","))
+            found.append({"headers": {key.strip(): unquote(text).strip() for key, _, text in pairs}})
+            whole.append(value)
+        elif "://" in value:
+            found.append(value)
+        elif "@" in value and name.upper().endswith("_PROXY"):  # user:password@host:port
+            found.append(f"http://{value}")
+    return [*whole, *(text for text in secret_values(found) if len(text) >= _MIN_PART)]
+
+
 def secret_values(value: JsonValue) -> list[str]:
     """Return the secrets in a part of a config whose env values are filled in.
 
@@ -233,8 +259,13 @@ def _masked(
         }
     if isinstance(value, list):
         return [
-            _masked(item, is_secret=is_secret, may_be_free=may_be_free, hides_headers=hides_headers)
-            for item in value
+            _masked(
+                item,
+                is_secret=is_secret or _is_flagged(value, index),
+                may_be_free=may_be_free,
+                hides_headers=hides_headers,
+            )
+            for index, item in enumerate(value)
         ]
     if is_secret and value is not None and not isinstance(value, bool) and not _is_reference(str(value)):
         return MASK
@@ -251,8 +282,8 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
         if under.lower() == "headers":
             yield from header_values(value)
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _values(item, is_secret=is_secret)
+        for index, item in enumerate(value):
+            yield from _values(item, is_secret=is_secret or _is_flagged(value, index))
     elif is_secret and value is not None and not isinstance(value, bool):
         text = str(value)
         # Servers echo a part: the key of `Bearer KEY`, the password of `user:password`.
@@ -262,6 +293,13 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
     elif isinstance(value, str):
         for start, end in secret_spans(value):
             yield from _values(value[start:end].strip("\"'"), is_secret=True)
+
+
+def _is_flagged(words: Sequence[JsonValue], index: int) -> bool:
+    """Return whether the item of a list follows an option that takes a secret, as in `[login, --password, ...]`."""
+    before = words[index - 1] if index else None
+    option = _FLAG_ALONE.fullmatch(before) if isinstance(before, str) else None
+    return option is not None and isinstance(words[index], str) and is_secret_name(option["name"])
 
 
 def _is_header(key: str, entry: JsonValue, under: str) -> bool:

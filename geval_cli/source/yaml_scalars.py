@@ -16,6 +16,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
 # Python refuses to read whole numbers of more than 4,300 digits, since that takes quadratic time.
 _MAX_DIGITS = 4000
+_MAX_BITS = 13_287  # the most that 4,000 digits have
 
 TAG_PREFIX = "tag:yaml.org,2002:"
 
@@ -62,10 +63,11 @@ def _resolve_number(text: str) -> str | int | float:
         raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
     if _INT.fullmatch(text):
         return int(text)
-    if _OCTAL.fullmatch(text):
-        return int(text[2:], 8)
-    if _HEX.fullmatch(text):
-        return int(text[2:], 16)
+    if _OCTAL.fullmatch(text) or _HEX.fullmatch(text):
+        whole = int(text, 0)
+        if whole.bit_length() > _MAX_BITS:  # it can be read, and not be written as digits again
+            raise ScalarError(f"this number has more than {_MAX_DIGITS} digits")
+        return whole
     if _NOT_FINITE.fullmatch(text):
         raise ScalarError(f"`{text}` is not a finite number")
     if not _FLOAT.fullmatch(text):

@@ -71,9 +71,9 @@ class DialectRules(Struct, frozen=True, eq=False):
     # Providers.
 
     odd_params: Severity = Severity.ERROR
-    """How bad a model parameter is that has the wrong type, or that is nearly a known one."""
-    further_params: frozenset[str] = frozenset()
-    """Provider settings that the dialect knows itself, though they look like misspelt ones of geval's."""
+    """How bad a model parameter is that has the wrong type, or a key that is nearly a known one."""
+    adds_params: bool = False
+    """Models are sent the parameters that promptfoo adds to those of the config, and none that it leaves out."""
     tells_programs: bool = False
     """Programs that answer are told their options, and which test and prompt a request comes from."""
     echo_finish_reason: str | None = "stop"
@@ -95,12 +95,26 @@ class DialectRules(Struct, frozen=True, eq=False):
     """Whose JSON an output that is data becomes where its text is judged: `json.dumps`, or `JSON.stringify`."""
     patterns: Literal["python", "javascript"] = "python"
     """Whose regular expressions `regex` takes."""
+    lists_refusals: bool = False
+    """`is-refusal` looks for promptfoo's phrases anywhere in the output; otherwise for patterns in its first lines."""
     finds_loose_json: bool = False
     """`contains-json` finds objects as YAML reads them; otherwise every value that is strict JSON."""
+    assumes_rubric_pass: bool = False
+    """A judge's reply to a rubric that lacks `pass` passes; otherwise it is no verdict."""
+    missing_class_is_zero: bool = False
+    """A class that a classifier does not name scores 0; otherwise that is an error."""
     code_failures_fail: bool = False
     """Code that raises or gives no verdict fails the output, also under `not-`; otherwise it leaves it unjudged."""
+    calls_given_functions: bool = True
+    """An assertion whose JavaScript gives a function has it called; otherwise that is no verdict."""
+    traces_from_answers: bool = True
+    """The tools that an answer calls are the trace of a test that has none."""
     negates_scores: bool = True
     """`not-` inverts the scores of code and of tool calls; otherwise the verdict alone."""
+    metadata_as_given: bool = False
+    """Code finds `context.metadata` only where the provider gave some; otherwise it is always a mapping."""
+    context_from_answer: bool = False
+    """`contextTransform` sees the answer as it was before the transforms of the test and of the assertion."""
     scoring_functions: bool = False
     """A test's own function may make the verdict of what its assertions said."""
 
@@ -136,7 +150,7 @@ PROMPTFOO_RULES = DialectRules(
     renders_mappings=False,
     http_templates=True,
     odd_params=Severity.WARNING,
-    further_params=frozenset({"timeout", "retries", "maxConcurrent"}),
+    adds_params=True,
     tells_programs=True,
     echo_finish_reason=None,
     keeps_data=True,
@@ -146,9 +160,16 @@ PROMPTFOO_RULES = DialectRules(
     names_geval_by_criteria=False,
     data_as_text="javascript",
     patterns="javascript",
+    lists_refusals=True,
     finds_loose_json=True,
+    assumes_rubric_pass=True,
+    missing_class_is_zero=True,
     code_failures_fail=True,
+    calls_given_functions=False,
+    traces_from_answers=False,
     negates_scores=False,
+    metadata_as_given=True,
+    context_from_answer=True,
     scoring_functions=True,
     judges_output_variable=False,
     credits_given_outputs=True,

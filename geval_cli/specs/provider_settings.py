@@ -42,6 +42,11 @@ _COUNT = Kind(
     "a whole number from 1", lambda value: _is_whole(value) and value >= 1, {"type": "integer", "minimum": 1}
 )
 _FLAG = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
+_FLAG_OR_WHOLE = Kind(
+    "true or false, or a whole number",
+    lambda value: isinstance(value, int),
+    {"type": ["boolean", "integer"]},
+)
 _TEXT = Kind("a text", lambda value: isinstance(value, str), {"type": "string"})
 _TEXTS = Kind(
     "a text or a list of texts",
@@ -66,7 +71,8 @@ _NAMES: tuple[tuple[Kind, str], ...] = (
         "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens best_of candidateCount "
         "dimensions",
     ),
-    (_FLAG, "logprobs parallel_tool_calls ignore_eos skip_special_tokens"),
+    (_FLAG, "parallel_tool_calls ignore_eos skip_special_tokens responseLogprobs"),
+    (_FLAG_OR_WHOLE, "logprobs"),
     (_TEXT, "reasoning_effort service_tier verbosity encoding_format"),
     (_TEXTS, "stop stop_sequences stopSequences"),
     (_MAPPING, "generationConfig logit_bias"),
@@ -78,7 +84,7 @@ _NAMES: tuple[tuple[Kind, str], ...] = (
         "thinkingConfig safe_prompt prompt_mode input_type format options keep_alive moderation plugins effort "
         "user instructions suffix safety_identifier prompt_cache_key cachedContent task_type truncation modalities "
         "include audio prediction text reasoning thinking extra_body output_config web_search_options "
-        "chat_template_kwargs stream_options background",
+        "chat_template_kwargs stream_options background responseMimeType responseSchema responseJsonSchema",
     ),
 )
 
@@ -98,6 +104,10 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
     ("api_host", "apiHost"): ({"type": "string"}, "The host of the API, without https://."),
     ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable that holds the key."),
     ("api_key", "apiKey"): ({"type": "string"}, "The key itself; better leave it out of files."),
+    ("api_key_command", "apiKeyCommand"): (
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "A program and its arguments that print the key: for tokens that expire.",
+    ),
     ("api_version", "apiVersion"): ({"type": "string"}, "The version of the API."),
     ("headers",): ({"type": "object"}, "More request headers."),
     ("passthrough",): ({"type": "object"}, "Parameters that are sent as they are, unchecked."),

@@ -79,7 +79,7 @@ class Options(Struct, frozen=True):
 
     Attributes:
         good: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass; None for the run's own, or `good` where it has none or several.
+        threshold: scores from here on pass; None for the verdicts of the run, or `good` where there are none.
         cluster: a column of the labels or a key of the tests' metadata; None for `doc`, else the test.
         annotators: who they are, a key of `EPSILONS`.
     """
@@ -316,7 +316,8 @@ def _verdicts(data: _Data, pairs: Sequence[Pair], metric: str, options: Options)
         used = {pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None}
         (only,) = used if len(used) == 1 else (None,)
         threshold = options.good if only is None else only
-    good, passed = data.human >= options.good, data.score >= threshold - _ROUNDING
+    good = data.human >= options.good
+    passed = np.array([pair.passed_at(options.threshold, threshold) for pair in pairs], dtype=bool)
     better = statistics.best_threshold(data.score, good, present=threshold)
     counts = statistics.confusion(passed, good)
     return Verdicts(

@@ -254,9 +254,10 @@ def _calibration(
         _candidate(item.threshold, item.confusion, plan.objective)
         for item in threshold_candidates(labelled.scores, labelled.good)
     )
-    at_present = _candidate(
-        plan.present, confusion(labelled.scores >= plan.present - _DUST, labelled.good), plan.objective
-    )
+    verdicts = labelled.scores >= plan.present - _DUST
+    if rescored is None:  # else the scores are not those that the run decided by
+        verdicts = np.array([pair.passed_at(options.present, plan.present) for pair in items], dtype=bool)
+    at_present = _candidate(plan.present, confusion(verdicts, labelled.good), plan.objective)
     item = MetricCalibration(
         metric=name,
         calibration=found,

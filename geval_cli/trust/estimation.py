@@ -254,8 +254,9 @@ def _from_elsewhere(
         threshold = threshold_of(outputs, options.good, options.threshold)
         rates = _error_rates(given, metric, threshold, options.good)
         passed = ClusteredMean()
-        for item, score in scored:
-            passed.add(int(item.test.removeprefix("test ")), float(score >= threshold - _DUST))
+        for item, _ in scored:
+            verdict = item.is_passed(options.threshold, threshold)
+            passed.add(int(item.test.removeprefix("test ")), float(verdict))
         share = passed.mean or 0.0
         found = rogan_gladen(share, _worth(passed), rates)
         notes = list(_notes(None, rates.good + rates.bad, len(outputs) - len(scored)))
@@ -349,6 +350,7 @@ def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: s
         "scale": [0, 1] if low_high is None else [_short(end) for end in low_high],
         "output": result.output,
         **({"vars": dict(result.vars)} if result.vars else {}),
+        **({"test": result.asked.texts} if result.asked else {}),
         **({"description": item.description} if item.description else {}),
         "output_sha256": item.output_sha256,
         **({"test_key": item.test_key} if item.test_key else {}),

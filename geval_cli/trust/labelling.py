@@ -244,6 +244,7 @@ def rows_of_sheet(
             **row,
             **given,
             **({"vars": dict(result.vars)} if result.vars else {}),
+            **({"test": result.asked.texts} if result.asked else {}),
             "output": result.output,
         }
 
@@ -277,6 +278,9 @@ def parts_to_read(result: CaseResult) -> Iterator[tuple[str, str]]:
     prompt = result.prompt.rendered
     if prompt.strip():
         yield "asked", prompt
+    for name, text in (result.asked.texts if result.asked else {}).items():
+        if text.strip() and text not in prompt:
+            yield name.replace("_", " "), text
     for name, value in result.vars.items():
         text = value_text(value)
         if name != "output" and text.strip() and text not in prompt:

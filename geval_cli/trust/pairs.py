@@ -11,6 +11,8 @@ from geval_cli.labels.matching import Match, judged_items, match_labels
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.source.problems import did_you_mean
 
+_DUST = 1e-9
+
 
 class Pair(Struct):
     """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known."""
@@ -23,6 +25,11 @@ class Pair(Struct):
     test: str
     match: Match | None = None
     cluster: str = ""
+
+    def passed_at(self, given: float | None, limit: float) -> bool:
+        """Return the judge's verdict; by its score where a threshold is `given`, or a run did not give one."""
+        verdict = None if self.match is None else self.match.passed
+        return (self.score or 0.0) >= limit - _DUST if given is not None or verdict is None else verdict
 
 
 def read_given(labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]]) -> LabelFile:

@@ -82,10 +82,15 @@ class LiveRun:
             "holder": None,
         }
 
-    def stop(self) -> None:
-        """Ask for its end: nothing new is started, what is under way gets a short grace; asked twice, it gets none."""
+    def stop(self, *, patience_s: float | None = None) -> None:
+        """Ask for its end: nothing new is started, and what was sent is waited for; asked twice, it is not.
+
+        Args:
+            patience_s: the longest wait for what was sent; None for as long as it takes.
+        """
         if self._stop.is_requested:
             self._stop.hurry()
+        self._stop.patience_s = patience_s
         self._stop.request(StopReason.REQUEST)
         self._tell({"type": "stopping"})
 

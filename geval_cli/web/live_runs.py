@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from geval_cli.engine.runner import StopSignal
+from geval_cli.engine.runner import GRACE_S, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import RunEvent, RunStarted
 from geval_cli.records import RunRecord, RunStatus
@@ -154,9 +154,9 @@ class LiveRuns:
             yield finished_event(stored.run, stored.summary)
 
     def stop_all(self) -> None:
-        """Ask every run to stop."""
+        """Ask every run to stop soon: the server that holds them ends."""
         for live in self.running:
-            live.stop()
+            live.stop(patience_s=GRACE_S)
 
     def close(self) -> None:
         """Start no further run, and end what only watches."""

@@ -91,9 +91,8 @@ def test_two_processes_that_ask_the_same_share_their_batches(tmp_path, server, i
     assert first.returncode == (-signal.SIGKILL if is_first_killed else 1), waited[0][1].decode()
     assert set(server.paid.values()) == {1}
     assert len(server.asked) == 61  # 30 outputs, 30 ratings, steps
-    assert (
-        sum(server.asked.values()) <= 61 + 2
-    )  # both may send steps and the first rating directly at one moment
+    # What was on the wire of a process that is killed may be sent again by the other.
+    assert sum(server.asked.values()) <= 61 + (2 if is_first_killed else 0)
     found = [json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in files(is_first_killed)]
     assert all(len(document["results"]) == 30 for document in found)
     assert [outputs(document) for document in found] == [outputs(found[0])] * len(found)

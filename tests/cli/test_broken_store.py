@@ -1,6 +1,8 @@
 """A run database that is spoilt while the real command runs."""
 
+import contextlib
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -46,3 +48,40 @@ def test_when_results_cannot_be_read_again_the_summary_is_shown(project: Path) -
     assert "1 passed" in finished.stdout
     assert "no such table" in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("runs", "record"), ("runs", "summary"), ("results", "result")]
+)
+def test_a_damaged_run_is_named_and_can_be_removed_so_that_the_others_are_read(
+    project: Path, table: str, column: str
+) -> None:
+    (project / "spoiler.py").write_text("print('fine')", encoding="utf-8")
+    for _ in range(2):
+        assert run_geval("run", "config.yaml", cwd=project).code == 0
+    own = "id" if table == "runs" else "run_id"
+    with contextlib.closing(sqlite3.connect(project / ".geval" / "geval.db")) as connection:
+        kept, damaged = (row[0] for row in connection.execute("SELECT id FROM runs ORDER BY sequence"))
+        connection.execute(
+            f"UPDATE {table} SET {column} = substr({column}, 1, 25) WHERE {own} = ?", (damaged,)
+        )
+        connection.commit()
+    for words in (("show", damaged), ("compare", "latest", kept), ("judge", damaged, "config.yaml")):
+        looked = run_geval(*words, cwd=project)
+        assert looked.code == 3, words
+        assert "run <ID> is damaged" in " ".join(looked.stderr.split()), words
+        assert "geval rm <ID>" in " ".join(looked.stderr.split())
+        assert "Traceback" not in looked.stderr
+    removed = run_geval("rm", damaged, "--yes", cwd=project)
+    assert removed.code == 0, removed.stderr
+    assert run_geval("list", cwd=project).code == 0
+    with contextlib.closing(sqlite3.connect(project / ".geval" / "geval.db")) as connection:
+        assert connection.execute("SELECT id FROM runs").fetchall() == [(kept,)]
+
+
+def test_who_shows_a_run_is_told_that_the_database_was_damaged(project: Path) -> None:
+    (project / ".geval").mkdir()
+    (project / ".geval" / "geval.db").write_bytes(b"no database " * 400)
+    shown = run_geval("show", "latest", cwd=project)
+    assert shown.code == 2
+    assert "it was moved to geval.db.damaged-" in " ".join(shown.stderr.split())

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +207,87 @@ def test_ctrl_c_after_fail_fast_ends_with_its_own_exit_code_and_keeps_what_is_fi
     assert process.returncode == 130
     assert kept in out
     assert kept in run_geval("show", cwd=project).stdout
+
+
+class Judged:
+    """A model and a judge that answer the first requests at once, and then none until `release`."""
+
+    def __init__(self, answered: int) -> None:
+        self.server = LoopbackServer(respond=self._answer)
+        self._left, self._may_end = answered, asyncio.Event()
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._may_end.set)
+
+    async def _answer(self, body: Any, headers: object) -> Reply:
+        self._loop = asyncio.get_running_loop()
+        self._left -= 1
+        if self._left < 0:
+            await self._may_end.wait()
+        return chat_reply('{"reason": "It is.", "score": 10}' if body["model"] == "judge" else "fine")
+
+    def asked_twice(self) -> int:
+        return len(self.server.requests) - len({request.body for request in self.server.requests})
+
+
+JUDGED_TESTS = 60
+UNDER_WAY = 20
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "2"), ("--fail-fast",)], ids=" ".join)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_after_a_signal_nothing_more_is_sent_and_what_was_sent_is_kept(
+    project: Path, runs: Runs, sent: signal.Signals, words: tuple[str, ...]
+) -> None:
+    assertion = {"type": "g-eval", "criteria": "It is fine.", "evaluation_steps": ["Read it."]}
+    assertion["scoring"] = "single"
+    config = {
+        "prompts": ["{{ x }}"],
+        "providers": ["openai:model"],
+        "defaultTest": {"options": {"provider": "openai:judge"}, "assert": [assertion]},
+        "tests": [{"vars": {"x": f"word{number}"}} for number in range(JUDGED_TESTS)],
+    }
+    (project / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+    model = Judged(answered=2 * UNDER_WAY)
+    with model.server:
+        keys = {"OPENAI_BASE_URL": model.server.base_url, "OPENAI_API_KEY": "sk-test"}
+        options = ("--no-progress", "-j", str(UNDER_WAY), *words)
+        process = runs.launch(*options, grace_s=NO_GRACE_S, **keys)
+        # Workers may have less under way: those at the ends of their shards.
+        model.server.wait_for_requests(2 * UNDER_WAY + UNDER_WAY // 2)
+        before = 0
+        while before < (before := len(model.server.requests)):
+            time.sleep(0.3)
+        process.send_signal(sent)
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if f"{sent.name}: stopping" in line)
+        model.release()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == (130 if sent is signal.SIGINT else 143), errors
+        assert len(model.server.requests) == before
+        assert "waiting" in said
+        resumed = runs.launch(*options, "--resume", grace_s=NO_GRACE_S, **keys)
+        _, errors = resumed.communicate(timeout=60)
+        assert resumed.returncode == 0, errors
+        assert (len(model.server.requests), model.asked_twice()) == (2 * JUDGED_TESTS, 0)
+
+
+def test_a_run_in_which_something_computes_without_end_ends_after_a_signal(project: Path, runs: Runs) -> None:
+    busy = "from geval_cli.cli import run\nrun._STUCK_S = 0.5\n"
+    (project / "busy.py").write_text(
+        "import os\ndef listen(*_):\n    os.kill(os.getpid(), 15)\n    while True: pass\n", encoding="utf-8"
+    )
+    code = f"{busy}import busy\nrun.Screen.listen = busy.listen\nfrom geval_cli.cli.main import main\nmain()"
+    process = subprocess.run(
+        [sys.executable, "-c", code, "run", "config.yaml"],
+        cwd=project,
+        env=clean_environment(PYTHONPATH=str(project)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 143
+    assert b"does not end; what is finished is kept" in process.stderr
 
 
 def test_a_killed_process_leaves_every_finished_result(project: Path, runs: Runs) -> None:

@@ -515,3 +515,62 @@ def test_reading_the_source_leaves_no_thread_that_a_wall_cannot_hold(
         with open_source(name, given, {}, JudgedMetrics()) as source:
             assert set(threading.enumerate()) <= before
             assert len(list(source.runs.results(source.run.id))) == 2
+
+
+class TestJudgedRuns:
+    """A run that was itself judged is judged again as it was, but for what is named now."""
+
+    def test_its_thresholds_and_metrics_hold(
+        self, product: Product, server: LoopbackServer, models: Models
+    ) -> None:
+        product.run(config(), server)
+        models.score = 7
+        judged = product.command(
+            server, "judge", "latest", "--threshold", "polite=0.65", "--only", "polite", "--only", "rude"
+        )
+        assert verdicts(judged, "polite") == [("failed", 0.6)] * 6
+        again = product.command(server, "judge", "latest", "--grader", "openai:judge-b")
+        assert (
+            verdicts(again, "polite") == [("passed", 0.7)] * 6
+            or verdicts(again, "polite") == [("failed", 0.6)] * 6
+        )
+        assert {item["threshold"] for item in again.verdicts if item["metric"] == "polite"} == {0.65}
+        assert {item["metric"] for item in again.verdicts} == {"polite", "rude"}
+        assert "as that run was: --only polite, --only rude, --threshold polite=0.65" in again.stderr
+
+    def test_what_is_named_now_wins(self, product: Product, server: LoopbackServer) -> None:
+        product.run(config(), server)
+        product.command(server, "judge", "latest", "--threshold", "polite=0.9", "--threshold", "rude=0.1")
+        again = product.command(server, "judge", "latest", "--threshold", "polite=0.2")
+        assert verdicts(again, "polite") == [("passed", 0.6)] * 6
+        assert {item["threshold"] for item in again.verdicts if item["metric"] == "rude"} == {0.1}
+        assert "as that run was: --threshold rude=0.1\n" in again.stderr
+        other = product.command(server, "judge", "latest", "--only", "word")
+        assert {item["metric"] for item in other.verdicts} == {"word"}
+
+    def test_a_config_that_is_named_says_what_passes(self, product: Product, server: LoopbackServer) -> None:
+        product.run(config(), server)
+        product.command(server, "judge", "latest", "--threshold", "polite=0.9")
+        by_config = product.command(server, "judge", "latest", "config.yaml")
+        assert verdicts(by_config, "polite") == [("passed", 0.6)] * 6
+        assert "as that run was" not in by_config.stderr
+
+    def test_its_judge_and_variables_hold(
+        self, product: Product, server: LoopbackServer, models: Models
+    ) -> None:
+        written = config("word 0", defaultTest={"assert": [_JUDGED[0]]})
+        product.run(written, server, "--grader", "openai:judge", "--var", "tone=kind", "--var", "x=all")
+        product.command(server, "judge", "latest", "--samples", "3", "--scoring", "samples")
+        models.asked.clear()
+        again = product.command(server, "judge", "latest")
+        said = "as that run was: "
+        assert said in again.stderr, again.stderr
+        [line] = [text for text in again.stderr.splitlines() if text.startswith(said)]
+        assert set(line.removeprefix(said).split(", ")) == {
+            "--grader openai:judge",
+            "--scoring samples",
+            "--samples 3",
+            "--var x=all",
+            "--var tone=kind",
+        }
+        assert not models.of("answerer")

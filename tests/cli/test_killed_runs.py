@@ -2,12 +2,16 @@
 
 import random
 import signal
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.counting_server import CountingServer
-from support.kill_trial import KillableRun, comparable, disturbed
+from support.geval_command import clean_environment
+from support.kill_trial import AT_ONCE, KillableRun, comparable, disturbed
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
 
@@ -36,3 +40,28 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
     assert sum(kill.paid_twice for kill in trial.kills) == 0
     assert trial.requests <= REQUESTS + sum(kill.in_flight for kill in trial.kills)
     assert any(kill.stored for kill in trial.kills), "no kill came late enough to show anything"
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["both live", "one is killed"])
+def test_two_equal_runs_at_once_pay_for_each_answer_once(tmp_path: Path, is_killed: bool) -> None:
+    with CountingServer(latency_s=0.05) as server:
+        KillableRun(tmp_path, server, TESTS)
+        words = ("run", "config.yaml", "--home", "home", "--no-progress", "-j", str(AT_ONCE))
+        environment = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-two")
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-m", "geval_cli", *words],
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+            )
+            for _ in range(2)
+        ]
+        if is_killed:
+            assert server.wait_for_requests(30, timeout_s=60)
+            started[0].kill()
+        codes = [process.wait(timeout=120) for process in started]
+    sent = Counter(request.name for request in server.requests)
+    assert codes[1] in {0, 1}
+    assert len(sent) == REQUESTS
+    assert sum(sent.values()) <= REQUESTS + (AT_ONCE if is_killed else 0)

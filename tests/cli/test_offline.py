@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.geval_command import Finished, clean_environment, run_geval
 from support.judge_server import judge_sensibly
-from support.loopback import LoopbackServer, chat_reply
+from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Product
 from support.read_only import read_only_command
 
@@ -199,3 +199,32 @@ def leave_in_log(path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert Path(f"{path}-wal").stat().st_size > 0
     Path(f"{path}-shm").unlink()
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True], ids=["no probabilities", "a small token limit"])
+def test_a_cached_run_sends_nothing_whichever_test_comes_first(tmp_path: Path, is_cut_off: bool) -> None:
+    """Which test finds out what the judge can do differs from run to run; each is the first of a run here."""
+
+    def answer(body: Any, headers: object) -> Reply:
+        if is_cut_off and "max_tokens" in body:
+            return chat_reply("I think that", n=body.get("n", 1), finish_reason="length")
+        return chat_reply("3", n=body.get("n", 1))
+
+    names = [f"word{number}" for number in range(4)]
+    with LoopbackServer(respond=answer) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-test")
+        for number, tests in enumerate([names, *([name] for name in names)]):
+            document = {
+                "prompts": ["{{ x }}"],
+                "providers": ["echo"],
+                "defaultTest": {
+                    "options": {"provider": "openai:judge"},
+                    "assert": [{"type": "g-eval", "dimension": "fluency", "evaluation_steps": ["Read it."]}],
+                },
+                "tests": [{"vars": {"x": name}} for name in tests],
+            }
+            (tmp_path / "c.json").write_text(json.dumps(document), encoding="utf-8")
+            before = len(server.requests)
+            ended = run_geval("run", "c.json", "--home", "home", "-j", "1", cwd=tmp_path, env=env)
+            assert "4 passed" in ended.stdout or "1 passed" in ended.stdout, ended.stdout + ended.stderr
+            assert (len(server.requests) == before) is (number > 0), server.requests[-1].json

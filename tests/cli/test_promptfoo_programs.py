@@ -265,6 +265,10 @@ module.exports = class {
   async callApi(prompt, context) { return JSON.stringify([prompt, this.options, context]); }
 };
 """
+OWN_OPTIONS: dict[str, Any] = {
+    "model": "m-2", "messages": [], "n": 3, "stream": False, "delay": 3000, "price": {"input": 1, "output": 2},
+    "max_retries": 0, "maxConcurrency": 2, "timeoutS": 60, "nothing": None,
+}  # fmt: skip
 PROMPT_PY = "import json, sys\nprint(json.dumps([sys.argv[1], *map(json.loads, sys.argv[2:])]))\n"
 
 
@@ -274,7 +278,8 @@ def test_programs_get_the_prompt_as_it_is_written_their_options_and_where_it_com
 ) -> None:
     write_files(tmp_path, {"seen.py": SEEN_PY, "seen.js": SEEN_JS, "arguments.py": PROMPT_PY})
     command = f"exec:{shlex.quote(sys.executable)} arguments.py"
-    provider = {"id": command if program == "exec" else program, "config": {"a": 1, "t": "{{x}}"}}
+    config = {"a": 1, "t": "{{x}}", **OWN_OPTIONS}
+    provider = {"id": command if program == "exec" else program, "delay": 1, "config": config}
     chat = '[{"role": "user", "content": "Hi {{x}}"}]'
     content = {
         "dialect": "promptfoo",
@@ -292,7 +297,7 @@ def test_programs_get_the_prompt_as_it_is_written_their_options_and_where_it_com
     first, second = (json.loads(row["output"]) for row in rows_of(tmp_path, content))
     prompt, options, context = first
     assert prompt == '[\n  {\n    "role": "user",\n    "content": "Hi Ann"\n  }\n]'
-    assert options["config"] == {"a": 1, "t": "{{x}}"}
+    assert options["config"] == config
     assert options["id"]
     assert context["vars"] == {"x": "Ann", "y": "for Ann"}
     assert context["prompt"] == {

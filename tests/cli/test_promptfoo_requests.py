@@ -51,6 +51,116 @@ def test_a_chat_that_a_variable_breaks_is_an_error_and_not_sent_as_one_text(tmp_
     assert "begins as a chat does, but cannot be read" in said
 
 
+THINKING = {"type": "enabled", "budget_tokens": 2000}
+FOR_CLAUDE: list[tuple[str, str | None, list[tuple[str, str]]]] = [
+    ("Hello\n\n  there  \nworld\n", None, [("user", "Hello\nthere\nworld")]),
+    (
+        "system: Be brief.\nmore\nuser: Hi {{x}}\n\nassistant: Yes?\n  user:  Now\nlast line",
+        "Be brief.",
+        [("user", "more"), ("user", 'Hi "A"'), ("assistant", "Yes?"), ("user", "Now\nlast line")],
+    ),
+    ("system: one\nsystem: two\nQ", "two", [("user", "Q")]),
+    ("user:\nassistant: a", None, [("user", ""), ("assistant", "a")]),
+    ("USER: x\nUser : y", None, [("user", "USER: x\nUser : y")]),
+    ("thinking: broken\nuser: Q", None, [("user", "Q")]),
+    ("- role: user\n  content: Hi", None, [("user", "- role: user\ncontent: Hi")]),
+    (
+        '[{"role": "user", "content": {{x}}"}]',
+        None,
+        [("user", '[{"role": "user", "content": "A""}]')],
+    ),
+    ("[draft] Write {{x}}", None, [("user", '[draft] Write "A"')]),
+    (
+        '[{"role": "system", "content": "S"}, {"role": "user", "content": " Q {{x}}\\n\\n"}]',
+        "S",
+        [("user", ' Q "A"\n\n')],
+    ),
+    ('{"a": 1}', None, [("user", '{\n"a": 1\n}')]),
+]
+"""A prompt, and the system text and messages that promptfoo sends Claude for it."""
+
+
+@pytest.mark.parametrize(("prompt", "system", "messages"), FOR_CLAUDE)
+def test_claude_is_sent_a_prompt_by_its_role_lines(
+    tmp_path: Path, prompt: str, system: str | None, messages: list[tuple[str, str]]
+) -> None:
+    (sent,) = _sent_to_claude(tmp_path, prompt)
+    assert sent.get("system") == system
+    assert [(message["role"], message["content"]) for message in sent["messages"]] == messages
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        f"thinking: {json.dumps(THINKING)}\nuser: Q",
+        json.dumps([{"role": "user", "content": "Q", "thinking": THINKING}]),
+    ],
+)
+def test_a_prompt_may_say_how_claude_thinks_unless_the_config_does(tmp_path: Path, prompt: str) -> None:
+    (sent,) = _sent_to_claude(tmp_path, prompt)
+    assert (sent["thinking"], sent["max_tokens"], "temperature" in sent) == (THINKING, 2048, False)
+    (sent,) = _sent_to_claude(tmp_path, prompt, thinking={"type": "disabled"})
+    assert (sent["thinking"], sent["max_tokens"], sent["temperature"]) == ({"type": "disabled"}, 1024, 0)
+
+
+def _sent_to_claude(folder: Path, prompt: str, **config: Any) -> list[Any]:
+    reply = Reply(body={"content": [{"type": "text", "text": "fine"}], "stop_reason": "end_turn"})
+    with LoopbackServer(respond=lambda body, headers: reply) as server:
+        own = {"apiBaseUrl": server.url, "apiKey": "sk-x", **config}
+        content = {
+            "dialect": "promptfoo",
+            "providers": [{"id": "anthropic:claude-sonnet-4-5", "config": own}],
+            "prompts": [{"raw": prompt}],
+            "tests": [{"vars": {"x": '"A"'}, "assert": [{"type": "contains", "value": "fine"}]}],
+        }
+        (row,) = rows_of(folder, content)
+        assert row["status"] == "passed", row
+        return [request.json for request in server.requests]
+
+
+def test_what_claude_is_not_sent_of_a_prompt_is_a_warning(tmp_path: Path) -> None:
+    prompts = [
+        "One line about {{x}}\n",
+        "Two\n\n  paragraphs",
+        "system: Be brief\nuser: Q",
+        '[{"role": "user"}]',
+    ]
+    content = {"prompts": prompts, "tests": [{"vars": {"x": "y"}}]}
+    for provider in ("anthropic:claude-sonnet-4-5", "openai:gpt-4.1"):
+        write_files(tmp_path, {NAME: json.dumps({**content, "providers": [provider]})})
+        done = run_geval("validate", NAME, cwd=tmp_path, env=clean_environment(ANTHROPIC_API_KEY="x"))
+        said = re.findall(r"Claude is not sent the prompt .*?promptfoo: (.*)", done.stdout + done.stderr)
+        if provider.startswith("openai"):
+            assert said == []
+            continue
+        assert said == [
+            "blank lines are left out; spaces around lines are left out",
+            "lines that begin with `user:`, `system:` set roles",
+        ]
+
+
+def test_the_responses_api_is_sent_a_text_that_is_no_json_chat_as_it_is(tmp_path: Path) -> None:
+    prompts = ["- role: user\n  content: Hi", '[{"role": "user", "content": {{x}}"}]', "user: a\n\n b"]
+    reply = {"object": "response", "status": "completed", "output": [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "fine"}]}
+    ]}  # fmt: skip
+    with LoopbackServer(respond=lambda body, headers: Reply(body=reply)) as server:
+        content = {
+            "dialect": "promptfoo",
+            "providers": [
+                {
+                    "id": "openai:responses:gpt-4.1",
+                    "config": {"apiBaseUrl": server.base_url, "apiKey": "sk-x"},
+                }
+            ],
+            "prompts": [{"raw": prompt, "label": prompt} for prompt in prompts],
+            "tests": [{"vars": {"x": '"A"'}, "assert": [{"type": "contains", "value": "fine"}]}],
+        }
+        rows_of(tmp_path, content)
+        sent = {request.json["input"] for request in server.requests}
+    assert sent == {prompts[0], prompts[1].replace("{{x}}", '"A"'), prompts[2]}
+
+
 def test_a_provider_s_own_environment_and_the_parameters_of_a_prompt(tmp_path: Path) -> None:
     own = {"OPENAI_API_KEY": "sk-of-one-alone", "OPENAI_BASE_URL": "<SERVER>"}
     content = {

@@ -66,6 +66,7 @@ def test_generated_folders_and_results_files_are_not_watched(tmp_path: Path) -> 
         "suite.yaml~",
         "geval.db",
         "cache.db-wal",
+        "cache.claims",
     ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -300,7 +300,16 @@ def test_without_repeats_there_are_no_chances_of_several_tries() -> None:
 def test_cost_latency_and_tokens_are_of_the_answers() -> None:
     used = {Role.GENERATION: Usage(1, 10, 5, 0, 0.25), Role.JUDGE: Usage(3, 99, 9, 0, 0.5)}
     answered = [
-        case(test, 0, 0, 1.0, latency_ms=1000.0 * (test + 1), usage=used, cached=test > 99)
+        case(
+            test,
+            0,
+            0,
+            1.0,
+            latency_ms=1000.0 * (test + 1),
+            usage=used,
+            cached=test > 99,
+            cost_usd_generated=0.5,
+        )
         for test in range(120)
     ]
     failed = case(120, 0, 0, None, latency_ms=9e9, usage=used, error=ErrorInfo("ProviderError", "no"))
@@ -311,8 +320,10 @@ def test_cost_latency_and_tokens_are_of_the_answers() -> None:
         "generation": Usage(121, 1210, 605, 0, 30.25),
         "judge": Usage(363, 11979, 1089, 0, 60.5),
     }
-    assert column.latency_ms.median == pytest.approx(50_000, rel=0.006)
-    assert column.latency_ms.p95 == pytest.approx(95_000, rel=0.006)
+    assert column.cost_usd_generated == pytest.approx(120 * 0.5)
+    # Of all answers: those from the cache took what they took when they were generated.
+    assert column.latency_ms.median == pytest.approx(60_000, rel=0.006)
+    assert column.latency_ms.p95 == pytest.approx(114_000, rel=0.006)
     assert (other.latency_ms.median, other.latency_ms.p95, other.pass_rate.value) == (None, None, None)
 
 

@@ -67,7 +67,8 @@ def test_every_config_of_the_page_runs(config: str, product: Product) -> None:
 def test_the_outputs_of_the_page_are_those_of_its_first_config(product: Product) -> None:
     path = product.folder / "terminal.yaml"
     path.write_text(blocks("yaml")[0], encoding="utf-8")
-    with of_the_page() as server:
+    # Token probabilities for every reply: whichever is asked for first shows what the judge can do.
+    with of_the_page(evaluate=lambda body: chat_reply(verdict(9), logprobs=[{"{": 0.0}])) as server:
         finished = product.run(path, server)
 
     shown = next(block for block in blocks("text") if "consistency" in block)

@@ -11,7 +11,7 @@ from support.model_server import ModelServer, prompt_of
 from support.product import Product
 
 from geval_cli import GEval, TestCase, UsageError
-from geval_cli.judge.replies.parse import parse_form_rating
+from geval_cli.judge.replies.parse import parse_rating
 from geval_cli.judge.scoring import normalise_rating, passes
 from geval_cli.statistics.early_stop import StopRule, batch_ends, decide
 
@@ -277,7 +277,7 @@ def test_the_figures_of_the_page_hold_for_recorded_samples() -> None:
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     items = [
         [
-            parse_form_rating(text, score_range=(1, 5), name="Relevance").rating
+            parse_rating(text, score_range=(1, 5), name="Relevance").rating
             for text in json.loads(line)["responses"]
         ]
         for line in lines

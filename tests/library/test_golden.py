@@ -57,7 +57,7 @@ def test_metadata_says_how_the_score_came_about(judged: tuple[Result, LoopbackSe
         "score_range": (0, 10),
         "estimator": "single",
         "fallback": "the judge gives no token probabilities: one rating was taken as it is",
-        "read_from": "structure",
+        "read_from": "json",
         "evaluation_steps": list(STEPS),
         "criteria": CRITERION,
         "evaluation_params": ["actual_output", "expected_output"],

@@ -75,6 +75,10 @@ def test_each_estimator_is_named() -> None:
         (sure, "3.21 in 1 to 5 (logprobs, coverage 0.93)"),
         ({"estimator": "samples", "rating": 3, "requested": 20, "valid": 19}, "3 (20 samples, 19 valid)"),
         ({"estimator": "single", "rating": 8, "score_range": [0, 10]}, "8 in 0 to 10 (single rating)"),
+        (
+            {"estimator": "single", "rating": 8, "score_range": [0, 10], "read_from": "retry"},
+            "8 in 0 to 10 (single rating, after a retry)",
+        ),
         ({"estimator": "samples", "requested": 20, "valid": 3}, "none (20 samples, 3 valid)"),
     ]
     for detail, shown in details:

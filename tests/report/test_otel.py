@@ -15,7 +15,9 @@ from support.model_server import ModelServer, verdict
 
 from geval_cli.cli.run import _open_traces
 from geval_cli.errors import UsageError
-from geval_cli.report.otel import check_signal
+from geval_cli.events import RequestDetail, RequestEnded
+from geval_cli.records import Choice, Message, Purpose, Role, Usage
+from geval_cli.report.otel import OtelTraces, check_signal
 from geval_cli.runs.requests import RunRequest
 
 CONFIG = """\
@@ -132,6 +134,8 @@ def test_a_run_is_a_tree_of_spans_with_an_event_for_each_assertion(
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
         "gen_ai.response.finish_reasons": ["stop"],
+        "server.address": "127.0.0.1",
+        "server.port": model.port,
         "geval.role": "generation",
         "geval.purpose": "answers",
         "geval.attempt": 1,
@@ -159,7 +163,11 @@ def test_texts_are_sent_where_they_are_asked_for_and_keys_never(tmp_path: Path, 
         messages = [json.loads(item["gen_ai.input.messages"]) for item in asked]
         assert any("Where is Paris?" in item[0]["parts"][0]["content"] for item in messages)
         assert json.loads(asked[0]["gen_ai.output.messages"]) == [
-            {"role": "assistant", "parts": [{"type": "text", "content": "In France, privately."}]}
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": "In France, privately."}],
+                "finish_reason": "stop",
+            }
         ]
         assert any("It quotes" in facts(event).get("gen_ai.evaluation.explanation", "") for event in events)
         assert SECRET.encode() not in sent
@@ -169,6 +177,90 @@ def test_texts_are_sent_where_they_are_asked_for_and_keys_never(tmp_path: Path, 
         run(tmp_path, **asking(model, collector.url))
         names = [span.name for span in collector.spans()[before:]]
         assert sorted(names) == ["geval case", "geval case", "geval run"]
+
+
+def test_a_request_tells_its_settings_and_calls_of_tools_in_the_words_of_the_conventions() -> None:
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, server_attributes
+
+    call = {"id": "c-1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Rome"}'}}
+    detail = RequestDetail(
+        case=None,
+        model="m",
+        purpose=Purpose.ANSWER,
+        response_id="resp-1",
+        settings={
+            "temperature": 0,
+            "generationConfig": {"topP": 0.5, "maxOutputTokens": 9, "seed": 7, "stopSequences": ["x"]},
+            "top_k": 40,
+            "presence_penalty": True,
+            "response_format": {"type": "json_schema"},
+        },
+        endpoint="https://api.example.com/v1/chat",
+        cache_read_tokens=5,
+        cache_write_tokens=3,
+        messages=(
+            Message("user", [{"type": "text", "text": "Where?"}]),
+            Message("assistant", "", {"tool_calls": [call]}),
+            Message("tool", "sunny", {"tool_call_id": "c-1"}),
+        ),
+        choices=(
+            Choice("I look it up.", "tool_calls", tool_calls=(call,)),
+            Choice(json.dumps([call]), "tool_calls", tool_calls=(call,)),
+            Choice("cut", "length"),
+        ),
+    )
+    traces = OtelTraces({"OTEL_TRACES_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"})
+    memory = InMemorySpanExporter()
+    traces._spans.add_span_processor(SimpleSpanProcessor(memory))
+    event = RequestEnded(
+        1, 1, Role.GENERATION, "openai:m", 3, 0.0, 1.0, request_id="http-1", detail=detail,
+        finish_reasons=("tool_calls", "tool_calls", "length"), usage=Usage(3, 20, 8),
+    )  # fmt: skip
+    traces.listen(event)
+    [span] = memory.get_finished_spans()
+    found: dict[str, Any] = dict(span.attributes or {})
+    traces.close()
+    part = {"type": "tool_call", "id": "c-1", "name": "look", "arguments": {"city": "Rome"}}
+    assert json.loads(found.pop("gen_ai.input.messages")) == [
+        {"role": "user", "parts": [{"type": "text", "content": "Where?"}]},
+        {"role": "assistant", "parts": [part]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c-1", "response": "sunny"}]},
+    ]
+    assert json.loads(found.pop("gen_ai.output.messages")) == [
+        {
+            "role": "assistant",
+            "parts": [{"type": "text", "content": "I look it up."}, part],
+            "finish_reason": "tool_call",
+        },
+        {"role": "assistant", "parts": [part], "finish_reason": "tool_call"},
+        {"role": "assistant", "parts": [{"type": "text", "content": "cut"}], "finish_reason": "length"},
+    ]
+    wanted = {
+        "gen_ai.response.id": "resp-1",
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.top_p": 0.5,
+        "gen_ai.request.top_k": 40.0,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.stop_sequences": ("x",),
+        "gen_ai.request.choice.count": 3,
+        "gen_ai.output.type": "json",
+        "gen_ai.usage.cache_read.input_tokens": 5,
+        "gen_ai.usage.cache_creation.input_tokens": 3,
+        "server.address": "api.example.com",
+        "server.port": 443,
+    }
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert "gen_ai.request.presence_penalty" not in found
+    known = {
+        value
+        for module in (gen_ai_attributes, server_attributes)
+        for name, value in vars(module).items()
+        if name.startswith(("GEN_AI_", "SERVER_"))
+    }
+    assert {name for name in found if name.startswith(("gen_ai.", "server."))} <= known
 
 
 ECHO = "prompts: [hello]\nproviders: [echo]\ntests: [{ assert: [{ type: equals, value: hello }] }]\n"

@@ -47,7 +47,7 @@ def test_json_holds_the_run_its_counts_and_every_result(tmp_path: Path) -> None:
 
     document = json.loads(path.read_text("utf-8"))
 
-    assert list(document) == ["schema_version", "kind", "run", "summary", "results"]
+    assert list(document) == ["schema_version", "kind", "run", "summary", "tests", "results"]
     assert (document["schema_version"], document["kind"]) == (1, "run")
     assert run_record_from_json(document["run"]) == RUN
     assert run_summary_from_json(document["summary"]) == SUMMARY

@@ -132,7 +132,9 @@ def strip(value: Any) -> Any:
     """A result without what a kill may change: what came from the cache, and what was paid before."""
     if isinstance(value, dict):
         return {
-            key: strip(item) for key, item in value.items() if key not in {"cached", "usage", "latency_ms"}
+            key: strip(item)
+            for key, item in value.items()
+            if key not in {"cached", "usage", "latency_ms", "cost_usd_generated"}
         }
     return [strip(item) for item in value] if isinstance(value, list) else value
 
@@ -229,6 +231,149 @@ def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
     assert (
         server.asked["A sentence about topic 7."] == 2
     )  # once in the batch whose line got lost, once directly
+
+
+def without_id(line: bytes) -> bytes:
+    return json.dumps({**json.loads(line), "custom_id": None}).encode()
+
+
+def unanswered(line: bytes) -> bytes:
+    return json.dumps({"custom_id": json.loads(line)["custom_id"]}).encode()
+
+
+SPOILT_LINES = {
+    "truncated": lambda line: line[: len(line) // 2],
+    "garbage": lambda _: b"\x00\xff\xfe garbage",
+    "bad UTF-8": lambda line: line.replace(b"topic 7.", b"topic \xff7."),
+    "HTML": lambda _: b"<html><body>Bad gateway</body></html>",
+    "an empty line": lambda _: b"",
+    "another JSON": lambda _: b"[1, 2]",
+    "null": lambda _: b"null",
+    "id null": without_id,
+    "neither answer nor error": unanswered,
+    "many digits": lambda _: b"9" * 5000,
+}
+
+
+def spoil_line_of_topic_7(how: Any) -> Any:
+    def spoil(file: bytes) -> bytes:
+        lines = file.split(b"\n")
+        return b"\n".join(how(line) if b"topic 7." in line else line for line in lines)
+
+    return spoil
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("kind", SPOILT_LINES)
+def test_a_line_that_cannot_be_read_costs_no_other_line(tmp_path, server, wire, kind):
+    server.spoil_file = spoil_line_of_topic_7(SPOILT_LINES[kind])
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+    # Once in the batch whose line cannot be read, once directly; its verdict's line does not name the topic.
+    assert asked_twice(server) == {"A sentence about topic 7.": 2}
+    assert any("1 of 29 requests are sent again" in text for text in ended.notices)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("kind", SPOILT_LINES)
+def test_a_line_that_can_be_read_the_second_time_is_not_paid_for_again(tmp_path, server, wire, kind):
+    reads = []
+
+    def spoil(file: bytes) -> bytes:
+        reads.append(file)
+        return spoil_line_of_topic_7(SPOILT_LINES[kind])(file) if len(reads) == 1 else file
+
+    server.spoil_file = spoil
+    BatchSuite(tmp_path, server, wire=wire).run()
+    assert len(reads) == 3
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+
+
+HARMLESS_FILES = {
+    "CRLF": lambda file: file.replace(b"\n", b"\r\n"),
+    "a byte order mark": lambda file: b"\xef\xbb\xbf" + file,
+    "the other way round": lambda file: b"\n".join(reversed(file.split(b"\n"))),
+    "every line twice": lambda file: file + file,
+    "blank lines": lambda file: file.replace(b"\n", b"\n\n \n"),
+    "no end of line": lambda file: file.rstrip(b"\n"),
+    "garbage at the end": lambda file: file + b"<!-- cache miss -->",
+    "ends of lines within answers": lambda file: file.replace(
+        b"A sentence", "A\u2028\u2029\u0085 sentence".encode()
+    ),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("kind", HARMLESS_FILES)
+def test_a_file_of_another_form_is_read_at_once(tmp_path, server, wire, kind):
+    server.spoil_file = HARMLESS_FILES[kind]
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert server.log.count("content") == 2
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    assert len(ended.results) == 30
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "file", [b"", b"<html>\n<p>Sign in</p>\n</html>", b"{}", b"[]", b"null", b"\x1f\x8b\x00"]
+)
+def test_a_file_of_which_nothing_can_be_read_stops_the_run_and_is_fetched_when_it_is_resumed(
+    tmp_path, server, wire, file
+):
+    server.spoil_file = lambda _: file
+    suite = BatchSuite(tmp_path, server, wire=wire)
+    stopped = suite.run()
+    assert stopped.reason is StopReason.BATCHES
+    assert any("no result of batch" in text for text in stopped.notices), stopped.notices
+    server.spoil_file = lambda file: file
+    ended = suite.run(resume_latest=True)
+    assert len(ended.results) == 30
+    assert set(server.paid.values()) == {1}
+    assert not asked_twice(server)
+
+
+ODD_BODIES = ("<html><body>Sign in</body></html>", "", "{}", "[]", "null", '"ok"', "7", '{"id": null}')
+ODD_OPERATIONS = {"openai": ("upload", "create", "get"), "anthropic": ("create", "get")}
+
+
+@pytest.mark.parametrize("body", ODD_BODIES)
+@pytest.mark.parametrize("how", ["page", "done"])
+@pytest.mark.parametrize(
+    ("wire", "operation"), [(w, o) for w, names in ODD_OPERATIONS.items() for o in names]
+)
+def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wire, operation, how, body):
+    server.faults[operation] = [f"{how}:{body}"] * 2
+    server.faults["list"] = [f"{how}:{body}"]
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    assert not server.faults[operation]
+    assert paid_once(server, 58)
+    assert not asked_twice(server)
+    assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+    assert any("the batch is looked at again later" in text for text in ended.notices)
+
+
+@pytest.mark.parametrize("body", ODD_BODIES)
+@pytest.mark.parametrize(
+    ("wire", "operation"), [(w, o) for w, names in ODD_OPERATIONS.items() for o in names]
+)
+def test_a_batch_api_that_answers_oddly_on_and_on_is_given_up(tmp_path, server, wire, operation, body):
+    server.faults[operation] = [f"page:{body}"] * 1000
+    suite = BatchSuite(tmp_path, server, wire=wire)
+    stopped = suite.run()
+    tries = 1000 - len(server.faults[operation])
+    if operation == "upload":  # no batch can be there: what was asked is sent directly
+        assert stopped.reason is None
+        assert (len(server.direct), len(stopped.results)) == (61, 30)
+        assert tries <= 10
+    else:
+        assert stopped.reason is StopReason.BATCHES
+        assert tries == 5
+        assert any("the batch was looked at 5 times" in text for text in stopped.notices), stopped.notices
+        server.faults[operation] = []
+        assert len(suite.run(resume_latest=True).results) == 30
+    assert not asked_twice(server)
 
 
 def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_path, server):

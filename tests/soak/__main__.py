@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from soak import batch_kills, coverage, files, findings, mutants, pages, payloads, processes, rankings
+from soak import vendors as foreign
 
 from benchmarks import faults, kill
 
@@ -109,6 +110,12 @@ def walled(_: int) -> bool:
     return payloads.run()
 
 
+def vendors(_: int) -> bool:
+    """A LiteLLM proxy before the model, and a client generated from the HTTP API's description."""
+    outcomes = [foreign.proxied(), foreign.generated_client()]
+    return all(outcomes)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
@@ -122,6 +129,7 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "files": from_files,
     "pages": accessible,
     "payloads": walled,
+    "vendors": vendors,
 }
 
 

@@ -107,3 +107,10 @@ def test_of_merged_mappings_the_first_wins_and_own_keys_win_over_all() -> None:
 
 def test_a_quoted_merge_key_is_a_key_like_any_other() -> None:
     assert read_yaml('"<<": {a: 1}', "x.yaml").value == {"<<": {"a": 1}}
+
+
+@pytest.mark.parametrize("number", ["9" * 4001, "0x" + "f" * 3400, "0o" + "7" * 4500])
+def test_a_number_that_cannot_be_written_again_is_refused(number: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(f"a: {number}", "x.yaml")
+    assert "more than 4000 digits" in caught.value.problems[0].message

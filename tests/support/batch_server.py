@@ -9,7 +9,8 @@ answer of its own, the same directly and in a batch, and `paid` counts how often
     assert max(server.paid.values()) == 1
 
 Faults of an operation (upload, create, list, get, content, cancel) are used up one by one: "lost" (done, the connection
-is cut), "500" (done, answered with 500), "429" and "503" (not done), "404", "cut" (of content: half of the file).
+is cut), "500" (done, answered with 500), "429" and "503" (not done), "404", "cut" (of content: half of the file),
+"done:TEXT" and "page:TEXT" (done and not done, answered with 200 and this text).
 """
 
 import asyncio
@@ -62,7 +63,7 @@ class BatchServer(LoopThread):
         expired_share: of the requests of batches that are created from now on, how much expires (used once).
         token_limit: how many requests may be enqueued at a time; None for any number.
         kills_at: the operation at which the process of `victim` is killed, once, `before` or `after` it is done.
-        spoil: changes the lines of results before they are given out.
+        spoil, spoil_file: change the lines of results, and their whole text, before they are given out.
         status_of: the HTTP status of a line of results, by its body.
     """
 
@@ -80,6 +81,7 @@ class BatchServer(LoopThread):
         self.expired_share = 0.0
         self.token_limit: int | None = None
         self.spoil: Callable[[Lines], Lines] = lambda lines: lines
+        self.spoil_file: Callable[[bytes], bytes] = lambda file: file
         self.status_of: Callable[[Any], int] = lambda _: 200
         self._answer = answer or topic_answer
         self._most: int | None = None
@@ -138,6 +140,12 @@ class BatchServer(LoopThread):
         if fault in {"429", "503", "404", "400", "401"}:
             headers = {"retry-after": "0"} if fault == "429" else {}
             return web.json_response(_error("server", f"fault {fault}"), status=int(fault), headers=headers)
+        how, is_odd, text = fault.partition(":")
+        if is_odd:
+            if how == "done":
+                await handler(request)
+            kind = "text/html" if text.startswith("<") else "application/json"
+            return web.Response(text=text, content_type=kind)
         when = self._kill_time(operation)
         if when == "before":
             await self._kill()
@@ -263,7 +271,7 @@ class BatchServer(LoopThread):
             batch = self.batches[name.removeprefix("out-").removeprefix("err-")]
             lines = batch.results if name.startswith("out-") else batch.errors
         text = "".join(json.dumps(line) + "\n" for line in self.spoil(list(lines)))
-        return web.Response(text=text)
+        return web.Response(body=self.spoil_file(text.encode()))
 
     def _is_ended(self, batch: RemoteBatch) -> bool:
         return batch.state in {"completed", "failed", "expired", "cancelled"}

@@ -23,7 +23,7 @@ from geval_cli.runs.resume import resume_run
 from geval_cli.store.state import CacheChoice, open_state
 
 PRICE = {"input": 1, "output": 2, "batch": {"input": 0.5, "output": 1}}
-_DIFFERS = frozenset({"latency_ms", "cost_usd", "batched_requests", "location"})
+_DIFFERS = frozenset({"latency_ms", "cost_usd", "cost_usd_generated", "batched_requests", "location"})
 
 
 @dataclass

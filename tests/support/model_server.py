@@ -62,8 +62,9 @@ class ModelServer(LoopbackServer):
 
 
 def prompt_of(body: Any) -> str:
-    """The text of a request's last message."""
-    return str(body["messages"][-1]["content"])
+    """The text of a request's last message; where that asks for the number alone, of what was asked before."""
+    asked = [str(message["content"]) for message in body["messages"] if message["role"] != "assistant"]
+    return asked[-2] if asked[-1].startswith("Your reply could not be used") else asked[-1]
 
 
 def kind_of(body: Any) -> str:

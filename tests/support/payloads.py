@@ -359,6 +359,7 @@ def _code(world: World) -> Iterator[Payload]:
     script, program = f"exec:{world.out}/secret.sh", f"python:{world.out}/secret.py"
     touch = f"exec:touch {world.marker}"
     judged = {"type": "llm-rubric", "value": "x"}
+    keyed = {"id": "openai:m", "config": {"api_key_command": ["touch", str(world.marker)]}}
     inline = f"open({str(world.marker)!r}, 'w').close() or True"
     rows: dict[str, dict[str, Any]] = {
         "provider exec": _suite(providers=[script]),
@@ -382,6 +383,12 @@ def _code(world: World) -> Iterator[Payload]:
         ),
         "judge of the options": _suite(commandLineOptions={"grader": touch}, tests=[{"assert": [judged]}]),
         "judge of evaluateOptions": _suite(evaluateOptions={"grader": touch}, tests=[{"assert": [judged]}]),
+        "key of a provider": _suite(providers=[keyed]),
+        "key of a judge": _asserting(**judged, provider=keyed),
+        "key of a judge of the options": _suite(
+            defaultTest={"options": {"provider": keyed}}, tests=[{"assert": [judged]}]
+        ),
+        "own key": _own(providers=[keyed]),
         "python": _asserting(type="python", value=inline),
         "not-python": _asserting(type="not-python", value=inline),
         "python in a set": _asserting(type="assert-set", **{"assert": [{"type": "python", "value": inline}]}),

@@ -15,6 +15,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,20 @@ def recorded_configs(mode: str) -> list[Recorded]:
 
 def reference_model(mode: str) -> LoopbackServer:
     """The model behind the recorded answers."""
+    return LoopbackServer(respond=lambda body, headers: answer_of(body, mode))
+
+
+def answer_of(body: Any, mode: str) -> Reply:
+    """What the model behind the recorded answers says to a request."""
+    rules = _model_rules(mode)
+    if "input" not in body:
+        return Reply(body=_completion(body, rules))
+    answer = _embeddings if "embedding" in str(body["model"]) else _response
+    return Reply(body=answer(body, rules))
+
+
+@cache
+def _model_rules(mode: str) -> Mapping[str, Any]:
     source = ast.parse((ROOT / "oracle_llm.py").read_text(encoding="utf-8"))
     wanted = [node for node in source.body if isinstance(node, ast.FunctionDef)]
     rules: dict[str, Any] = {
@@ -141,14 +156,7 @@ def reference_model(mode: str) -> LoopbackServer:
         "GOOD": mode == "generous",
     }
     exec(compile(ast.Module(wanted, []), "reference model", "exec"), rules)
-
-    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
-        if "input" not in body:
-            return Reply(body=_completion(body, rules))
-        answer = _embeddings if "embedding" in str(body["model"]) else _response
-        return Reply(body=answer(body, rules))
-
-    return LoopbackServer(respond=respond)
+    return rules
 
 
 def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compared:

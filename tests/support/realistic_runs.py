@@ -285,6 +285,7 @@ def _case(shape: Shape, test: int, repeat: int, column: Column) -> CaseResult:
         "cached": random.random() < 0.15,
         "finish_reason": "length" if random.random() < 0.03 else "stop",
         "usage": {Role.GENERATION: Usage(1, 412, 96, 0, price)},
+        "cost_usd_generated": price,
     }
     if random.random() < 0.012:
         error = ErrorInfo(

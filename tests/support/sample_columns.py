@@ -43,6 +43,7 @@ def figures(index: int, *, compared: ColumnComparison | None) -> ColumnSummary:
             "tone of voice": MetricStat(None) if index == 5 else MetricStat(0.9, (0.85, 0.95), 38, 38, 2),
         },
         cost_usd=None if index == 4 else 0.0042 * (index + 1),
+        cost_usd_generated=None if index == 4 else 0.0042 * (index + 1),
         latency_ms=Latency(820.0 + 300 * index, 2_100.0 + 900 * index),
         usage={"generation": Usage(40, 12_300, 2_310 * (index + 1))},
         vs_first=compared,

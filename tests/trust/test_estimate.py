@@ -18,7 +18,8 @@ from geval_cli.trust.estimation import EstimateOptions, draw_sheet, estimate
 
 
 def case(number: int, score: float | None, *, metric: str = "tone", threshold: float = 0.75) -> CaseResult:
-    status = Status.ERROR if score is None else Status.PASSED
+    verdict = Status.PASSED if (score or 0.0) >= threshold else Status.FAILED
+    status = Status.ERROR if score is None else verdict
     judged = AssertionResult(
         type="g-eval",
         metric=metric,

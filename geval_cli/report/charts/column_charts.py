@@ -170,7 +170,7 @@ class _Price(Struct, frozen=True):
 
 
 def cost_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
-    """Return pass rates against what the answers of a case cost."""
+    """Return pass rates against what the answers of a case cost when they were generated."""
     costs = [_cost_of_case(column) for column in columns]
     return _tradeoff(
         columns, _Price("cost", "Pass rate and cost", "cost of a case", costs, _cost_text), links
@@ -186,7 +186,8 @@ def latency_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
 
 def _cost_of_case(column: ColumnSummary) -> float | None:
     cases = column.passed + column.failed + column.errored + column.not_evaluated
-    return None if column.cost_usd is None or not cases else column.cost_usd / cases
+    cost = column.cost_usd_generated
+    return None if cost is None or not cases else cost / cases
 
 
 def _cost_text(cost: float | None) -> str:

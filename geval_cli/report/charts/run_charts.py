@@ -70,7 +70,7 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
     if any(column.metrics for column in columns):
         yield heat_table(columns, links)
     yield leaderboard(columns, links)
-    if any(column.cost_usd != 0 for column in columns):
+    if any(column.cost_usd_generated != 0 for column in columns):
         yield cost_chart(columns, links)
     if any(column.latency_ms.median is not None for column in columns):
         yield latency_chart(columns, links)

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.judge.checklist import CHECKLIST
-from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
+from geval_cli.judge.conversation import ASSISTANT, said
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Turn, Usage
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
@@ -157,8 +159,10 @@ def chat_messages(rendered: str) -> list[Message]:
 
 
 def output_text(result: CaseResult) -> str:
-    """Return the output for reading: text as it came, anything else as indented JSON."""
-    return shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
+    """Return the output for reading: text as it came, anything else as indented JSON; below it the tool calls."""
+    output = shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
+    calls = () if result.turns else calls_beside(result.output, result.tool_calls)
+    return "\n".join([output, *(shown_text(said(Turn(ASSISTANT, tool_calls=(call,)))) for call in calls)])
 
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
@@ -206,7 +210,10 @@ class ShownImage(Struct, frozen=True):
 def images_of(result: CaseResult) -> list[ShownImage]:
     """Return the images that a case names, each once."""
     markers = dict.fromkeys(markers_in([result.vars, result.prompt.rendered, result.output]))
-    return [ShownImage(*named_and_hashed(marker)) for marker in markers]
+    found = [named_and_hashed(marker) for marker in markers]
+    return [
+        ShownImage(*item) for item in dict.fromkeys([*found, *(result.asked.images if result.asked else ())])
+    ]
 
 
 def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> dict[str, Any]:

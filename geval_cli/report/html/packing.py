@@ -79,7 +79,7 @@ class ExportedCells(Struct, frozen=True, array_like=True):
     """The cells of one case in a CSV file; the module says what each field holds."""
 
     fixed: str
-    named: tuple[dict[str, str], dict[str, str], dict[str, str]]
+    named: tuple[dict[str, str], ...]
     turns: str
 
 
@@ -94,7 +94,8 @@ def exported_lines(result: CaseResult) -> str:
             (METADATA_COLUMN, cells.metadata),
         )
     )
-    exported = ExportedCells(cells.fixed, (scores, variables, metadata), cells.conversation)
+    asked = {csv_head(name): text for name, text in cells.asked.items()}
+    exported = ExportedCells(cells.fixed, (asked, scores, variables, metadata), cells.conversation)
     return f"{json_text(result)}\n{encode_json(exported).decode()}"
 
 

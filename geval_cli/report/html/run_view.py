@@ -4,9 +4,10 @@ from functools import partial
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
-from geval_cli.report.columns import verdict_text
+from geval_cli.report.columns import cost_note, verdict_text
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.report import RunReport, run_title
+from geval_cli.report.numbers import format_share
+from geval_cli.report.report import RunReport, run_title, telling_metrics
 from geval_cli.report.verdict import derived_rows, gate_value, ranking_note
 
 _FLAKY_SHOWN = 20
@@ -18,6 +19,13 @@ def run_values(report: RunReport) -> dict[str, Any]:
     titles = {column.index: suite_name(column) for column in run.columns}
     # Of a finished run they are called as in the table that sets them side by side.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
+    rated = [column for column in summary.columns if column.pass_rate.value is not None]
+    # Nobody asks for the rate over prompts and models that compete.
+    best = (
+        max(rated, key=lambda column: column.pass_rate.value or 0.0)
+        if len(summary.columns) > 1 and rated
+        else None
+    )
     return {
         "run": run,
         "summary": summary,
@@ -31,6 +39,10 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
         "verdicts": [verdict_text(column) for column in summary.columns],
+        "cost_note": cost_note(summary.columns),
+        "metrics": telling_metrics(summary),
+        "best": best,
+        "best_rate": None if best is None else format_share(best.pass_rate.value or 0.0),
         "ranking_note": partial(ranking_note, summary),
     }
 

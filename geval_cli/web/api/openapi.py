@@ -61,7 +61,23 @@ def _add_problem_schemas(document: dict[str, Any]) -> None:
 def _add_record_schemas(document: dict[str, Any]) -> None:
     template = _REFERENCE.format(model="{name}")
     _, schemas = msgspec.json.schema_components((*ANSWERS, *LABEL_ANSWERS), ref_template=template)
+    for schema in schemas.values():
+        _spell_out_arrays(schema)
     document["components"]["schemas"].update(schemas)
+
+
+def _spell_out_arrays(schema: Any) -> None:
+    """Write arrays as generators of clients read them: always with an `items` that is a schema, never with false."""
+    if isinstance(schema, dict):
+        if schema.get("items") is False and schema.get("maxItems") == len(schema.get("prefixItems", ())):
+            del schema["items"]
+        if schema.get("type") == "array" and "prefixItems" not in schema:
+            schema.setdefault("items", {})
+        for part in schema.values():
+            _spell_out_arrays(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _spell_out_arrays(part)
 
 
 def _add_token(document: dict[str, Any], open_operations: AbstractSet[str]) -> None:

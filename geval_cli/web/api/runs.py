@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model
 
-from geval_cli.records import SCHEMA_VERSION, CaseResult, JsonValue, RunRecord, RunSummary, to_json
+from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.runs.options import InApi, Option, RunOptions, declared_options, default_of
 from geval_cli.runs.stored import load_report
@@ -117,6 +118,7 @@ class RunAnswer(Struct, frozen=True):
     kind: Literal["run"]
     run: RunRecord
     summary: RunSummary
+    tests: list[AskedTest] | None = None
     results: list[CaseResult] | None = None
 
 
@@ -137,8 +139,9 @@ class RunListAnswer(Struct, frozen=True):
 
 
 class ResultsAnswer(Struct, frozen=True):
-    """Some of all results of a run."""
+    """Some of all results of a run, and what their tests bring beside variables."""
 
+    tests: list[AskedTest]
     results: list[CaseResult]
     total: int
     offset: int
@@ -261,8 +264,11 @@ async def read_results(
     stored = await asyncio.to_thread(runs.find, run_id)
     pages = await asyncio.to_thread(runs.pages)
     found, total = await asyncio.to_thread(pages.results, stored.run.id, offset=offset, limit=limit)
-    listed = [to_json(item) for item in found]
-    return json_answer({"results": listed, "total": total, "offset": offset, "limit": limit})
+    tests = {item.test_index: to_json(item.asked) for item in found if item.asked is not None}
+    listed = [to_json(replace(item, test=UNSET)) for item in found]
+    return json_answer(
+        {"tests": list(tests.values()), "results": listed, "total": total, "offset": offset, "limit": limit}
+    )
 
 
 @router.get(

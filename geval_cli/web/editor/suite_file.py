@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, OutputError
 from geval_cli.records import JsonValue
-from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.safe_file import SafeFile, open_in_place
 from geval_cli.runs.starting import choose_starter
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.edit.yaml_edit import EditableText, editable_text
@@ -154,7 +154,8 @@ def create_suite_file(folder: Path, name: str) -> str:
         raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
         # `x`, and no look beforehand: two who choose the same name at once must not both get it.
-        with path.open("x", encoding="utf-8", newline="\n") as file:
+        descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(choose_starter(os.environ, folder, TRUSTED).text)
     except FileExistsError as error:
         raise RefusedError(

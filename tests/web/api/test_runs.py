@@ -264,8 +264,10 @@ class TestRead:
         document = json.loads(written.read_text(encoding="utf-8"))
         assert server.get(f"/api/runs/{run_id}?results=true").json == document
         results = document.pop("results")
+        tests = document.pop("tests")
         assert server.get(f"/api/runs/{run_id}").json == document
-        assert server.get(f"/api/runs/{run_id}/results").json["results"] == results
+        page = server.get(f"/api/runs/{run_id}/results").json
+        assert (page["tests"], page["results"]) == (tests, results)
 
     def test_results_come_in_pages(self, server: RunningServer, run_id: str) -> None:
         pages = [server.get(f"/api/runs/{run_id}/results?offset={at}&limit=2").json for at in (0, 2, 4, 6)]

@@ -414,6 +414,27 @@ class TestDescription:
                 assert f"{method.upper()} {path}" in shown
                 assert operation["summary"]
 
+    def test_arrays_are_described_as_generators_of_clients_read_them(self, server: RunningServer) -> None:
+        odd = []
+
+        def walk(part: Any, path: str) -> None:
+            if isinstance(part, dict):
+                if "items" in part and not isinstance(part["items"], dict):
+                    odd.append(path)
+                if part.get("type") == "array" and not part.keys() & {"items", "prefixItems"}:
+                    odd.append(path)
+                for name, inner in part.items():
+                    walk(inner, f"{path}/{name}")
+            elif isinstance(part, list):
+                for inner in part:
+                    walk(inner, path)
+
+        document = server.get("/openapi.json").json
+        walk(document, "")
+        assert odd == []
+        interval = document["components"]["schemas"]["RunSummary"]["properties"]["pass_interval"]["anyOf"][0]
+        assert (interval["minItems"], interval["maxItems"], len(interval["prefixItems"])) == (2, 2, 2)
+
     def test_names_the_fields_as_they_are_sent(self, server: RunningServer) -> None:
         schema: dict[str, Any] = server.get("/openapi.json").json["components"]["schemas"]["GEvalRequest"]
         assert schema["required"] == ["name", "input", "actualOutput"]

@@ -292,7 +292,7 @@ async function fittingCases(query) {
 
 /** A CSV file in parts, byte for byte what a server makes: every cell was quoted and made harmless when it was packed. */
 function csvParts(cases) {
-  const groups = [0, 1, 2].map((place) => [...new Set(cases.flatMap(({ named }) => Object.keys(named[place])))]);
+  const groups = [0, 1, 2, 3].map((place) => [...new Set(cases.flatMap(({ named }) => Object.keys(named[place])))]);
   const hasTurns = cases.some(({ turns }) => turns);
   const rows = cases.map(({ fixed, named, turns }) => {
     const cells = groups.flatMap((names, place) => names.map((name) => named[place][name] ?? ""));

@@ -1,0 +1,105 @@
+"""A verdict's words never contradict it: where the score alone did not decide, they say what did."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
+
+from geval_cli.engine.columns import with_columns
+from geval_cli.numbers import format_comparison
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    MetricSummary,
+    RankedColumn,
+    RunSummary,
+    Status,
+)
+from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase
+from geval_cli.report.html.environment import make_environment
+from geval_cli.report.html.run_view import run_values
+from geval_cli.report.output import write_results_file
+from geval_cli.report.report import score_text, telling_metrics
+from geval_cli.report.verdict import signs_of
+
+P, F = Status.PASSED, Status.FAILED
+MISSING: dict[str, Any] = {
+    "checklist": [
+        {"item": "Names the price", "required": True, "met": False, "score": 0},
+        {"item": "Is short", "required": False, "met": True, "score": 1},
+    ]
+}
+ROWS: list[tuple[AssertionResult, str]] = [
+    (make_judged(F, 0.4, detail=MISSING, threshold=0.4), "0.40, a required item is missing"),
+    (make_judged(F, 0.3, detail=MISSING, threshold=0.4), "0.30 < 0.40"),
+    (
+        make_judged(F, 0.9, detail={"judge_passed": False}, type="llm-rubric"),
+        "0.90, the judge says that it fails",
+    ),
+    (make_judged(F, 0.67, type="similar:euclidean", threshold=0.2), "0.67"),
+    (make_judged(P, 0.59, type="similar:euclidean", threshold=0.75), "0.59"),
+    (make_judged(P, 0.5), "0.50 ≥ 0.50"),
+    (make_judged(F, 0.2), "0.20 < 0.50"),
+    (make_judged(P, 0.2, threshold=None), "0.20"),
+    (make_judged(Status.NOT_EVALUATED, 0.19, type="pairwise", threshold=0.1), "0.19"),
+]
+
+
+@pytest.mark.parametrize(("item", "text"), ROWS)
+def test_a_score_stands_beside_a_threshold_that_decided(item: AssertionResult, text: str) -> None:
+    assert score_text(item) == text
+
+
+@pytest.mark.parametrize("status", [P, F])
+@pytest.mark.parametrize("kind", ["g-eval", "not-g-eval", "llm-rubric", "similar:euclidean", "assert-set"])
+@pytest.mark.parametrize("score", [0.0, 0.4, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("detail", [{}, MISSING])
+def test_no_comparison_contradicts_a_verdict(status: Status, kind: str, score: float, detail: Any) -> None:
+    item = make_judged(status, score, type=kind, detail=detail)
+    view = AssertionView(item, signs_of(console_of(io.StringIO(), 100)))
+    for text in (score_text(item), view.score_text()):
+        for left, sign, right in re.findall(r"([\d.]+) ([<≥]) ([\d.]+)", text):
+            assert text.count(format_comparison(float(left), float(right))) == 1
+            reached = (sign == "≥") is not kind.startswith("not-")
+            assert status is (P if reached else F)
+
+
+def test_every_file_says_why(tmp_path: Path) -> None:
+    case = make_case(0, COLUMNS[0], F, score=0.4, assertions=(ROWS[0][0],))
+    report = make_report(results=lambda: iter([case]))
+    for ending in ("junit.xml", "md", "csv", "sarif", "html", "codequality.json"):
+        path = tmp_path / f"r.{ending}"
+        write_results_file(path, report)
+        text = path.read_text(encoding="utf-8-sig")
+        assert "a required item is missing" in text or ending == "html", ending
+        assert not re.search(r"0\.40 (≥|&gt;=|>=) 0\.40", text), ending
+    stream = io.StringIO()
+    CasePrinter(report, console_of(stream, 100), UNCUT).print_entry(ShownCase(case))
+    assert "0.40, a required item is missing" in stream.getvalue()
+
+
+def test_a_mean_that_is_always_a_half_is_not_shown() -> None:
+    ranked = RankedColumn("a", 1500.0, None, None, wins=1, ties=0, losses=1)
+    metrics = {"helpful": MetricSummary(0.5, 8, 0, (0.5, 0.5)), "tone": MetricSummary(0.5, 8, 0)}
+    summary = RunSummary(metrics=metrics, rankings={"helpful": (ranked,)})
+    assert list(telling_metrics(summary)) == ["tone"]
+    beside = RunSummary(metrics={"helpful": MetricSummary(0.7, 8, 0)}, rankings={"helpful": (ranked,)})
+    assert list(telling_metrics(beside)) == ["helpful"]
+
+
+def test_the_largest_figure_of_a_page_is_that_of_the_best_column() -> None:
+    cases: list[CaseResult] = [
+        make_case(test, column, P if test < 1 + 2 * (column.index == 1) else F)
+        for test in range(4)
+        for column in COLUMNS
+    ]
+    summary = RunSummary(total=8, passed=4, failed=4, pass_rate=0.5)
+    summary = with_columns(summary, COLUMNS, cases, baseline=None, has_clusters=False)
+    values = run_values(make_report(summary=summary))
+    page = make_environment().get_template("run_summary.html").render(**values, filter_link=lambda **_: "")
+    assert re.search(r'verdict-rate">\s*75%', page)
+    assert "the best of" in page
+    assert RUN.columns is not None
