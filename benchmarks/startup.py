@@ -91,7 +91,7 @@ def run_plugin() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_nothing.py").write_text("def test_it(): pass\n", encoding="utf-8")
         with_plugin, without = (
-            least_cpu_s(folder, *words) for words in (["-p", "geval_cli.pytest_plugin"], [])
+            least_cpu_s(folder, *words) for words in (["-p", "geval_cli.extras.pytest_plugin"], [])
         )
     added = with_plugin - without
     print(

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ ROOMS = (
     {"source"},  # documents with positions, files, secrets, access
     {"specs"},  # a config's parts as models
     {"templating"},  # Jinja2 in a sandbox
-    {"scripting"},  # code that a config names
     {"providers"},  # from a request to an answer
     {"store"},  # runs, results and answers in SQLite
     {"gateway"},  # layers around every model call
@@ -36,33 +35,71 @@ ROOMS = (
     {"suite"},  # from a config file to the typed suite
     {"engine"},  # a run in memory
     {"report"},  # tables and files
-    {"labels"},  # people's labels, read and matched
     {"runs"},  # use cases, and where the parts are put together
-    {"trust"},  # judges held against people
-    {"library", "web", "mcp_server"},  # fronts, which do not know each other
-    {"cli", "pytest_plugin"},  # the front that may start the others; what pytest loads in every session
+    {"library"},  # geval for Python programs
+    {"cli"},  # the command line, which starts everything else
 )
 """Lowest first. A module imports its own room and lower ones, those of the lowest floor each other too.
 
-The package's `__init__` may import anything. docs/architecture.md shows the same list.
+The package's `__init__` may import anything. docs/architecture.md shows the same list. Beside these rooms are those of
+`extras/`: they may import any of them, and the core, which is all but the last two, should import none of them.
 """
+
+TIES_OF_THE_CORE: dict[str, set[str]] = {
+    "assertions/base.py": {"programs"},
+    "engine/case.py": {"programs"},
+    "engine/check.py": {"programs"},
+    "engine/conversation_state.py": {"promptfoo"},
+    "engine/transforms.py": {"programs"},
+    "gateway/gateway.py": {"batches"},
+    "providers/trust.py": {"local"},
+    "providers/wire/http_answers.py": {"programs"},
+    "providers/wire/key_command.py": {"programs"},
+    "report/charts/agreement_charts.py": {"trust"},
+    "report/html/packing.py": {"trust"},
+    "report/html_file.py": {"trust"},
+    "report/report.py": {"trust"},
+    "runs/dry_run.py": {"batches", "programs", "workers"},
+    "runs/evaluation.py": {"batches", "workers"},
+    "runs/git_state.py": {"programs"},
+    "runs/import_run.py": {"promptfoo"},
+    "runs/jobs.py": {"batches", "programs"},
+    "runs/judging.py": {"batches", "programs"},
+    "runs/preparation.py": {"batches"},
+    "runs/requests.py": {"trust"},
+    "runs/resume.py": {"workers"},
+    "runs/scripts.py": {"programs"},
+    "runs/stored.py": {"trust"},
+    "runs/true_figures.py": {"trust"},
+    "runs/verdicts.py": {"trust"},
+    "suite/load.py": {"promptfoo"},
+    "suite/providers.py": {"promptfoo"},
+}
+"""The modules of the core that still import an extra, and which. None is to be added."""
+
+TIES_OF_EXTRAS: dict[str, set[str]] = {
+    "programs": {"promptfoo"},
+    "promptfoo": {"programs"},
+    "web": {"trust"},
+}
+"""The extras that build on another extra."""
 
 THIRD_PARTY_HOMES = {
     "typer": {"cli"},
-    "rich": {"cli", "report"},
+    "rich": {"cli", "report", "extras.batches", "extras.local", "extras.trust"},
     "aiohttp": {"providers"},
     "truststore": {"providers"},
     "python_socks": {"providers"},
     "openai": {"providers", "gateway"},
     "genai_prices": {"providers"},
     "yaml": {"source", "suite"},
-    "pydantic": {"specs", "assertions", "suite", "web", "mcp_server"},
-    "mcp": {"mcp_server"},
+    "pydantic": {"specs", "assertions", "suite", "extras.programs", "extras.web", "extras.mcp"},
+    "mcp": {"extras.mcp"},
     "opentelemetry": {"report"},
-    "fastapi": {"web"},
-    "starlette": {"web"},
-    "uvicorn": {"web"},
-    "jinja2": {"templating", "report", "web"},
+    "fastapi": {"extras.web"},
+    "starlette": {"extras.web"},
+    "uvicorn": {"extras.web"},
+    "jinja2": {"templating", "report", "extras.web"},
     "jsonschema": {"assertions", "suite"},
     "markdown_it": {"report"},
     "sqlite3": {"store"},
@@ -73,11 +110,15 @@ THIRD_PARTY_HOMES = {
 }
 """The rooms that may import a library; one that is not named here may stand anywhere."""
 
-HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "pytest_plugin", "__init__"}
-"""Rooms that import own modules inside functions, for start-up time; registries anywhere may too."""
+HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "extras.pytest_plugin", "__init__"}
+"""Rooms that import own modules inside functions, for start-up time; registries and commands anywhere may too."""
 
 
 MOST_NAMELESS_ARGUMENTS = 6
+
+
+def room_named(parts: Sequence[str]) -> str:
+    return ".".join(parts[:2]) if parts[0] == "extras" and len(parts) > 1 else parts[0]
 
 
 def level_of(room: str) -> int:
@@ -96,11 +137,11 @@ def own_imports(source: str) -> Iterator[tuple[int, str]]:
         for name in names:
             parts = name.split(".")
             if parts[0] == "geval_cli" and len(parts) > 1:
-                yield node.lineno, parts[1]
+                yield node.lineno, room_named(parts[1:])
 
 
 def upward_imports(room: str, source: str) -> list[str]:
-    if room in {"__init__", "__main__"}:
+    if room in {"__init__", "__main__"} or room.startswith("extras"):
         return []
     level = level_of(room)
     known = set().union(*ROOMS)
@@ -109,6 +150,14 @@ def upward_imports(room: str, source: str) -> list[str]:
         for line, other in own_imports(source)
         if other in known and other != room and level_of(other) >= level and other not in ROOMS[0]
     ]
+
+
+def extras_imported(room: str, source: str) -> set[str]:
+    return {
+        other.removeprefix("extras.")
+        for _, other in own_imports(source)
+        if other.startswith("extras.") and other not in {room, "extras.__init__"}
+    }
 
 
 def hidden_imports(source: str) -> list[str]:
@@ -213,7 +262,7 @@ DIALECT_HOMES = (
     "specs/dialect.py",
     "specs/promptfoo.py",
     "suite/load.py",
-    "suite/promptfoo/",
+    "extras/promptfoo/",
     "cli/arguments.py",
 )
 """Where dialects may be told apart: the records, what only promptfoo's reader makes, the readers, and `--dialect`."""
@@ -281,8 +330,8 @@ def _name_of(node: ast.AST) -> str:
 
 
 def room_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0].removesuffix(".py")
+    """The folder or module at the top of the package; of an extra, `extras.NAME`."""
+    return room_named(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 MODULES = {PACKAGE / name: text for name, text in module_texts().items()}
@@ -293,8 +342,8 @@ BOUNDARIES = {
     "cli/main.py",
     "store/writer.py",
     "providers/wire/openai_client.py",
-    "providers/programs/function.py",
-    "runs/ray_cluster.py",  # a Ray that cannot start raises a plain Exception
+    "extras/programs/providers/function.py",
+    "extras/workers/ray_cluster.py",  # a Ray that cannot start raises a plain Exception
 }
 """The modules that may catch every error.
 
@@ -312,13 +361,34 @@ def test_rooms_import_downwards_only() -> None:
     assert broken_in(lambda path, source: upward_imports(room_of(path), source)) == {}
 
 
+def test_the_core_imports_no_extra() -> None:
+    outside = {"__init__", "__main__", "library", "cli"}
+    found = {
+        path.relative_to(PACKAGE).as_posix(): extras
+        for path, source in MODULES.items()
+        if room_of(path) not in outside and not room_of(path).startswith("extras")
+        if (extras := extras_imported(room_of(path), source))
+    }
+    assert found == TIES_OF_THE_CORE
+
+
+def test_extras_stand_by_themselves() -> None:
+    found: dict[str, set[str]] = {}
+    for path, source in MODULES.items():
+        room = room_of(path)
+        if room.startswith("extras") and (others := extras_imported(room, source)):
+            found.setdefault(room.removeprefix("extras."), set()).update(others)
+    assert found == TIES_OF_EXTRAS
+
+
 def test_third_party_libraries_stay_at_home() -> None:
     assert broken_in(lambda path, source: third_party_strays(room_of(path), source)) == {}
 
 
 def test_own_modules_are_imported_at_the_top() -> None:
     def rule(path: Path, source: str) -> list[str]:
-        is_lazy = room_of(path) in HIDDEN_IMPORTS_ALLOWED or path.name == "registry.py"
+        is_lazy = room_of(path) in HIDDEN_IMPORTS_ALLOWED or path.name in {"registry.py", "command.py"}
+        is_lazy = is_lazy or path.parent.name == "commands"
         return [] if is_lazy else hidden_imports(source)
 
     assert broken_in(rule) == {}
@@ -370,8 +440,8 @@ def test_no_modules_need_each_other_not_even_for_their_types() -> None:
 
 
 def test_every_module_belongs_to_a_room() -> None:
-    known = set().union(*ROOMS) | {"__init__"}
-    assert {room_of(path) for path in MODULES} <= known | {"__main__"}
+    known = set().union(*ROOMS) | {"__init__", "__main__"}
+    assert {room for path in MODULES if not (room := room_of(path)).startswith("extras")} <= known
 
 
 class TestThatTheRulesCanFail:
@@ -381,7 +451,12 @@ class TestThatTheRulesCanFail:
         assert upward_imports("runs", planted) == []
 
     def test_planted_sideways_import_between_fronts(self) -> None:
-        assert upward_imports("web", "import geval_cli.cli.app\n") == ["line 1: web imports cli"]
+        assert upward_imports("library", "import geval_cli.cli.app\n") == ["line 1: library imports cli"]
+
+    def test_planted_import_of_an_extra(self) -> None:
+        planted = "def load():\n    from geval_cli.extras.trust.labels import file\n"
+        assert extras_imported("runs", planted) == {"trust"}
+        assert extras_imported("extras.trust", planted) == set()
 
     def test_planted_hidden_import(self) -> None:
         planted = "def load():\n    from geval_cli.store import runs\n"

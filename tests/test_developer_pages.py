@@ -100,12 +100,15 @@ def test_what_is_not_there_is_found() -> None:
 
 
 def test_the_tree_is_the_list_of_rooms_lowest_first() -> None:
-    [tree] = TREE.findall(text_of("docs/architecture.md"))
+    tree, extras = TREE.findall(text_of("docs/architecture.md"))
     rooms = re.findall(r"^(\w+)(?:\.py|/) ", tree, re.MULTILINE)
     assert sorted(rooms) == sorted(set().union(*ROOMS))
     assert [level_of(room) for room in rooms] == sorted(level_of(room) for room in rooms)
     inside = re.findall(r"(?<![\w/])(\w+(?:/|\.py))(?=[ :;,])", tree)
     assert [name for name in inside if not list(PACKAGE.glob(name)) + list(PACKAGE.glob(f"*/{name}"))] == []
+    named = re.findall(r"^(\w+)(?:\.py|/) ", extras, re.MULTILINE)
+    there = {path.stem for path in (PACKAGE / "extras").iterdir()} - {"__init__", "__pycache__"}
+    assert sorted(named) == sorted(there)
 
 
 def test_the_reason_for_every_dependency_is_given() -> None:

@@ -20,7 +20,6 @@ from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, Tools
 from geval_cli.assertions.graded.geval import metric_of
-from geval_cli.assertions.programs.code import code_text
 from geval_cli.assertions.registry import judge_assertion, metric_name
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import check_plan
@@ -28,12 +27,15 @@ from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import seen_by_templates
 from geval_cli.engine.transforms import seen_by_assertion
 from geval_cli.errors import ConfigError, GevalError
+from geval_cli.extras.programs.assertions.code import code_text
+from geval_cli.extras.programs.scripting.scripts import Scripts
+from geval_cli.extras.web.editor.suite_file import open_suite_file
+from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import CaseResult, Choice, Message, ModelRequest, ModelResponse
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles
@@ -50,8 +52,6 @@ from geval_cli.suite.tests import read_test
 from geval_cli.suite.validation import LoadContext, read_fields
 from geval_cli.templating import Templates
 from geval_cli.templating.registry import templates_of
-from geval_cli.web.editor.suite_file import open_suite_file
-from geval_cli.web.problems_json import RefusedError
 
 MODEL = ProviderSpec(id="openai:m", label="M")
 CLASSIFIER = ProviderSpec(id="huggingface:text-classification:acme/m")
@@ -237,7 +237,7 @@ def threshold(probe: Probe) -> float:
     written = {"dialect": "promptfoo", "prompts": ["Say"], "providers": ["echo"], "tests": [{}]}
     path = probe.file("threshold.json", json.dumps(written))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("geval_cli.suite.promptfoo.load.PROMPTFOO_RULES", probe.rules)
+        patch.setattr("geval_cli.extras.promptfoo.load.PROMPTFOO_RULES", probe.rules)
         return prepare(RunRequest(path, {})).defaults.threshold
 
 

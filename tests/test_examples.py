@@ -161,7 +161,7 @@ def test_the_pytest_example_passes_without_a_key_and_without_the_network(tmp_pat
         "pytest",
         "-q",
         "-p",
-        "geval_cli.pytest_plugin",
+        "geval_cli.extras.pytest_plugin",
         ".",
         "support.geval.yaml",
     ]

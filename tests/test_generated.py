@@ -13,9 +13,9 @@ from support.config_page import with_config_tables
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.extras.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 from geval_cli.providers.preset_table import PRESETS, Preset
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,11 +17,11 @@ from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
+from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse, TraceStep, Turn
-from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import (

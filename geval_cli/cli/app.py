@@ -19,14 +19,14 @@ from geval_cli.cli.options import (
     TracesOptions,
     declared,
 )
-from geval_cli.cli.trust_options import (
+from geval_cli.errors import ExitCode, ProblemFormat, UsageError
+from geval_cli.extras.trust.commands.options import (
     AgreeOptions,
     CalibrateOptions,
     EstimateOptions,
     LabelOptions,
     ProbeOptions,
 )
-from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
 
@@ -296,7 +296,7 @@ def import_run(given: RunOptions, results: options.ResultsFile) -> None:
 @declared(TracesOptions)
 def import_traces(given: TracesOptions, traces: options.TracesFile, output: options.TestsFile) -> None:
     """Write the model calls of traces or logs as tests: OTLP JSON lines, spans, OpenAI's logs and batches."""
-    from geval_cli.cli.traces import import_traces as write_tests
+    from geval_cli.extras.traces.command import import_traces as write_tests
 
     write_tests(traces, output, given)
 
@@ -370,10 +370,10 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
 @declared(AgreeOptions)
 def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
     """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
-    from geval_cli.trust.extra import require_statistics
+    from geval_cli.extras.trust.extra import require_statistics
 
     require_statistics("geval agree")
-    from geval_cli.cli.agree import run_agree
+    from geval_cli.extras.trust.commands.agree import run_agree
 
     _exit(run_agree(labels, given))
 
@@ -382,10 +382,10 @@ def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
 @declared(CalibrateOptions)
 def calibrate(given: CalibrateOptions, labels: options.GivenLabels) -> None:
     """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
-    from geval_cli.trust.extra import require_statistics
+    from geval_cli.extras.trust.extra import require_statistics
 
     require_statistics("geval calibrate")
-    from geval_cli.cli.calibrate import run_calibrate
+    from geval_cli.extras.trust.commands.calibrate import run_calibrate
 
     _exit(run_calibrate(labels, given))
 
@@ -394,7 +394,7 @@ def calibrate(given: CalibrateOptions, labels: options.GivenLabels) -> None:
 @declared(EstimateOptions)
 def estimate(given: EstimateOptions, labels: options.GivenLabels) -> None:
     """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
-    from geval_cli.cli.estimate import run_estimate
+    from geval_cli.extras.trust.commands.estimate import run_estimate
 
     _exit(run_estimate(labels, given))
 
@@ -403,7 +403,7 @@ def estimate(given: EstimateOptions, labels: options.GivenLabels) -> None:
 @declared(LabelOptions)
 def label(given: LabelOptions, run: options.RunName = "latest") -> None:
     """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
-    from geval_cli.cli.label import run_label
+    from geval_cli.extras.trust.commands.label import run_label
 
     run_label(run, given)
 
@@ -412,10 +412,10 @@ def label(given: LabelOptions, run: options.RunName = "latest") -> None:
 @declared(ProbeOptions)
 def probe(given: ProbeOptions, config: options.Config) -> None:
     """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
-    from geval_cli.trust.extra import require_statistics
+    from geval_cli.extras.trust.extra import require_statistics
 
     require_statistics("geval probe")
-    from geval_cli.cli.probe import run_probes
+    from geval_cli.extras.trust.commands.probe import run_probes
 
     _exit(run_probes(config, given))
 
@@ -473,7 +473,7 @@ app.add_typer(batches_commands, name="batches")
 @declared(RunOptions, "cache_folder", "home")
 def list_batches(given: RunOptions, context: typer.Context, as_json: options.AsJson = False) -> None:
     """List the batches that runs have handed in, oldest first."""
-    from geval_cli.cli.batches import print_batches
+    from geval_cli.extras.batches.command import print_batches
 
     if context.invoked_subcommand is None:
         print_batches(given.home, given.cache_folder, as_json=as_json)
@@ -483,7 +483,7 @@ def list_batches(given: RunOptions, context: typer.Context, as_json: options.AsJ
 @declared(RunOptions, "cache_folder", "home")
 def wait_for_batches(given: RunOptions, run: options.WaitedRun = None) -> None:
     """Wait until the batches of a run, or of all runs, have ended, and fetch their answers."""
-    from geval_cli.cli.batches import wait_for_batches as wait
+    from geval_cli.extras.batches.command import wait_for_batches as wait
 
     wait(given.home, given.cache_folder, run)
 
@@ -492,7 +492,7 @@ def wait_for_batches(given: RunOptions, run: options.WaitedRun = None) -> None:
 @declared(RunOptions, "cache_folder", "home")
 def cancel_batches(given: RunOptions, batches: options.BatchIds) -> None:
     """Have providers end batches; what they have answered by then is paid for and kept."""
-    from geval_cli.cli.batches import cancel_batches as cancel
+    from geval_cli.extras.batches.command import cancel_batches as cancel
 
     cancel(given.home, given.cache_folder, batches)
 
@@ -501,7 +501,7 @@ def cancel_batches(given: RunOptions, batches: options.BatchIds) -> None:
 @declared(RunOptions, "cache_folder", "home")
 def adopt_batch(given: RunOptions, remote: options.RemoteBatchId, provider: options.BatchProvider) -> None:
     """Fetch the answers of a batch that geval handed in elsewhere; runs with --batch then use them."""
-    from geval_cli.cli.batches import adopt_batch as adopt
+    from geval_cli.extras.batches.command import adopt_batch as adopt
 
     adopt(given.home, given.cache_folder, remote, provider=provider)
 
@@ -510,7 +510,7 @@ def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None
     @app.command(name, help=summary)
     @declared(ServeOptions)
     def command(given: ServeOptions, folder: options.Folder = Path()) -> None:
-        from geval_cli.cli.serve import serve
+        from geval_cli.extras.web.command import serve
 
         serve(replace(given, folder=folder, opens_browser=opens_browser))
 
@@ -525,7 +525,7 @@ _add_server_command(
 @declared(McpOptions)
 def mcp(given: McpOptions) -> None:
     """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
-    from geval_cli.cli.mcp_command import serve_assistant
+    from geval_cli.extras.mcp.command import serve_assistant
 
     serve_assistant(given)
 
@@ -543,7 +543,7 @@ def list_models(
 ) -> None:
     """List the local models that geval knows, and which of them are here."""
     if context.invoked_subcommand is None:
-        from geval_cli.cli.models import print_models, print_providers
+        from geval_cli.extras.local.command import print_models, print_providers
 
         print_providers() if providers else print_models()
 
@@ -553,7 +553,7 @@ def pull(
     model: options.ModelName = "smollm2",
 ) -> None:
     """Fetch a local model, once; later calls find it."""
-    from geval_cli.cli.models import pull_model
+    from geval_cli.extras.local.command import pull_model
 
     pull_model(model)
 

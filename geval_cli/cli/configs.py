@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
 from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
+from geval_cli.extras.promptfoo.differences import Difference, differences
 from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
@@ -18,7 +19,6 @@ from geval_cli.runs.starting import DEMO_CONFIG, DEMO_MODEL, choose_starter, has
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.suite.export import PortableSuite, read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.promptfoo.differences import Difference, differences
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def demo_config() -> Path:
             "the demo needs a model on this machine, and what runs one is not installed",
             hint=install_hint("local"),
         )
-    from geval_cli.cli.models import pull_model
+    from geval_cli.extras.local.command import pull_model
 
     pull_model(DEMO_MODEL)
     return DEMO_CONFIG

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.extras.trust.labelling import removed_run
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
@@ -22,7 +23,6 @@ from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs
-from geval_cli.trust.labelling import removed_run
 
 _LISTED = 20
 _MOST_RUNS = 1_000_000

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.extras.trust.gates import GateOutcome
 from geval_cli.records import Status
 from geval_cli.report.console import print_hanging
 from geval_cli.report.sanitize import one_line
-from geval_cli.trust.gates import GateOutcome
 
 _WORDS = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
 

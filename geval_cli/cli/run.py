@@ -131,7 +131,7 @@ def run_configs(
 def _check_workers(prepared: Iterable[PreparedRun], cache: ResponseCache) -> None:
     for run in prepared:
         if run.request.is_shared:
-            from geval_cli.runs.workers import check_workers
+            from geval_cli.extras.workers.coordinator import check_workers
 
             check_workers(run, cache)
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, restrict_files, restrict_ports
 from geval_cli.errors import UsageError
-from geval_cli.providers.local.models import models_dir
+from geval_cli.extras.local.models import models_dir
 from geval_cli.providers.trust import port_of
 from geval_cli.report.safe_file import LinkedError, distrust_links, opened_place, output_error, real_path
 from geval_cli.runs.requests import PreparedRun, RunRequest

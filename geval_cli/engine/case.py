@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import RowColumn, Subject, TestCase, Tools
 from geval_cli.assertions.outcome import Verdict, verdict_of
-from geval_cli.assertions.programs.code import test_shown
 from geval_cli.assertions.registry import (
     wants_logprobs,
 )
@@ -28,7 +27,6 @@ from geval_cli.engine.judge_output import (
     judge_each,
 )
 from geval_cli.engine.plan import NO_PROVIDER, Job
-from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import (
     Rendered,
     chat_mistake,
@@ -48,6 +46,8 @@ from geval_cli.errors import (
     TemplateError,
     UndoneError,
 )
+from geval_cli.extras.programs.assertions.code import test_shown
+from geval_cli.extras.programs.made_parts import with_made_parts
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.providers.promptfoo_params import prompt_form, promptfoo_params

@@ -25,10 +25,10 @@ from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, chec
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.images import check_judged_images, check_prompt_images
 from geval_cli.engine.plan import NO_PROVIDER, Plan
-from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
+from geval_cli.extras.programs.made_parts import check_made_prompts, check_made_variables
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.source_map import SourcePath

@@ -6,10 +6,10 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Subject, TestCase
 from geval_cli.engine.plan import Job
+from geval_cli.extras.promptfoo.tests import CONVERSATION_ID
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
-from geval_cli.suite.promptfoo.tests import CONVERSATION_ID
 
 CONVERSATION = "_conversation"
 """The variable that holds the former turns: a list of prompt, input, output and a program's metadata."""

@@ -8,7 +8,9 @@ from geval_cli.assertions.assert_set import AssertSet
 from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import Verdict
-from geval_cli.assertions.programs.code import (
+from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.errors import CodeFailedError, Problem, TemplateError
+from geval_cli.extras.programs.assertions.code import (
     CodeAssertion,
     call_code,
     code_problems,
@@ -18,8 +20,6 @@ from geval_cli.assertions.programs.code import (
     visible_variables,
     written_assertion,
 )
-from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.errors import CodeFailedError, Problem, TemplateError
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
-from geval_cli.gateway.batch import BatchLayer, BatchPolicy, BatchQueue, ScoutLayer
-from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.extras.batches.driver import BatchDriver
+from geval_cli.extras.batches.layer import BatchLayer, BatchPolicy, BatchQueue, ScoutLayer
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
 from geval_cli.gateway.call import (

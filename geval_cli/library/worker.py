@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.gateway.batch import BatchPolicy
+from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.library.records import JudgingOptions

@@ -84,6 +84,8 @@ class ProviderKind(Struct, frozen=True):
 
 
 _HERE = "geval_cli.providers"
+_LOCAL = "geval_cli.extras.local"
+_PROGRAMS = "geval_cli.extras.programs.providers"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
@@ -95,8 +97,8 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
         VERTEX.base_url,
     ),
     "local": ProviderKind(
-        f"{_HERE}.local.models",
-        f"{_HERE}.local.provider",
+        f"{_LOCAL}.models",
+        f"{_LOCAL}.provider",
         "a model in this process (llama.cpp)",
         "local:smollm2",
     ),
@@ -111,26 +113,24 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
         f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "https://example.com/answer"
     ),
     "python": ProviderKind(
-        f"{_HERE}.programs.python",
-        f"{_HERE}.programs.python",
+        f"{_PROGRAMS}.python",
+        f"{_PROGRAMS}.python",
         "a Python function",
         "python:provider.py:call_api",
     ),
     "javascript": ProviderKind(
-        f"{_HERE}.programs.javascript",
-        f"{_HERE}.programs.javascript",
+        f"{_PROGRAMS}.javascript",
+        f"{_PROGRAMS}.javascript",
         "a JavaScript class or function",
         "javascript:provider.js",
     ),
     "file": ProviderKind(
-        f"{_HERE}.programs.python",
-        f"{_HERE}.programs.python",
+        f"{_PROGRAMS}.python",
+        f"{_PROGRAMS}.python",
         "a Python function",
         "file://provider.py:call_api",
     ),
-    "exec": ProviderKind(
-        f"{_HERE}.programs.exec", f"{_HERE}.programs.exec", "a program's output", "exec:./answer.sh"
-    ),
+    "exec": ProviderKind(f"{_PROGRAMS}.exec", f"{_PROGRAMS}.exec", "a program's output", "exec:./answer.sh"),
 }
 
 
@@ -264,8 +264,8 @@ def build_client_provider(asked: ClientModel, number: int) -> Provider:
 
 
 _FUNCTION_KIND = ProviderKind(
-    f"{_HERE}.programs.function",
-    f"{_HERE}.programs.function",
+    f"{_PROGRAMS}.function",
+    f"{_PROGRAMS}.function",
     "a function of the program itself",
     "",
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
+from geval_cli.extras.local.models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.local.models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
     ENDPOINT_KEYS,

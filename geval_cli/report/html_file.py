@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 
 from geval_cli.events import RunEvent
+from geval_cli.extras.trust.labels.sheet import MetricCriteria, MetricLabels
 from geval_cli.records import CaseResult, JsonValue, Status
 from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.report.charts.drawing import Choice
@@ -32,7 +33,6 @@ from geval_cli.report.html.matrix import (
 )
 from geval_cli.report.html.packing import Packer
 from geval_cli.report.html.run_view import run_values
-from geval_cli.report.label_sheet import MetricCriteria, MetricLabels
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import whole_text

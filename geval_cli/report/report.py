@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.assertions.structured.called_tools import calls_beside
+from geval_cli.extras.trust.labels.sheet import MetricLabels
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import ASSISTANT, USER, said
 from geval_cli.judge.scoring import passes
@@ -21,7 +22,6 @@ from geval_cli.records import (
     Status,
     Turn,
 )
-from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 _TITLE_WIDTH = 200

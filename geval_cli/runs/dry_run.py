@@ -29,10 +29,13 @@ from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
-from geval_cli.engine.programs import is_made_by_code
 from geval_cli.engine.transforms import assertion_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
-from geval_cli.gateway.batch import batch_api
+from geval_cli.extras.batches.layer import batch_api
+from geval_cli.extras.batches.waves import batched_roles
+from geval_cli.extras.programs.made_parts import is_made_by_code
+from geval_cli.extras.workers.coordinator import asked_workers, capped_workers, check_workers
+from geval_cli.extras.workers.shards import shard_size
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import BoundModel, with_images_for
 from geval_cli.judge.dimensions import find_dimension
@@ -45,14 +48,11 @@ from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, WorkersPlan
-from geval_cli.runs.batches import batched_roles
 from geval_cli.runs.jobs import request_limit
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
-from geval_cli.runs.shards import shard_size
-from geval_cli.runs.workers import asked_workers, capped_workers, check_workers
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache, StoredChoice
 

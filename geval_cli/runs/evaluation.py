@@ -13,7 +13,10 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, PendingError, StoreError, UsageError
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
-from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.extras.batches.driver import BatchDriver
+from geval_cli.extras.batches.waves import batch_policy, run_batches, run_in_waves
+from geval_cli.extras.workers.coordinator import run_in_workers
+from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import CallPolicy
@@ -28,7 +31,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
-from geval_cli.runs.batches import batch_policy, run_batches, run_in_waves
 from geval_cli.runs.git_state import is_dirty
 from geval_cli.runs.jobs import (
     JOBS_PER_REQUEST,
@@ -42,11 +44,9 @@ from geval_cli.runs.preparation import asks_for_money, reads_cache
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
-from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.runs.verdicts import with_verdicts
-from geval_cli.runs.workers import run_in_workers
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State

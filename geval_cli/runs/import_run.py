@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
+from geval_cli.extras.promptfoo.results import DIALECT, VERSION, case_of_row
 from geval_cli.json_codec import decode_json
 from geval_cli.record_reading import (
     asked_test_from_json,
@@ -44,7 +45,6 @@ from geval_cli.source.parquet import (
 )
 from geval_cli.source.secrets import mask_config, mask_text
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore
-from geval_cli.suite.promptfoo.results import DIALECT, VERSION, case_of_row
 from geval_cli.version import __version__
 
 MAX_FILE_BYTES = 1 << 30

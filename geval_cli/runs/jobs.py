@@ -16,7 +16,8 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
-from geval_cli.gateway.batch import BatchPolicy
+from geval_cli.extras.batches.layer import BatchPolicy
+from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import CASE_OF_TRACE, Wire
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
@@ -27,7 +28,6 @@ from geval_cli.runs.judging import ProviderPool, safe_assertion
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.scripting.scripts import Scripts
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 

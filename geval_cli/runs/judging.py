@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.gateway.batch import batch_api
-from geval_cli.gateway.batch_driver import BatchDriver
+from geval_cli.extras.batches.driver import BatchDriver
+from geval_cli.extras.batches.layer import batch_api
+from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
@@ -27,7 +28,6 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import AssertionResult, ErrorInfo
-from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache

@@ -9,7 +9,8 @@ from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.gateway.batch import batch_api
+from geval_cli.extras.batches.layer import batch_api
+from geval_cli.extras.batches.waves import batch_problems, batched_roles
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -21,7 +22,6 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
-from geval_cli.runs.batches import batch_problems, batched_roles
 from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock

@@ -9,10 +9,10 @@ from msgspec import Struct
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.plan import Job, Plan, Selection
 from geval_cli.errors import Problem
+from geval_cli.extras.trust.labels.file import LabelFile
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
-from geval_cli.labels.file import LabelFile
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions

@@ -12,11 +12,11 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import UsageError
+from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.fingerprint import changes, fingerprint, run_digest
 from geval_cli.runs.requests import PreparedRun, Resumption
-from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import beyond, combined, larger
 from geval_cli.store.runs import RunStore, StoredRun, config_file
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
-from geval_cli.records import JsonValue
-from geval_cli.scripting.code import (
+from geval_cli.extras.programs.scripting.code import (
     FILE_PREFIX,
     PYTHON_SUFFIXES,
     Code,
@@ -24,14 +23,15 @@ from geval_cli.scripting.code import (
     ScriptLimitError,
     find_code,
 )
-from geval_cli.scripting.javascript import (
+from geval_cli.extras.programs.scripting.javascript import (
     INSTALL_HINT,
     Entry,
     call_javascript_now,
     check_javascript,
     is_installed,
 )
-from geval_cli.scripting.processes import PythonProcess
+from geval_cli.extras.programs.scripting.processes import PythonProcess
+from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.specs.promptfoo import TemplateFilter
 from geval_cli.suite.suite import Suite

@@ -9,10 +9,10 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.labels.review import labels_by_metric
+from geval_cli.extras.trust.labels.review import labels_by_metric
+from geval_cli.extras.trust.labels.sheet import MetricLabels
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status
-from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.report import RunReport
 from geval_cli.runs.spending import combined, larger
 from geval_cli.store.record_text import metrics_of_run

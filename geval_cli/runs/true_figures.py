@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.labels.figures import scored_outputs, true_figures
-from geval_cli.labels.file import GOOD_AT, LabelFile, read_labels
-from geval_cli.labels.matching import judged_items, match_labels
+from geval_cli.extras.trust.labels.figures import scored_outputs, true_figures
+from geval_cli.extras.trust.labels.file import GOOD_AT, LabelFile, read_labels
+from geval_cli.extras.trust.labels.matching import judged_items, match_labels
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.report.numbers import plural
 from geval_cli.source.problems import did_you_mean

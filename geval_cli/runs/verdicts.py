@@ -9,7 +9,7 @@ from geval_cli.engine.columns import with_columns
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import StoreError
-from geval_cli.labels.file import LabelFile
+from geval_cli.extras.trust.labels.file import LabelFile
 from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
 from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun

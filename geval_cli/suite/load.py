@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.promptfoo.registry import open_promptfoo_suite
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
@@ -30,7 +31,6 @@ from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.calibration import as_reference, read_calibrations
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
-from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec

@@ -1,12 +1,12 @@
 """Providers in every form that a config may write them: a name, `{id, label, config}`, `{id: {...}}`, or a list."""
 
+from geval_cli.extras.promptfoo.providers import read_judge
 from geval_cli.json_codec import encode_json
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import FunctionSpec, JurySpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.providers import read_judge
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 
 _FEWEST_JUDGES = 2

@@ -17,15 +17,15 @@ from support.sample_run import make_case, make_judged
 from support.stored_runs import HOSTILE, store_judged_run
 
 from geval_cli.cli.arguments import parse_option
-from geval_cli.cli.label import run_label
-from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.labels.file import read_labels
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.commands.label import run_label
+from geval_cli.extras.trust.commands.options import LabelOptions
+from geval_cli.extras.trust.draws import draw
+from geval_cli.extras.trust.labels.file import read_labels
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.runs.options import Option
 from geval_cli.store.runs import RunStore
-from geval_cli.trust.agreement import agree
-from geval_cli.trust.draws import draw
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROMPT = "q quit"

@@ -28,7 +28,7 @@ def loaded_to_run() -> set[str]:
         "rich.console",
         "sqlglot",
         "urllib.request",
-        "geval_cli.suite.promptfoo.load",
+        "geval_cli.extras.promptfoo.load",
         "geval_cli.report.html_file",
         "geval_cli.report.junit_file",
         "geval_cli.runs.dry_run",

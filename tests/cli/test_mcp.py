@@ -15,12 +15,12 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 from support.model_server import ModelServer
 
-from geval_cli import mcp_server
-from geval_cli.cli import mcp_command
 from geval_cli.cli.options import McpOptions
 from geval_cli.errors import UsageError
+from geval_cli.extras.mcp import command as mcp_command
+from geval_cli.extras.mcp import server as mcp_server
+from geval_cli.extras.mcp.server import MOST_CHARACTERS, answer, config_below
 from geval_cli.gateway.budget import Budget, BudgetError
-from geval_cli.mcp_server import MOST_CHARACTERS, answer, config_below
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore
 

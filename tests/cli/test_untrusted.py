@@ -254,8 +254,8 @@ def test_a_suite_that_is_passed_on_takes_no_file_from_elsewhere_along(tmp_path: 
 
 
 def test_a_server_reads_no_env_file_that_a_stranger_left_in_its_folder(tmp_path: Path) -> None:
-    from geval_cli.web.app import judge_environment
-    from geval_cli.web.settings import ServerSettings
+    from geval_cli.extras.web.app import judge_environment
+    from geval_cli.extras.web.settings import ServerSettings
 
     (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://x.example\n", encoding="utf-8")
     assert "OPENAI_BASE_URL" in judge_environment(ServerSettings(tmp_path, {}))
@@ -266,7 +266,7 @@ def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from geval_cli.cli.options import ServeOptions
-    from geval_cli.cli.serve import _home
+    from geval_cli.extras.web.command import _home
 
     (tmp_path / "served").mkdir()
     monkeypatch.chdir(tmp_path / "served")

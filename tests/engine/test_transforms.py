@@ -9,7 +9,7 @@ from support.geval_command import run_geval
 from support.loopback import LoopbackServer, chat_reply
 from support.promptfoo import load
 
-from geval_cli.assertions.programs.code import written_assertion
+from geval_cli.extras.programs.assertions.code import written_assertion
 
 
 def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_last(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from support.calls import answer, ask, provider, run
 
 from geval_cli.assertions.graded.embeddings import cosine
 from geval_cli.errors import ProviderRequestError
-from geval_cli.providers.base import Provider
-from geval_cli.providers.local.llama_server import (
+from geval_cli.extras.local.llama_server import (
     LlamaPool,
     LlamaServer,
     LlamaSettings,
     TokenBudget,
     names_pooling,
 )
+from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import Message, ModelRequest
 from geval_cli.specs.base import ProviderSpec

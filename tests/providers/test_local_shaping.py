@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from support.calls import ask
 
-from geval_cli.providers.local.provider import (
+from geval_cli.extras.local.provider import (
     LONGEST_ANSWER,
     LONGEST_LIST,
     LONGEST_STRING,

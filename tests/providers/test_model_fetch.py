@@ -17,15 +17,15 @@ from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ModelFetchError
-from geval_cli.providers.file_lock import hold_lock
-from geval_cli.providers.local.fetch import ensure, fetch_model, pull
-from geval_cli.providers.local.models import (
+from geval_cli.extras.local.fetch import ensure, fetch_model, pull
+from geval_cli.extras.local.models import (
     KNOWN_MODELS,
     FetchControl,
     LocalModel,
     installed_models,
     is_intact,
 )
+from geval_cli.providers.file_lock import hold_lock
 
 CONTENT = b"a tiny model" * 1000
 TINY = LocalModel(
@@ -42,8 +42,8 @@ TINY = LocalModel(
 FETCH_TINY = """
 import sys
 from pathlib import Path
-from geval_cli.providers.local.models import FetchControl, LocalModel
-from geval_cli.providers.local.fetch import fetch_model
+from geval_cli.extras.local.models import FetchControl, LocalModel
+from geval_cli.extras.local.fetch import fetch_model
 fetch_model(LocalModel("tiny", "", "geval-tiny-model", "1.0", "x/tiny.gguf", 1, "0", ""),
             Path(sys.argv[1]), control=FetchControl())
 """

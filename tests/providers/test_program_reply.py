@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from geval_cli.errors import ProviderShapeError
+from geval_cli.extras.programs.providers.base import ProgramSettings, read_program_reply
 from geval_cli.providers.prices import FixedPrice
-from geval_cli.providers.programs.base import ProgramSettings, read_program_reply
 from geval_cli.records import Usage
 
 PRICED = ProgramSettings("python:p.py", price=FixedPrice(1_000_000, 1_000_000))

@@ -10,9 +10,10 @@ import trustme
 import yaml
 from support.geval_command import run_geval
 
+from geval_cli.extras.local.llama_server import LlamaSettings
+from geval_cli.extras.local.models import LOCAL_KEYS, MODELS_DIR_VARIABLE
+from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.providers.local.llama_server import LlamaSettings
-from geval_cli.providers.local.models import LOCAL_KEYS, MODELS_DIR_VARIABLE
 from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
@@ -22,7 +23,6 @@ from geval_cli.providers.wire.http import HTTP_KEYS
 from geval_cli.providers.wire.vertex import VERTEX, VERTEX_KEYS
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.source.yaml_source import read_yaml
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import trustme
 from support.calls import provider
 
 from geval_cli.errors import ConfigError, Location, Problem, Severity
-from geval_cli.providers.local.provider import LocalProvider
+from geval_cli.extras.local.provider import LocalProvider
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.registry import (
     begin_loading,

@@ -2,7 +2,7 @@ import asyncio
 
 from support.calls import run
 
-from geval_cli.providers.local.llama_server import TokenBudget
+from geval_cli.extras.local.llama_server import TokenBudget
 
 
 def test_whoever_does_not_fit_waits_in_order() -> None:

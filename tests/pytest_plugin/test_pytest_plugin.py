@@ -82,7 +82,7 @@ OUTCOMES = {
     "suite.geval.yaml::unjudged": "ERROR",
     "suite.geval.yaml::test 4": "PASSED",
 }
-PLUGIN = ("-p", "geval_cli.pytest_plugin")
+PLUGIN = ("-p", "geval_cli.extras.pytest_plugin")
 LINE = re.compile(r"^(?:\[gw\d\].*?)?(PASSED|FAILED|ERROR) (\S+\.(?:py|yaml)::.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -313,7 +313,7 @@ def test_a_session_that_does_not_use_it_loads_nothing(
     )
     printed = Session(project, server).run_anew("test_nothing.py", *options).stdout
     loaded = set(re.findall(r"LOADED (.*) END", printed)[0].split())
-    assert loaded == {"geval_cli", "geval_cli.version", "geval_cli.pytest_plugin"}
+    assert loaded == {"geval_cli", "geval_cli.version", "geval_cli.extras", "geval_cli.extras.pytest_plugin"}
     assert [item.value for item in entry_points(group="pytest11", name="geval")] == [
-        "geval_cli.pytest_plugin"
+        "geval_cli.extras.pytest_plugin"
     ]

@@ -20,10 +20,10 @@ from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
+from geval_cli.extras.trust.labels.sheet import LabelledOutput, MetricLabels
 from geval_cli.records import CaseResult, RunSummary, Status, Turn
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.html_file import HtmlFile
-from geval_cli.report.label_sheet import LabelledOutput, MetricLabels
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report

@@ -10,13 +10,13 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 
 from geval_cli.cli.verbs import as_typed
-from geval_cli.runs.import_traces import (
+from geval_cli.extras.traces.importing import (
     TraceReading,
     chosen_answers,
     read_traces,
     row_text,
 )
-from geval_cli.runs.trace_messages import ModelAnswer, Turn
+from geval_cli.extras.traces.messages import ModelAnswer, Turn
 
 
 def attributes(**values: Any) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from support.sample_run import make_case
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import UsageError
+from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import find_run
-from geval_cli.runs.shards import DoneCases
 from geval_cli.store.state import open_state
 
 

@@ -11,9 +11,7 @@ from support.sample_run import make_case
 
 from geval_cli.errors import BudgetError
 from geval_cli.events import ModelCalled
-from geval_cli.gateway.budget import Budget
-from geval_cli.records import CaseResult, Role, Usage
-from geval_cli.runs.shards import (
+from geval_cli.extras.workers.shards import (
     SHARD_TESTS,
     DoneCases,
     Lot,
@@ -25,6 +23,8 @@ from geval_cli.runs.shards import (
     lot_to_json,
     shard_size,
 )
+from geval_cli.gateway.budget import Budget
+from geval_cli.records import CaseResult, Role, Usage
 
 
 def case(test: int, repeat: int, column: int) -> CaseResult:

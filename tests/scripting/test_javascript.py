@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
-from geval_cli.records import JsonValue
-from geval_cli.scripting.code import (
+from geval_cli.extras.programs.scripting.code import (
     Code,
     CodeError,
     Language,
@@ -15,12 +14,13 @@ from geval_cli.scripting.code import (
     ScriptLimitError,
     ScriptTimeoutError,
 )
-from geval_cli.scripting.javascript import (
+from geval_cli.extras.programs.scripting.javascript import (
     JavaScriptEngine,
     JavaScriptLimits,
     call_javascript_now,
     check_javascript,
 )
+from geval_cli.records import JsonValue
 
 NAMES = ("output", "context")
 QUICK = JavaScriptLimits(memory_bytes=32 * 1024 * 1024, time_s=0.2, wall_s=20)

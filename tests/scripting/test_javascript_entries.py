@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
+from geval_cli.extras.programs.scripting.code import Code, Language, ScriptError, ScriptLimitError
+from geval_cli.extras.programs.scripting.javascript import Entry, JavaScriptEngine, call_javascript_now
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import Code, Language, ScriptError, ScriptLimitError
-from geval_cli.scripting.javascript import Entry, JavaScriptEngine, call_javascript_now
 
 
 def file(text: str, function: str = "") -> Code:

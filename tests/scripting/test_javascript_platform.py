@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.scripting.code import Code, Language, ScriptLimitError
-from geval_cli.scripting.javascript import call_javascript_now
+from geval_cli.extras.programs.scripting.code import Code, Language, ScriptLimitError
+from geval_cli.extras.programs.scripting.javascript import call_javascript_now
 
 ROWS: list[list[str]] = json.loads(
     Path(__file__).with_name("javascript_platform.json").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
-from geval_cli.scripting import processes
-from geval_cli.scripting.code import ScriptCrashError, ScriptError
-from geval_cli.scripting.processes import PythonPool
+from geval_cli.extras.programs.scripting import processes
+from geval_cli.extras.programs.scripting.code import ScriptCrashError, ScriptError
+from geval_cli.extras.programs.scripting.processes import PythonPool
 
 CODE = """
 import os, pathlib, time

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from support.calls import run
 
-from geval_cli.scripting.code import (
+from geval_cli.extras.programs.scripting.code import (
     Code,
     CodeError,
     Language,
@@ -14,7 +14,7 @@ from geval_cli.scripting.code import (
     check_python,
     find_code,
 )
-from geval_cli.scripting.scripts import Scripts
+from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED
 
 

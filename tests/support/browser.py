@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from geval_cli.web.server import Server, bind
-from geval_cli.web.settings import ServerSettings
+from geval_cli.extras.web.server import Server, bind
+from geval_cli.extras.web.settings import ServerSettings
 
 FLAGS = (
     "--headless",

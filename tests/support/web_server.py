@@ -20,9 +20,9 @@ from typing import Any
 from fastapi import FastAPI
 from support.loopback import LoopbackServer
 
-from geval_cli.web.app import ROUTERS
-from geval_cli.web.server import Server, bind
-from geval_cli.web.settings import ServerSettings
+from geval_cli.extras.web.app import ROUTERS
+from geval_cli.extras.web.server import Server, bind
+from geval_cli.extras.web.settings import ServerSettings
 
 KEY = "sk-loopback-0123456789"
 

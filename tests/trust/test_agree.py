@@ -14,12 +14,12 @@ from lxml import etree
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_judged_run
 
-import geval_cli.trust
+import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.labels.file import write_labels
+from geval_cli.extras.trust import extra
+from geval_cli.extras.trust.agreement import Options, agree
+from geval_cli.extras.trust.labels.file import write_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
-from geval_cli.trust import extra
-from geval_cli.trust.agreement import Options, agree
 
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
 
@@ -273,7 +273,7 @@ class TestCommand:
         document = json.loads(finished.stdout)
         assert (document["schema_version"], document["kind"], document["matched"]) == (1, "agree", 4)
         assert document["metrics"][0]["levels"]["dataset"]["spearman"]["n"] == 4
-        found = geval_cli.trust.agree(tmp_path / "labels.csv", "latest", home=tmp_path / ".geval")
+        found = geval_cli.extras.trust.agree(tmp_path / "labels.csv", "latest", home=tmp_path / ".geval")
         assert document == {**found.to_json(), "labels": "labels.csv", "run": document["run"]}
         labels.append({"id": "1.0.7", "metric": "coherence", "label": 5, "scale": [1, 5]})
         write_labels(tmp_path / "labels.csv", labels)
@@ -343,10 +343,11 @@ class TestTheExtra:
         assert 'pip install ".[trust]"' in caught.value.hint
 
     def test_labels_are_read_without_it(self) -> None:
-        source = "import sys, geval_cli.labels.matching, geval_cli.cli.app; sys.exit('numpy' in sys.modules)"
+        modules = "geval_cli.extras.trust.labels.matching, geval_cli.cli.app"
+        source = f"import sys, {modules}; sys.exit('numpy' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
     def test_public_names(self) -> None:
-        assert all(hasattr(geval_cli.trust, name) for name in geval_cli.trust.__all__)
+        assert all(hasattr(geval_cli.extras.trust, name) for name in geval_cli.extras.trust.__all__)
         with pytest.raises(AttributeError):
-            geval_cli.trust.nothing  # noqa: B018
+            geval_cli.extras.trust.nothing  # noqa: B018

@@ -19,10 +19,12 @@ from support.geval_command import Finished, clean_environment, run_geval
 from support.judged_data import summaries
 from support.stored_runs import store_run
 
-import geval_cli.trust
-from geval_cli.cli.calibrate import parse_costs, print_calibration
+import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
-from geval_cli.labels.file import write_labels
+from geval_cli.extras.trust.calibration import CalibrateOptions, calibrate
+from geval_cli.extras.trust.calibration_files import write_calibration
+from geval_cli.extras.trust.commands.calibrate import parse_costs, print_calibration
+from geval_cli.extras.trust.labels.file import write_labels
 from geval_cli.records import CaseResult
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
@@ -33,8 +35,6 @@ from geval_cli.store.state import open_runs
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
-from geval_cli.trust.calibration import CalibrateOptions, calibrate
-from geval_cli.trust.calibration_files import write_calibration
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
@@ -419,8 +419,8 @@ class TestInARun:
             "suite.calibration",
             "assertions.calibrated",
             "runs.calibrated",
-            "trust.estimation",
-            "cli.estimate",
+            "extras.trust.estimation",
+            "extras.trust.commands.estimate",
         )
         imports = ", ".join(f"geval_cli.{name}" for name in modules)
         code = (
@@ -538,5 +538,5 @@ class TestCommand:
     def test_the_library_is_the_command(self, tmp_path: Path) -> None:
         write_labels(tmp_path / "l.jsonl", rows(120))
         finished = run_geval("calibrate", "l.jsonl", "--json", cwd=tmp_path)
-        found = geval_cli.trust.calibrate(tmp_path / "l.jsonl")
+        found = geval_cli.extras.trust.calibrate(tmp_path / "l.jsonl")
         assert json.loads(finished.stdout) == {**json.loads(json.dumps(found.to_json())), "labels": "l.jsonl"}

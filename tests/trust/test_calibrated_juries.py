@@ -16,8 +16,12 @@ from support.stored_runs import store_run
 from geval_cli.assertions.graded.jury import Member, verdict_of_jury
 from geval_cli.assertions.graded.jury import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.calibration import calibrate
+from geval_cli.extras.trust.calibration_files import write_calibration
+from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
+from geval_cli.extras.trust.labels.matching import Vote
 from geval_cli.judge.metric import Grade
-from geval_cli.labels.matching import Vote
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
@@ -25,10 +29,6 @@ from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import JuryRulesSpec
 from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
 from geval_cli.store.state import open_runs
-from geval_cli.trust.agreement import agree
-from geval_cli.trust.calibration import calibrate
-from geval_cli.trust.calibration_files import write_calibration
-from geval_cli.trust.juries import JuryScores, jury_agreement, jury_sentence
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trust"
 JUDGES = ("scripted:judge.yaml", "scripted:judge-polite.yaml", "scripted:judge-moody.yaml")

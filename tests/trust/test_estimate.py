@@ -10,11 +10,11 @@ from support.geval_command import clean_environment, run_geval
 from support.judged_data import summaries
 from support.stored_runs import store_judged_run
 
-import geval_cli.trust
+import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.labels.file import read_labels, write_labels
+from geval_cli.extras.trust.estimation import EstimateOptions, draw_sheet, estimate
+from geval_cli.extras.trust.labels.file import read_labels, write_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
-from geval_cli.trust.estimation import EstimateOptions, draw_sheet, estimate
 
 
 def case(number: int, score: float | None, *, metric: str = "tone", threshold: float = 0.75) -> CaseResult:
@@ -273,7 +273,7 @@ class TestCommand:
         )
         assert failed.code == 1
         document = json.loads(failed.stdout)
-        found = geval_cli.trust.estimate(tmp_path / "sheet.jsonl", home=tmp_path / ".geval")
+        found = geval_cli.extras.trust.estimate(tmp_path / "sheet.jsonl", home=tmp_path / ".geval")
         assert document["metrics"] == json.loads(json.dumps(found.to_json()))["metrics"]
 
     @pytest.mark.parametrize("words", [("--draw", "0"), ("--run", "nowhere"), ("-o", "x.csv")])

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
-from geval_cli.trust.agreement import agree
-from geval_cli.trust.calibration import calibrate
 
 
 def results(count: int, **detail: Any) -> list[CaseResult]:

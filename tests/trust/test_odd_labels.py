@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from geval_cli.cli.agree import print_agreement
-from geval_cli.cli.calibrate import print_calibration
 from geval_cli.errors import ConfigError
-from geval_cli.labels.figures import ScoredOutput, true_figures
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.agreement_files import agreement_document
+from geval_cli.extras.trust.calibration import calibrate
+from geval_cli.extras.trust.calibration_files import calibration_document
+from geval_cli.extras.trust.commands.agree import print_agreement
+from geval_cli.extras.trust.commands.calibrate import print_calibration
+from geval_cli.extras.trust.documents import write_document
+from geval_cli.extras.trust.labels.figures import ScoredOutput, true_figures
 from geval_cli.report.console import make_console
-from geval_cli.trust.agreement import agree
-from geval_cli.trust.agreement_files import agreement_document
-from geval_cli.trust.calibration import calibrate
-from geval_cli.trust.calibration_files import calibration_document
-from geval_cli.trust.documents import write_document
 
 Made = list[dict[str, Any]]
 

@@ -19,30 +19,30 @@ from support.scripted_judge import ScriptedJudge
 from support.scripted_judge import prompt_of as prompt_text
 from support.stored_runs import store_run
 
-import geval_cli.trust
+import geval_cli.extras.trust
 from geval_cli.assertions.base import Tools
-from geval_cli.cli.label import run_label
-from geval_cli.cli.probe import print_probes, run_probes
-from geval_cli.cli.trust_options import LabelOptions
-from geval_cli.cli.trust_options import ProbeOptions as Given
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
+from geval_cli.extras.trust.commands.label import run_label
+from geval_cli.extras.trust.commands.options import LabelOptions
+from geval_cli.extras.trust.commands.options import ProbeOptions as Given
+from geval_cli.extras.trust.commands.probe import print_probes, run_probes
+from geval_cli.extras.trust.documents import write_document
+from geval_cli.extras.trust.labels.file import LabelFile, labels_from_rows
+from geval_cli.extras.trust.plots import probe_chart
+from geval_cli.extras.trust.probe_files import probe_document
+from geval_cli.extras.trust.probe_findings import LabelledScore, family_finding
+from geval_cli.extras.trust.probe_items import ProbeOptions
+from geval_cli.extras.trust.probes import PROBES, Finding, Kind, ProbeReport, Verdict, chosen_probes
+from geval_cli.extras.trust.probing import family_of, probe_with
+from geval_cli.extras.trust.rewrites import REWRITES as REWRITES_BY_NAME
+from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.labels.file import LabelFile, labels_from_rows
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.documents import write_document
-from geval_cli.trust.plots import probe_chart
-from geval_cli.trust.probe_files import probe_document
-from geval_cli.trust.probe_findings import LabelledScore, family_finding
-from geval_cli.trust.probe_items import ProbeOptions
-from geval_cli.trust.probes import PROBES, Finding, Kind, ProbeReport, Verdict, chosen_probes
-from geval_cli.trust.probing import family_of, probe_with
-from geval_cli.trust.rewrites import REWRITES as REWRITES_BY_NAME
-from geval_cli.trust.rewrites import Material, rewritten, rewritten_steps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trust"
 ITEMS = 40
@@ -476,9 +476,9 @@ class TestCommand:
         assert "no test has an assertion that a model judges" in caught.value.message
 
     def test_from_python(self, folder: Path) -> None:
-        report = geval_cli.trust.probe(
+        report = geval_cli.extras.trust.probe(
             folder / "probe.yaml",
-            options=geval_cli.trust.ProbeOptions(items=12, only=("injected",)),
+            options=geval_cli.extras.trust.ProbeOptions(items=12, only=("injected",)),
             home=folder / ".geval",
         )
         assert [(item.probe, item.verdict.value) for item in report.findings] == [("injected", "fails")]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.judged_data import summaries, unieval
 
+from geval_cli.extras.trust.agreement import Agreement, MetricAgreement, Options, agree
 from geval_cli.statistics.agreement import best_threshold
-from geval_cli.trust.agreement import Agreement, MetricAgreement, Options, agree
 
 TOLERANCE = 1e-6
 

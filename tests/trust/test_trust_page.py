@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from support.geval_command import clean_environment, run_geval
 
-from geval_cli.labels.file import KEYS, read_labels
-from geval_cli.labels.rows import VAR_COLUMN
-from geval_cli.trust.estimation import STATISTICS as TRUE_FIGURES
-from geval_cli.trust.gates import STATISTICS
-from geval_cli.trust.probes import PROBES
+from geval_cli.extras.trust.estimation import STATISTICS as TRUE_FIGURES
+from geval_cli.extras.trust.gates import STATISTICS
+from geval_cli.extras.trust.labels.file import KEYS, read_labels
+from geval_cli.extras.trust.labels.rows import VAR_COLUMN
+from geval_cli.extras.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")

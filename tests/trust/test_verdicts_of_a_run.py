@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from geval_cli.labels.figures import scored_outputs, true_figures
-from geval_cli.labels.matching import judged_items
-from geval_cli.labels.review import review
+from geval_cli.extras.trust.agreement import Options, agree
+from geval_cli.extras.trust.calibration import calibrate
+from geval_cli.extras.trust.estimation import EstimateOptions, estimate
+from geval_cli.extras.trust.labels.figures import scored_outputs, true_figures
+from geval_cli.extras.trust.labels.matching import judged_items
+from geval_cli.extras.trust.labels.review import review
+from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
-from geval_cli.report.label_sheet import output_digest
 from geval_cli.store.labels import StoredLabel
-from geval_cli.trust.agreement import Options, agree
-from geval_cli.trust.calibration import calibrate
-from geval_cli.trust.estimation import EstimateOptions, estimate
 
 PASSED, FAILED = Status.PASSED, Status.FAILED
 

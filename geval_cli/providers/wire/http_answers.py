@@ -8,6 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderShapeError
+from geval_cli.extras.programs.scripting import javascript
+from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, ScriptError, find_code
+from geval_cli.extras.programs.scripting.javascript import JavaScriptEngine
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import response_error
@@ -20,9 +23,6 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.placeholders import PathStep, follow_path, parse_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import Choice, JsonValue
-from geval_cli.scripting import javascript
-from geval_cli.scripting.code import Code, CodeError, Language, ScriptError, find_code
-from geval_cli.scripting.javascript import JavaScriptEngine
 from geval_cli.source.access import Access
 
 _NAMES = ("json", "text", "context")

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from geval_cli.extras.trust.labels.sheet import MetricLabels
 from geval_cli.numbers import format_score
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import (
@@ -29,7 +30,6 @@ from geval_cli.report.charts.drawing import (
     upwards,
 )
 from geval_cli.report.charts.figures import DUST
-from geval_cli.report.label_sheet import MetricLabels
 from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks

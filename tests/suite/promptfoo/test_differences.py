@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.promptfoo import load
 
-from geval_cli.suite.promptfoo.differences import ROWS, differences
+from geval_cli.extras.promptfoo.differences import ROWS, differences
 
 PLAIN: dict[str, Any] = {
     "prompts": ["Say {{ x }}"],

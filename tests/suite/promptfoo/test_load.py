@@ -13,10 +13,10 @@ from support.promptfoo import (
 )
 
 from geval_cli.errors import ConfigError
+from geval_cli.extras.promptfoo.differences import differences
 from geval_cli.specs.dialect import RULES, Dialect
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.promptfoo.differences import differences
 
 BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
 

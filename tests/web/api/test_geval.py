@@ -15,9 +15,9 @@ from support.web_server import KEY, HttpAnswer, RunningServer, judge_environ, ru
 import geval_cli
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.extras.web.api.geval import GEvalRequest, _metric
+from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.specs.base import Scoring
-from geval_cli.web.api.geval import GEvalRequest, _metric
-from geval_cli.web.settings import ServerSettings
 
 NUMBERS = itertools.count(1)
 

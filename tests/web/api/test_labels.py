@@ -10,9 +10,9 @@ from support.geval_command import run_geval
 from support.stored_runs import hostile_tests, store_judged_run, store_run, write_config
 from support.web_server import RunningServer, running_server
 
-from geval_cli.labels.file import read_labels
+from geval_cli.extras.trust.agreement import agree
+from geval_cli.extras.trust.labels.file import read_labels
 from geval_cli.store.runs import RunStore
-from geval_cli.trust.agreement import agree
 
 
 @pytest.fixture(scope="module")

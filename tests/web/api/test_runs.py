@@ -10,7 +10,7 @@ from support.geval_command import run_geval
 from support.loopback import LoopbackServer, chat_reply
 from support.web_server import RunningServer, judge_environ, running_server
 
-from geval_cli.web.api.runs import event_stream
+from geval_cli.extras.web.api.runs import event_stream
 
 SUITE = """\
 prompts: ["Say {{ word }}."]

@@ -22,14 +22,14 @@ from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
 from support.web_server import KEY, RunningServer, judge_environ, running_server
 
-import geval_cli.web.server
+import geval_cli.extras.web.server
 from geval_cli.cli.options import ServeOptions
-from geval_cli.cli.serve import serve
 from geval_cli.errors import ConfigError, UsageError
+from geval_cli.extras.web.command import serve
+from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.version import install_hint
-from geval_cli.web.settings import ServerSettings
 
 ASKED = {"name": "clarity", "input": "?", "actualOutput": "!", "evaluationSteps": ["Look."]}
 SLOW_SUITE = """\
@@ -353,7 +353,7 @@ class TestSlowRequests:
     def test_half_a_body_is_not_waited_for(
         self, quick: RunningServer, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(geval_cli.web.server, "_BODY_GRACE_S", 0.1)
+        monkeypatch.setattr(geval_cli.extras.web.server, "_BODY_GRACE_S", 0.1)
         head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{quick.settings.port}\r\ncontent-length: 9\r\n"
         with connected(quick) as connection:
             connection.sendall(f"{head}content-type: application/json\r\n\r\n{{".encode())

@@ -20,6 +20,9 @@ from support.realistic_runs import Shape, store_history, store_labels
 from support.sample_run import RUN, make_case, make_report
 from support.stored_runs import hostile_tests, store_run, write_config
 
+from geval_cli.extras.web.pages.charts import KeptFigures
+from geval_cli.extras.web.pages.compare import compared
+from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.records import CaseResult, RunStatus, RunSummary
 from geval_cli.report.charts.figures import SCORE
 from geval_cli.report.output import write_results_file
@@ -27,9 +30,6 @@ from geval_cli.report.paired_cases import compare_runs
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
-from geval_cli.web.pages.charts import KeptFigures
-from geval_cli.web.pages.compare import compared
-from geval_cli.web.pages.routing import Recent
 
 SVG = "{http://www.w3.org/2000/svg}"
 

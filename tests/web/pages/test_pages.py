@@ -23,10 +23,10 @@ from support.realistic_runs import COLUMNS, Shape, store_realistic_run
 from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
+from geval_cli.extras.web.pages.compare import text_difference
 from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
 from geval_cli.report.numbers import format_difference
 from geval_cli.store.runs import RunOrigin, RunStore, config_file
-from geval_cli.web.pages.compare import text_difference
 
 
 @dataclass(frozen=True)
@@ -661,7 +661,7 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
 
 
 _STYLES = [
-    Path(__file__).parents[3] / "geval_cli" / folder for folder in ("report/html/static", "web/static")
+    Path(__file__).parents[3] / "geval_cli" / folder for folder in ("report/html/static", "extras/web/static")
 ]
 _LINKED = re.compile(r'rel="stylesheet" href="/static/([\w-]+\.css)')
 

@@ -1,0 +1,1 @@
+"""Requests handed in as batches, at half the price: `geval run --batch`."""

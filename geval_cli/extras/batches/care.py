@@ -1,0 +1,233 @@
+"""Look after batches without a run: find out who has them, wait for them, cancel them, take up a stranger's results."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from geval_cli.errors import ConfigError, Problem, ProviderResponseError, UsageError
+from geval_cli.extras.batches.driver import BatchDriver
+from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, batch_api, server_text
+from geval_cli.extras.batches.steps import replies_in
+from geval_cli.extras.batches.waves import BOTH_ROLES, policy_of
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Notice, Runtime, ServerKey
+from geval_cli.providers.base import Provider
+from geval_cli.providers.registry import check_provider, check_ready
+from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteState
+from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.access import TRUSTED
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.batches import Batch, BatchState
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.runs import RunStore
+
+
+class BatchKeeper:
+    """The batches of a cache and the providers that have them, by the configs of the runs that made them."""
+
+    def __init__(self, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]) -> None:
+        self._cache = cache
+        self._runs = runs
+        self._environ = environ
+        self._pools: list[ProviderPool] = []
+        self._by_run: dict[str, dict[str, Provider]] = {}
+        self._policies: dict[str, BatchPolicy] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]
+    ) -> "AsyncIterator[BatchKeeper]":
+        """Provide a keeper until the end of the block."""
+        keeper = cls(cache, runs, environ)
+        try:
+            yield keeper
+        finally:
+            await asyncio.gather(*(pool.aclose() for pool in keeper._pools))
+
+    async def wait(self, run: str | None, notice: Notice) -> list[Batch]:
+        """Wait until the open batches of a run, or of all runs, have ended, and keep their answers.
+
+        Returns the batches as they are then.
+
+        Raises:
+            UsageError: there is no such run, or its providers are not known any more.
+            ProviderError: a provider does not let its batch be looked at.
+        """
+        wanted = await self._open_batches(run)
+        if not wanted:
+            return []
+        by_run: defaultdict[str, dict[str, Provider]] = defaultdict(dict)
+        for batch in wanted:  # all of them, before anything is waited for
+            by_run[batch.run_id or ""][batch.id] = self.provider_of(batch)
+        waits = [
+            self._wait_for(batches, self._policies[run_id], notice) for run_id, batches in by_run.items()
+        ]
+        # One run whose provider refuses must not keep the answers of the others from being fetched.
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        for failure in filter(None, ends):
+            raise failure
+        return await self._cache.batches.find(batch.id for batch in wanted)
+
+    async def _wait_for(self, batches: Mapping[str, Provider], policy: BatchPolicy, notice: Notice) -> None:
+        """Wait for batches of one run, by the rules of its config."""
+        queue = BatchQueue(self._cache.batches, policy, Budget(), check_provider=_allow, notice=notice)
+        driver = BatchDriver(
+            queue, self._cache.folder, notice=notice, on_event=lambda _: None, runtime=Runtime()
+        )
+        try:
+            await driver.wait_for(batches, _sleep)
+        finally:
+            driver.release()
+
+    async def cancel(self, name: str) -> Batch:
+        """Ask the provider to end a batch, and return it. One that never came to a provider ends at once.
+
+        Raises:
+            UsageError: no batch has this id, or it has ended.
+            ProviderError: the provider refuses.
+        """
+        found = [batch for batch in await self._cache.batches.all() if name in {batch.id, batch.remote_id}]
+        if not found:
+            raise UsageError(f"no batch is called `{name}`", hint="`geval batches` lists them")
+        batch = found[0]
+        if not batch.state.is_open:
+            raise UsageError(
+                f"batch {batch.id} has ended already: {batch.state}", hint="there is nothing to cancel"
+            )
+        api = self._api_of(batch)
+        remote_id = batch.remote_id
+        if remote_id is None:
+            ours = await api.find(batch.id, since=batch.created_at, requests=batch.requests)
+            remote_id = next((remote.id for remote in ours if remote.label == batch.id), None)
+        if remote_id is None:
+            return await self._cache.batches.end(batch, BatchState.CANCELLED, tries=0)
+        await api.cancel(remote_id)
+        return batch
+
+    async def adopt(self, remote_id: str, provider: str) -> int:
+        """Keep the answers of a batch that geval made elsewhere, and return how many there were.
+
+        Raises:
+            UsageError: the provider has no batches or lacks something, or the batch goes on still.
+            ProviderError: the provider does not know it, or some of its results cannot be read; all others are kept.
+        """
+        api = self._named_api(provider)
+        remote = await api.get(remote_id)
+        if remote.state is RemoteState.RUNNING:
+            raise UsageError(f"batch {remote_id} has not ended yet", hint="try again later")
+        count = 0
+        try:
+            async for replies in replies_in(remote, api):
+                kept = {key: reply for key, reply in replies.items() if reply.is_success}
+                await self._cache.batches.adopt(remote_id, kept)
+                count += len(kept)
+        except BrokenResultsError as error:
+            raise ProviderResponseError(
+                f"some results of batch {remote_id} cannot be read: {error}; {count:,} answers were adopted",
+                provider_id=provider,
+                hint="adopt it again to fetch them again",
+            ) from error
+        return count
+
+    def provider_of(self, batch: Batch) -> Provider:
+        """Return the provider that has a batch, by the config of the run that made it.
+
+        Raises:
+            UsageError: that config is not there, or names it no more.
+        """
+        run_id = batch.run_id or ""
+        if run_id not in self._by_run:
+            self._by_run[run_id] = self._providers_of(run_id)
+        provider = self._by_run[run_id].get(batch.server) or self._of_command_line(batch)
+        if provider is None:
+            raise UsageError(
+                f"the config of run {run_id} does not name {batch.provider_id}, which has batch {batch.id}",
+                hint="take changes of the config back, or resume the run with the options that it began with",
+            )
+        return provider
+
+    def _of_command_line(self, batch: Batch) -> Provider | None:
+        """Return the provider that a batch's own name leads to, as of a run with --grader; None if it is another."""
+        try:
+            provider = self._named(batch.provider_id)
+        except UsageError:
+            return None
+        is_same = batch_api(provider) is not None and server_text(_server_of(provider)) == batch.server
+        return provider if is_same else None
+
+    def _providers_of(self, run_id: str) -> dict[str, Provider]:
+        origin = None if self._runs is None else self._runs.origin(run_id)
+        if origin is None:
+            raise UsageError(
+                f"run {run_id} is not stored here, so its config is unknown",
+                hint="--home names the folder of its run",
+            )
+        try:
+            prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)
+        except ConfigError as error:
+            raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
+        suite = prepared.suite
+        self._policies[run_id] = policy_of(suite, BOTH_ROLES)
+        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
+        self._pools.append(pool)
+        built = [pool.get(spec) for spec in prepared.asked]
+        return {server_text(_server_of(provider)): provider for provider in built if batch_api(provider)}
+
+    async def _open_batches(self, run: str | None) -> Sequence[Batch]:
+        store = self._cache.batches
+        if run is None:
+            found = await store.all()
+        elif self._runs is None:
+            raise UsageError(f"run {run} is not stored here", hint="`geval list` shows the stored runs")
+        else:
+            found = await store.of_run(self._runs.find(run).run.id)
+        return [batch for batch in found if batch.state.is_open]
+
+    def _api_of(self, batch: Batch) -> BatchApi:
+        api = batch_api(self.provider_of(batch))
+        assert api is not None  # only such providers are known
+        return api
+
+    def _named(self, name: str) -> Provider:
+        """Return the provider that an id leads to, with the keys of the environment.
+
+        Raises:
+            UsageError: it lacks something.
+        """
+        spec = ProviderSpec(id=name)
+        pool = ProviderPool(self._environ, Path(), TRUSTED)
+        self._pools.append(pool)
+        options = {"env": self._environ, "base_dir": Path(), "access": TRUSTED}
+        problems: list[Problem] = check_provider(spec, **options)  # type: ignore[arg-type]
+        problems = problems or check_ready(spec, **options)  # type: ignore[arg-type]
+        if problems:
+            raise UsageError.of(f"{spec.public_id} cannot be asked", problems)
+        return pool.get(spec)
+
+    def _named_api(self, name: str) -> BatchApi:
+        api = batch_api(self._named(name))
+        if api is None:
+            raise UsageError(
+                f"{ProviderSpec(id=name).public_id} has no batch API",
+                hint="for example --provider openai:gpt-4.1",
+            )
+        return api
+
+
+def _server_of(provider: Provider) -> ServerKey:
+    identity = provider.identity
+    return ServerKey(identity.kind, identity.endpoint, identity.model)
+
+
+def _allow(_: Provider) -> None:
+    """Nothing is refused: what waits is handed in already."""
+
+
+async def _sleep(delay_s: float) -> bool:
+    await asyncio.sleep(delay_s)
+    return False

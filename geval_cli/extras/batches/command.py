@@ -1,0 +1,134 @@
+"""`geval batches`: the batches that runs have handed in to providers."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from rich.text import Text
+
+from geval_cli.cli.problems import print_warnings
+from geval_cli.errors import UsageError
+from geval_cli.extras.batches.care import BatchKeeper
+from geval_cli.extras.batches.waves import recorded_batch
+from geval_cli.records import SCHEMA_VERSION, to_json
+from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import one_line
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.env import gather_env
+from geval_cli.store.batches import Batch
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_cache, open_runs
+
+_ID_WIDTH = 30
+
+T = TypeVar("T")
+
+
+def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> None:
+    """Print every batch as a table, or as JSON.
+
+    Raises:
+        UsageError: there is no cache.
+        StoreError: it cannot be read.
+    """
+    with _opened(home, folder) as (cache, _):
+        batches = asyncio.run(cache.batches.all())
+    if as_json:
+        rows = [{**to_json(recorded_batch(batch)), "run_id": batch.run_id} for batch in batches]
+        document = {"schema_version": SCHEMA_VERSION, "kind": "batches", "batches": rows}
+        sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        return
+    if not batches:
+        sys.stdout.write("no batch was handed in here; `geval run CONFIG --batch` does\n")
+        return
+    console = make_console(sys.stdout, environ=os.environ)
+    table = plain_table(console)
+    for heading in ("batch", "state", "provider", "role"):
+        table.add_column(heading)
+    for heading in ("answered", "failed"):
+        table.add_column(heading, justify="right")
+    table.add_column("since")
+    for batch in batches:
+        answered = f"{batch.answered:,} of {batch.requests:,}"
+        names = (batch.id, batch.state.value, one_line(batch.provider_id, _ID_WIDTH), batch.role.value)
+        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", _minute(batch.created_at))
+    print_trimmed(indented(table), console)
+
+
+def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) -> None:
+    """Wait for the batches of a run, or of all, and say what came of them.
+
+    Raises:
+        UsageError: there is no such run, or its config is not there any more.
+        ProviderError: a provider does not let its batch be looked at.
+        StoreError: the cache cannot be read or written.
+    """
+    batches = _with_keeper(home, folder, lambda keeper: keeper.wait(run, _note))
+    for batch in batches:
+        sys.stdout.write(f"{batch.id}: {batch.state}, {_answered(batch)}\n")
+    if not batches:
+        sys.stdout.write("no batch is under way\n")
+    else:
+        sys.stdout.write("the answers are here: `geval run CONFIG --resume` uses them\n")
+
+
+def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str]) -> None:
+    """Cancel batches one after another; raises as `wait_for_batches`."""
+
+    async def cancel(keeper: BatchKeeper) -> None:
+        for name in names:
+            batch = await keeper.cancel(name)
+            what = "the provider ends it" if batch.state.is_open else "it was not handed in yet"
+            sys.stdout.write(f"{batch.id}: cancelled; {what}\n")
+
+    _with_keeper(home, folder, cancel)
+
+
+def adopt_batch(home: Path | None, folder: Path | None, remote_id: str, *, provider: str) -> None:
+    """Keep the answers of a batch that this cache knows nothing about; raises as `wait_for_batches`."""
+    count = _with_keeper(home, folder, lambda keeper: keeper.adopt(remote_id, provider))
+    sys.stdout.write(f"{plural(count, 'answer')} adopted; a run with --batch that asks the same uses them\n")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+
+
+def _answered(batch: Batch) -> str:
+    failed = f", {batch.failed:,} of them errors" if batch.failed else ""
+    return f"{batch.answered:,} of {batch.requests:,} answered{failed}"
+
+
+def _with_keeper(home: Path | None, folder: Path | None, work: Callable[[BatchKeeper], Awaitable[T]]) -> T:
+    environ = gather_env(os.environ, base_dir=Path.cwd(), env_file=None, access=TRUSTED)
+
+    async def run(cache: ResponseCache, runs: RunStore | None) -> T:
+        async with BatchKeeper.opened(cache, runs, environ) as keeper:
+            return await work(keeper)
+
+    with _opened(home, folder) as (cache, runs):
+        return asyncio.run(run(cache, runs))
+
+
+@contextmanager
+def _opened(home: Path | None, folder: Path | None) -> Iterator[tuple[ResponseCache, RunStore | None]]:
+    """Open the cache, and the stored runs if there are any."""
+    with ExitStack() as stack:
+        cache = stack.enter_context(open_cache(home, os.environ, folder))
+        print_warnings(cache.warnings)
+        runs = None
+        with suppress(UsageError):
+            runs = stack.enter_context(open_runs(home, os.environ))
+        yield cache, runs
+
+
+def _minute(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M")

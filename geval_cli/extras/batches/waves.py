@@ -1,0 +1,259 @@
+"""A run in waves: what its jobs ask goes to providers as batches, and the jobs are done again when these have ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from geval_cli.assertions.base import each_assertion
+from geval_cli.engine.check import Checked
+from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
+from geval_cli.engine.plan import NO_PROVIDER
+from geval_cli.engine.runner import EventStream, StopReason, StopSignal
+from geval_cli.errors import (
+    BudgetError,
+    ConfigError,
+    Location,
+    Problem,
+    ProviderError,
+    StoreError,
+    UsageError,
+)
+from geval_cli.events import Noticed
+from geval_cli.extras.batches.driver import BatchDriver, Outcome
+from geval_cli.extras.batches.layer import BatchPolicy, batch_api
+from geval_cli.providers.registry import build_provider, check_provider
+from geval_cli.providers.wire.batch_api import BatchApi
+from geval_cli.records import Role, RunBatch, RunRecord
+from geval_cli.runs.record import STOPPED
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
+from geval_cli.store.batches import Batch, BatchState
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.state import State
+from geval_cli.suite.suite import Suite
+
+BOTH_ROLES = frozenset(Role)
+
+
+async def batch_policy(
+    prepared: PreparedRun, state: State, run: RunRecord, *, is_resumed: bool, reads_cache: bool
+) -> BatchPolicy | None:
+    """Return what of a run goes into batches; None for nothing. A run that is resumed goes on as it began.
+
+    Raises:
+        UsageError: what is handed in could not be found again, or what was handed in cannot be found.
+    """
+    cache, roles = state.cache, batched_roles(prepared.request)
+    if cache.is_read_only:
+        return None
+    begun = await cache.batches.of_run(run.id) if is_resumed else ()
+    _check_found(run, {batch.id for batch in begun})
+    if not roles:
+        begun_roles = {batch.role for batch in begun}
+        roles = BOTH_ROLES if Role.GENERATION in begun_roles else frozenset(begun_roles)
+    if not roles:
+        return None
+    if cache.is_temporary or not state.keeps_runs:
+        raise UsageError(
+            "batches outlive this process, and there is no place to note them: nothing was handed in",
+            hint="see the warning; --home and --cache-dir name other folders",
+        )
+    return policy_of(
+        prepared.suite, roles, run_id=run.id, joins_others=reads_cache, waits=prepared.request.waits
+    )
+
+
+def _check_found(run: RunRecord, known: Set[str]) -> None:
+    """Check that the cache knows the batches that a resumed run waits for: else they would be paid for again."""
+    if lost := [
+        batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
+    ]:
+        raise UsageError(
+            f"run {run.id} waits for batch {lost[0]}, which this cache knows nothing about",
+            hint="name the folder of its cache with --cache-dir, or begin a new run without --resume",
+        )
+
+
+def policy_of(suite: Suite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:
+    """Return the rules of a suite for batches; `facts` are those that the suite says nothing about."""
+    options = suite.options.batch or BatchSpec()
+    return BatchPolicy(
+        roles,
+        size=options.size,
+        poll_s=options.poll_s,
+        max_wait_s=seconds_of(options.max_wait),
+        falls_back=options.fallback == "direct",
+        **facts,
+    )
+
+
+def batched_roles(request: RunRequest) -> frozenset[Role]:
+    """Return whose requests the command line wants in batches."""
+    if request.batch:
+        return BOTH_ROLES
+    return frozenset({Role.JUDGE}) if request.batch_judge else frozenset()
+
+
+async def run_in_waves(
+    driver: BatchDriver | None,
+    run_pass: Callable[[], Awaitable[bool]],
+    *,
+    stop: StopSignal,
+    events: EventStream,
+) -> None:
+    """Run `run_pass` again and again, with a wait for batches between, until it says that no answer is pending.
+
+    Without a `driver` it runs once. What stops the waiting is told, with the ways to go on.
+    """
+
+    async def pause(delay_s: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), delay_s)
+        return stop.is_requested
+
+    while await run_pass() and driver is not None and not stop.is_requested:
+        try:
+            outcome = await driver.between_passes(pause)
+        except BudgetError as error:
+            events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+            stop.request(StopReason.BUDGET)
+        except (ProviderError, StoreError) as error:
+            events.emit(
+                Noticed(f"{STOPPED}{error.message} ({error.hint or 'batches that were handed in go on'})")
+            )
+            stop.request(StopReason.BATCHES)
+        else:
+            if outcome is Outcome.CANCELLED:
+                hint = "`geval run CONFIG --resume` asks what it did not answer again"
+                events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
+                stop.request(StopReason.BATCHES)
+            elif outcome is Outcome.HANDED_IN:
+                stop.request(StopReason.HANDED_IN)
+    if driver is None:
+        return
+    with suppress(StoreError):  # it is told where results are stored
+        await driver.finish()
+        if stop.is_requested and (open_batches := await driver.open_batches()):
+            events.emit(Noticed(_ways_on(open_batches)))
+
+
+def _ways_on(batches: Sequence[Batch]) -> str:
+    requests = sum(batch.requests for batch in batches)
+    names = " ".join(batch.id for batch in batches[:3]) + (" ..." if len(batches) > 3 else "")  # noqa: PLR2004
+    counted = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
+    goes = "goes" if len(batches) == 1 else "go"
+    return (
+        f"{STOPPED}{counted} with {requests:,} requests {goes} on at the provider: `geval run CONFIG --resume` fetches"
+        f" the answers, `geval batches cancel {names}` ends {'it' if len(batches) == 1 else 'them'}"
+    )
+
+
+async def run_batches(
+    cache: ResponseCache, run_id: str, earlier: Sequence[RunBatch], driver: BatchDriver | None
+) -> tuple[RunBatch, ...]:
+    """Return the batches of a run for its record, as far as they can be read."""
+    if driver is None and not earlier:
+        return ()
+    ids = [*(batch.id for batch in earlier), *(() if driver is None else driver.batch_ids)]
+    try:
+        return tuple(map(recorded_batch, await cache.batches.of_run(run_id, ids)))
+    except StoreError:
+        return tuple(earlier)
+
+
+def recorded_batch(batch: Batch) -> RunBatch:
+    """Return a batch as records have it."""
+    return RunBatch(
+        id=batch.id,
+        remote_id=batch.remote_id,
+        provider_id=batch.provider_id,
+        role=batch.role,
+        state=batch.state,
+        requests=batch.requests,
+        answered=batch.answered,
+        failed=batch.failed,
+        created_at=_iso(batch.created_at),
+        ended_at=None if batch.ended_at is None else _iso(batch.ended_at),
+    )
+
+
+def _iso(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="milliseconds")
+
+
+def batch_problems(
+    suite: Suite, checked: Checked, request: RunRequest, by_role: dict[Role, list[ProviderSpec]]
+) -> Iterator[Problem]:
+    """Yield what keeps a run from going in batches, though the command line asks for it.
+
+    Args:
+        suite: what is to be run.
+        checked: what the check of its tests found.
+        request: the command line.
+        by_role: the providers that would be asked.
+    """
+    roles = batched_roles(request)
+    if not roles:
+        return
+    if checked.is_serial:
+        yield Problem(
+            "tests that build on the outputs of earlier ones cannot be asked in batches",
+            _first_serial_place(suite),
+            "ask them directly, without --batch or --batch-judge",
+        )
+    specs = [(role, spec) for role in sorted(roles) for spec in by_role.get(role, ())]
+    apis = [(spec, api) for _, spec in specs if (api := _api_of(spec, suite)) is not None]
+    if specs and not apis:
+        names = ", ".join(dict.fromkeys(f"`{spec.public_id}`" for _, spec in specs))
+        yield Problem(
+            f"no provider that would be asked in batches has a batch API: {names}",
+            specs[0][1].place.value("id"),
+            "use a model of openai: or anthropic:, or write `batch: openai` into the config of a server that has it",
+        )
+    options = suite.options.batch
+    most = max((api.most_requests for _, api in apis), default=None)
+    if options is not None and options.size is not None and most is not None and options.size > most:
+        yield Problem(
+            f"`size` is {options.size:,}, and a batch takes at most {most:,} requests",
+            suite.options.place.value("batch", "size"),
+            f"write {most} or less, or leave it out",
+        )
+    if Role.GENERATION in roles and any(_api_of(spec, suite) for spec in by_role.get(Role.GENERATION, ())):
+        yield from _latency_problems(suite)
+
+
+def _first_serial_place(suite: Suite) -> Location | None:
+    """Return where a prompt or a test first builds on what came before it."""
+    prompt = next((prompt for prompt in suite.prompts if uses_conversation(prompt)), None)
+    if prompt is not None:
+        return prompt.place.value()
+    with suppress(ConfigError):
+        return next((test.place.value() for test in suite.tests if is_order_bound(test)), None)
+    return None
+
+
+def _latency_problems(suite: Suite) -> Iterator[Problem]:
+    """Yield a problem for each place that asserts how long an answer took."""
+    told: set[object] = set()
+    with suppress(ConfigError):  # it is told where the tests are checked
+        for test in suite.tests:
+            for spec in each_assertion(test.assertions):
+                place = spec.place.value("type")
+                if spec.base_type == "latency" and str(place) not in told:
+                    told.add(str(place))
+                    yield Problem(
+                        "`latency` cannot be asserted of answers that come with a batch",
+                        place,
+                        "leave it out, or use --batch-judge",
+                    )
+
+
+def _api_of(spec: ProviderSpec, suite: Suite) -> BatchApi | None:
+    """Return the batch API of a provider; None when it has none, or has problems that are told elsewhere."""
+    if spec.id == NO_PROVIDER.id or check_provider(
+        spec, env=suite.env, base_dir=suite.base_dir, access=suite.access
+    ):
+        return None
+    return batch_api(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))

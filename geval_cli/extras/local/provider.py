@@ -1,0 +1,320 @@
+"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, asked like any OpenAI-compatible server.
+
+`local:embedding:MODEL` turns texts into vectors with the same files.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
+from geval_cli.extras.local.fetch import ensure
+from geval_cli.extras.local.llama_server import (
+    LlamaPool,
+    LlamaServer,
+    LlamaSettings,
+    TokenBudget,
+    start_llama_server,
+)
+from geval_cli.extras.local.models import (
+    EXTRA_HINT,
+    KNOWN_MODELS,
+    LOCAL_KEYS,
+    FetchControl,
+    Progress,
+    model_name,
+    model_path,
+)
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
+from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
+from geval_cli.providers.prices import FREE
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.chat import whole_text
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider
+from geval_cli.providers.wire.openai import EmbeddingProvider, OpenAICompatibleProvider
+from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role
+
+_TIMEOUT_S = 900.0
+"""A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
+
+# llama.cpp's words for two failures that its status and code do not tell from others.
+_CONTEXT_FULL = "Context size has been exceeded"
+_TEXT_TOO_LONG = "too large to process"
+_EMBEDDED_TOKENS = 2048
+# Fewer than the four of English: other languages have shorter tokens, and too low an estimate fails.
+_BYTES_PER_TOKEN = 3
+# The marks that a chat template puts around the messages.
+_TEMPLATE_TOKENS = 64
+# Without a limit, or with a generous one: room for all would mean one answer at a time.
+_LIKELY_ANSWER_TOKENS = 1024
+
+# Models live in the process, not in a run: whoever names the same file shares the one copy in memory.
+_LOADED = LlamaPool(start_llama_server)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """The model of a local provider: the file at `path`, or the known model `name` when there is none.
+
+    With `embeds` it turns texts into vectors instead of answering them.
+    """
+
+    id: str
+    label: str
+    name: str
+    path: Path | None
+    settings: Mapping[str, Any]
+    wire: Mapping[str, Any]
+    env: Mapping[str, str] = field(repr=False)
+    embeds: bool = False
+
+    @property
+    def llama(self) -> LlamaSettings:
+        """How to load the model, without its path."""
+        names = ("n_ctx", "n_parallel", "n_threads")
+        given = {name: self.settings[name] for name in names if name in self.settings}
+        if self.embeds:
+            given = {"n_ctx": _EMBEDDED_TOKENS, "pooling": self.settings.get("pooling", "model"), **given}
+        return LlamaSettings(self.path or Path(), **given)
+
+
+class LocalProvider:
+    """A llama.cpp model. It is loaded (and fetched, if need be) by the first request, in a thread."""
+
+    price = FREE
+    is_cacheable = True
+
+    def __init__(
+        self, source: LocalSource, *, progress: Progress | None = None, pool: LlamaPool = _LOADED
+    ) -> None:
+        self.id = source.id
+        self.label = source.label
+        self.identity = _identity(source)
+        self._source = source
+        self._pool = pool
+        self._control = FetchControl(progress, threading.Event())
+        self._starting: asyncio.Task[LlamaSettings] | None = None
+        self._inner: EndpointProvider | None = None
+        self._budget: TokenBudget | None = None
+
+    def __repr__(self) -> str:
+        return f"LocalProvider({self.id!r})"
+
+    @property
+    def limits(self) -> ProviderLimits:
+        parallel = self._source.llama.n_parallel
+        return limits_of(self._source.settings, timeout_s=_TIMEOUT_S, max_concurrency=parallel)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
+        if self._inner is None or self._budget is None:
+            raise ProviderRequestError(f"{self.id} is closed", provider_id=self.id)
+        if self._source.embeds:
+            return await self._embed(request, self._inner, self._budget)
+        asked, request = request, shape_request(request, self._source.wire)
+        try:
+            async with self._budget.hold(self._estimate_tokens(request)):
+                response = await self._inner.complete(request)
+        except ProviderUnavailableError as error:
+            if _CONTEXT_FULL not in error.body:
+                raise
+            # Answers at once were longer than estimated and filled the context together: now one, and alone.
+            async with self._budget.hold(self._budget.capacity):
+                alone = replace(request, sample_indexes=request.sample_indexes[:1])
+                response = await self._inner.complete(alone)
+        return replace(shape_response(asked, response), model=self._source.name)
+
+    async def _embed(
+        self, request: ModelRequest, inner: EndpointProvider, budget: TokenBudget
+    ) -> ModelResponse:
+        try:
+            async with budget.hold(len(whole_text(request.messages)) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS):
+                response = await inner.complete(request)
+        except ProviderUnavailableError as error:
+            if _TEXT_TOO_LONG not in error.body:
+                raise
+            message = f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} takes"
+            hint = "shorten it, or raise `n_ctx` if the model can take more"
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+        return replace(response, model=self._source.name)
+
+    async def aclose(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting is None:
+            return
+        if self._control.cancel is not None:
+            self._control.cancel.set()
+        settings = None
+        with suppress(GevalError):
+            settings = await starting
+        inner, self._inner = self._inner, None
+        if inner is not None and settings is not None:
+            await inner.aclose()
+            del inner
+            await asyncio.to_thread(self._pool.release, settings)
+
+    def _estimate_tokens(self, request: ModelRequest) -> int:
+        params = {**self._source.wire, **request.params}
+        limits = [
+            params[name] for name in ("max_tokens", "max_completion_tokens") if is_count(params.get(name))
+        ]
+        answer_tokens = min([*limits, _LIKELY_ANSWER_TOKENS]) if limits else _LIKELY_ANSWER_TOKENS
+        prompt_bytes = len(whole_text(request.messages).encode("utf-8", "replace"))
+        answers = min(len(request.sample_indexes), self._source.llama.n_parallel)
+        return prompt_bytes // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS + answers * answer_tokens
+
+    async def _start(self) -> LlamaSettings:
+        settings, server = await asyncio.to_thread(self._load)
+        self._budget = server.budget
+        path = "embeddings" if self._source.embeds else "chat/completions"
+        endpoint = Endpoint(
+            id=self.id,
+            label=self.label,
+            kind="local",
+            model=self._source.name,
+            url=f"{server.url}/v1/{path}",
+            headers={"authorization": f"Bearer {server.key}"},
+            key_header="authorization",
+            secrets=Secrets([server.key]),
+            limits=self.limits,
+            wire=self._source.wire,
+            price=FREE,
+            max_choices=settings.n_parallel,
+        )
+        provider = EmbeddingProvider if self._source.embeds else OpenAICompatibleProvider
+        self._inner = provider(endpoint)
+        return settings
+
+    def _load(self) -> tuple[LlamaSettings, LlamaServer]:
+        try:
+            path = self._source.path or ensure(self._source.name, env=self._source.env, control=self._control)
+            settings = replace(self._source.llama, path=path.resolve())
+            return settings, self._pool.acquire(settings)
+        except ModelFetchError as error:
+            raise ProviderRequestError(error.message, provider_id=self.id, hint=error.hint) from error
+        except ImportError as error:
+            message = f"{self.id} needs the package xllamacpp: {error}"
+            raise ProviderRequestError(message, provider_id=self.id, hint=EXTRA_HINT) from error
+        except (RuntimeError, OSError) as error:
+            message = f"llama.cpp cannot load the model of {self.id}: {error}"
+            hint = "is it a complete .gguf file, and is there enough memory?"
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+
+
+def _identity(source: LocalSource) -> ProviderIdentity:
+    """Return the model by its content: the known SHA-256, else the file's path, size and time."""
+    path = source.path
+    if path is None:
+        endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
+    else:
+        try:
+            stat = path.stat()
+            endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
+        except OSError:
+            endpoint = str(path)
+    if source.embeds:
+        return ProviderIdentity(
+            "local-embedding", source.name, f"{endpoint}#{source.llama.pooling}", source.wire
+        )
+    return ProviderIdentity("local", source.name, endpoint, source.wire)
+
+
+def build(source: ProviderSource) -> LocalProvider:
+    """Return the provider that a checked `source` describes; nothing is loaded yet."""
+    config = source.spec.config
+    return LocalProvider(
+        LocalSource(
+            id=source.id,
+            label=source.label,
+            name=model_name(source.spec.id),
+            path=model_path(source),
+            settings=own_settings(config, LOCAL_KEYS),
+            wire=wire_parameters(config, LOCAL_KEYS),
+            env=source.env,
+            embeds=is_embedding(source.spec.id),
+        )
+    )
+
+
+RATING_PREFIX = "Rating:"
+"""Begun for the model: measured on SmolLM2, over half of the probability then falls on ratings, else a twentieth."""
+
+LONGEST_STRING = 160
+LONGEST_LIST = 3
+"""Bounds for what a schema leaves open: a small model that repeats itself would else never close a text or a list."""
+
+
+LONGEST_ANSWER = 300
+"""Tokens, unless a limit is set: a small model may repeat itself until its context is full, minutes later."""
+
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> ModelRequest:
+    """`request` as llama.cpp can enforce it: ratings become a grammar, open ends are bounded.
+
+    Args:
+        request: what is asked for.
+        wire: the parameters of the provider's config, which this leaves alone.
+    """
+    if not any(name in params for params in (wire, request.params) for name in _LIMITS):
+        request = replace(request, params={**request.params, "max_tokens": LONGEST_ANSWER})
+    if request.response_schema is not None:
+        # Only what a judge is asked for: the schema of a prompt is the user's word.
+        is_ours = request.role is Role.JUDGE
+        return replace(request, response_schema=_held(request)) if is_ours else request
+    if request.ratings and not any("grammar" in params for params in (wire, request.params)):
+        begun = (*request.messages, Message("assistant", RATING_PREFIX))
+        return replace(
+            request, messages=begun, params={**request.params, "grammar": _grammar(request.ratings)}
+        )
+    return request
+
+
+def shape_response(request: ModelRequest, response: ModelResponse) -> ModelResponse:
+    """`response` without the prefix that llama.cpp repeats; the tokens that it reports have none."""
+    if not request.ratings or request.response_schema is not None:
+        return response
+    choices = tuple(
+        replace(choice, text=choice.text.removeprefix(RATING_PREFIX)) for choice in response.choices
+    )
+    return replace(response, choices=choices)
+
+
+def _grammar(ratings: tuple[str, ...]) -> str:
+    alternatives = " | ".join(f'"{rating}"' for rating in ratings)
+    return f'root ::= " "? ({alternatives})'
+
+
+def _held(request: ModelRequest) -> dict[str, Any]:
+    """Return the schema with its open ends bounded, and its number restricted to the ratings, where there are any."""
+    schema = _bounded(request.response_schema or {})
+    properties = schema.get("properties", {})
+    if request.ratings and "score" in properties:
+        allowed = [json.loads(rating) for rating in request.ratings]
+        schema["properties"] = {**properties, "score": {"enum": allowed}}
+    return schema
+
+
+def _bounded(schema: Mapping[str, JsonValue]) -> dict[str, Any]:
+    bounded: dict[str, Any] = dict(schema)
+    if schema.get("type") == "string" and not schema.keys() & {"enum", "const", "pattern", "format"}:
+        bounded.setdefault("maxLength", LONGEST_STRING)
+    if schema.get("type") == "array":
+        bounded.setdefault("maxItems", LONGEST_LIST)
+    if isinstance(schema.get("items"), Mapping):
+        bounded["items"] = _bounded(schema["items"])
+    if isinstance(schema.get("properties"), Mapping):
+        bounded["properties"] = {name: _bounded(item) for name, item in schema["properties"].items()}
+    return bounded

@@ -1,0 +1,61 @@
+"""`geval mcp`: tools for assistants, until the client goes or a signal ends them."""
+
+import importlib.util
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from geval_cli.cli.options import McpOptions
+from geval_cli.cli.stranger import Wall
+from geval_cli.errors import StoreError, UsageError
+from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
+from geval_cli.store.home import current_folder, home_folder, make_folder
+from geval_cli.version import install_hint
+
+
+def serve_assistant(options: McpOptions) -> None:
+    """Serve one client over standard input and output.
+
+    Raises:
+        UsageError: the extra is missing, the folder is none, or the options contradict each other.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError("`geval mcp` needs the package mcp", hint=f"install it {install_hint('mcp')}")
+    if options.allow_code and is_untrusted(os.environ):
+        hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
+        raise UsageError(
+            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+        )
+    if not options.root.is_dir():
+        raise UsageError(f"{options.root} is no folder", hint="name the folder that your configs are in")
+    if options.max_cost < 0:
+        raise UsageError(f"--max-cost must not be negative, found {options.max_cost:g}")
+    root = options.root.resolve()
+    home = options.home if options.allow_code else _behind_wall(root, options)
+    from geval_cli.extras.mcp.server import McpSettings, serve
+
+    settings = McpSettings(
+        root=root,
+        environ=os.environ,
+        home=home,
+        grader=options.grader,
+        max_cost_usd=options.max_cost,
+        max_requests=options.max_requests,
+        allows_code=options.allow_code,
+    )
+    run_async(serve(settings))
+
+
+def _behind_wall(root: Path, options: McpOptions) -> Path | None:
+    """Have the kernel refuse files elsewhere, before anything is read, and return where state is kept."""
+    wall, anything = Wall(), root / "any config"
+    home = wall.state_folder(options.home, [anything], os.environ)
+    state = home_folder(home, env=os.environ, cwd=current_folder())
+    with suppress(StoreError):  # opening it says what is wrong
+        make_folder(state)
+    wall.put_up([RunRequest(anything, os.environ, untrusted=True, grader=options.grader)], [state])
+    wall.tell()
+    sys.stderr.flush()
+    return home

@@ -1,0 +1,396 @@
+"""javascript, python: the user's code gives a verdict, a score, or both; and how any code of a config is called."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.assert_set import AssertSet
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.serialize import serialize
+from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.extras.programs.scripting.code import (
+    FILE_PREFIX,
+    CodeError,
+    Language,
+    ScriptCrashError,
+    ScriptError,
+    ScriptLimitError,
+    ScriptTimeoutError,
+    check_python,
+    find_code,
+)
+from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.providers.wire.finish_reasons import End, known_end
+from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.source.secrets import mask_config
+from geval_cli.specs.base import JurySpec, ProviderSpec
+from geval_cli.templating import TEMPLATE_MARKS, Templates
+
+OUTPUT_ARGUMENTS = ("output", "context")
+_CHECKED_TESTS = 100
+"""Number of tests for which code with variables is compiled beforehand: each test makes another text."""
+
+_DEFAULT_FUNCTION = "get_assert"
+_WANTED = "return true or false, a number, or a mapping of pass, score and reason"
+_NAMES = ("output", "context")
+_WORDS = {"true": True, "false": False}
+
+
+class CodeRaisedError(CodeFailedError):
+    """The code itself raised; what is wrong may be the output that it looked at."""
+
+
+async def call_code(
+    written: str,
+    arguments: Mapping[str, JsonValue],
+    tools: Tools,
+    *,
+    language: Language = Language.JAVASCRIPT,
+    default_function: str = "get_transform",
+    calls_result: bool = True,
+) -> JsonValue:
+    """Call the code of a config and return its result.
+
+    Args:
+        written: a snippet, variables already in it, or `file://` with a path.
+        arguments: what a snippet sees by name, and a function gets in this order.
+        tools: with `scripts`.
+        language: of snippets.
+        default_function: which function of a Python file is meant when none is named.
+        calls_result: a function that JavaScript gives is called.
+
+    Raises:
+        CodeRaisedError: the code raised, or gave back what is no JSON.
+        CodeFailedError: it could not be run, or took more than it may.
+    """
+    if tools.scripts is None:
+        raise CodeFailedError("no code is run here", hint="start a run of the config")
+    try:
+        code = find_code(written, tools.scripts.base_dir, language, tools.scripts.access)
+        code = code if calls_result else replace(code, calls_result=False)
+        result = await tools.scripts.call(code, arguments, default_function=default_function)
+    except CodeError as error:
+        raise CodeFailedError(error.message, hint=error.hint) from error
+    except ScriptTimeoutError as error:
+        raise CodeFailedError(f"the code took too long: {error}", hint="make it do less") from error
+    except ScriptCrashError as error:
+        hint = "run it by itself to see why"
+        raise CodeFailedError(
+            f"the code ended its process: {error}", detail=error.detail, hint=hint
+        ) from error
+    except ScriptLimitError as error:
+        hint = "write it without, or in Python"
+        raise CodeFailedError(f"the code cannot be run: {error}", detail=error.detail, hint=hint) from error
+    except ScriptError as error:
+        hint = "see what it says, and fix the code"
+        raise CodeRaisedError(f"the code raised: {error}", detail=error.detail, hint=hint) from error
+    if isinstance(result, float) and not math.isfinite(result):
+        raise CodeRaisedError("the code gave a number that is none", hint="look for a division by zero")
+    return result
+
+
+def code_text(written: str, variables: Mapping[str, JsonValue], templates: Templates) -> str:
+    """Return the code as it is run: rendered where the dialect makes code a template, else what is written."""
+    if not templates.rules.code_is_template or written.startswith(FILE_PREFIX):
+        return written
+    try:
+        return templates.render(written, variables)
+    except TemplateError:
+        return written  # braces of the language's own
+
+
+def code_problems(
+    written: str,
+    location: Location | None,
+    context: CheckContext,
+    *,
+    names: tuple[str, ...] = OUTPUT_ARGUMENTS,
+    language: Language = Language.JAVASCRIPT,
+    default_function: str = "get_transform",
+) -> list[Problem]:
+    """Return the problems of code before it is run: no such file, a syntax error, an engine that is not installed."""
+    is_template = any(mark in written for mark in TEMPLATE_MARKS)
+    if is_template and context.test.index >= _CHECKED_TESTS:
+        return []
+    text = code_text(written, context.test.variables, context.templates)
+    try:
+        code = find_code(text, context.base_dir, language, context.access)
+        if code.language is Language.PYTHON:
+            check_python(code, default_function, context.access)
+        elif not is_installed():
+            return [Problem("JavaScript needs an engine that is not installed", location, INSTALL_HINT)]
+        else:
+            check_javascript(code, names)
+    except CodeError as error:
+        line = f" in line {error.line} of the code" if error.line and "\n" in text else ""
+        said = f"{error.message}{line if 'line' not in error.message else ''}"
+        return [Problem(said, location, error.hint or "fix the code")]
+    return []
+
+
+def visible_variables(subject: Subject) -> dict[str, JsonValue]:
+    """Return the variables that may become part of code: none that a model made."""
+    return {name: value for name, value in subject.test.variables.items() if name not in subject.opaque}
+
+
+def script_output(subject: Subject) -> JsonValue:
+    """Return the output as code sees it: calls of tools as data, anything else as it is."""
+    response, output = subject.response, subject.output
+    if response is None or not isinstance(output, str):
+        return output
+    if known_end(response.choices[0].finish_reason or "") is End.TOOL_CALLS and output.startswith(("[", "{")):
+        try:
+            return json.loads(output)
+        except (ValueError, RecursionError):
+            return output
+    return output
+
+
+def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
+    """Return the `context` argument of code, under promptfoo's names."""
+    test, response, provider = subject.test, subject.response, subject.provider
+    reported = dict(subject.reported)
+    context: dict[str, JsonValue] = {
+        "vars": test.variables,
+        "prompt": subject.rendered_prompt,
+        "test": test_shown(test),
+        "provider": None if provider is None else {"id": provider.public_id, "label": provider.title},
+        "providerResponse": {"output": subject.output, **reported},
+    }
+    if reported.get("metadata") is not None:
+        context["metadata"] = reported["metadata"]
+    elif not subject.rules.metadata_as_given:
+        context["metadata"] = {}
+    if response is not None:
+        usage, choice = response.usage, response.choices[0]
+        counted = reported.pop("tokenUsage", None)
+        context["providerResponse"] = {
+            "output": subject.output,
+            "cached": response.is_from_cache,
+            "latencyMs": response.latency_ms,
+            "cost": usage.cost_usd,
+            "finishReason": choice.finish_reason,
+            "tokenUsage": {
+                "prompt": usage.input_tokens,
+                "completion": usage.output_tokens,
+                "total": usage.input_tokens + usage.output_tokens,
+                **(counted if isinstance(counted, Mapping) else {}),
+            },
+            **reported,
+        }
+        if choice.tool_calls:
+            context["tool_calls"] = list(choice.tool_calls)
+        if choice.token_logprobs is not None:
+            context["logProbs"] = [token.logprob for token in choice.token_logprobs]
+    if "logProbs" in reported:
+        context["logProbs"] = reported["logProbs"]
+    config = getattr(spec, "config", None)
+    if config is not None:
+        context["config"] = config
+    return context
+
+
+def test_shown(test: TestCase) -> dict[str, JsonValue]:
+    """Return a test as code sees it."""
+    return {
+        "description": test.description,
+        "vars": test.variables,
+        "metadata": dict(test.metadata),
+        "threshold": test.threshold,
+        "assert": [written_assertion(item) for item in test.assertions],
+        "options": {},
+    }
+
+
+def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
+    """An assertion as the config has it, for code to see; of a provider only its id, since its config may hold keys."""
+    shown = serialize(spec)
+    if spec.calls_server:
+        shown = dict(mask_config(shown))
+    if "criteria" in shown:
+        shown["value"] = shown.pop("criteria")
+    provider = getattr(spec, "provider", None)
+    if isinstance(provider, JurySpec):
+        shown["provider"] = [judge.public_id for judge in provider.members]
+    elif isinstance(provider, ProviderSpec):
+        shown["provider"] = provider.public_id
+    if isinstance(spec, AssertSet):
+        shown["assert"] = [written_assertion(member) for member in spec.assertions]
+    return shown
+
+
+class CodeAssertion(Assertion):
+    """javascript, python: code of yours judges; it sees `output` and `context`, and gives a verdict or a score."""
+
+    runs_code = True
+
+    value: str = Field(
+        description="An expression, several lines with `return`, or file://checks.js:function."
+    )
+    threshold: float | None = Field(
+        None, description="The lowest score that passes; without it, any above 0 does."
+    )
+    config: Any = Field(None, description="Anything; the code finds it as `context.config`.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the code, with the test's variables in it where the dialect puts them there."""
+        return code_problems(
+            self.value,
+            self.place.value("value"),
+            context,
+            names=_NAMES,
+            language=Language(self.base_type),
+            default_function=_DEFAULT_FUNCTION,
+        )
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Run the code and return its verdict.
+
+        Raises:
+            CodeFailedError: it could not be run, or it raises and the dialect makes no failure of that.
+            UnjudgeableError: it says nothing that is a verdict.
+        """
+        written = code_text(self.value, visible_variables(subject), tools.templates)
+        arguments = {"output": script_output(subject), "context": script_context(subject, self)}
+        try:
+            value = await call_code(
+                written,
+                arguments,
+                tools,
+                language=Language(self.base_type),
+                default_function=_DEFAULT_FUNCTION,
+                calls_result=tools.rules.calls_given_functions,
+            )
+        except CodeRaisedError as error:
+            # An assert statement that does not hold is a verdict; other exceptions are one in some dialects.
+            reason = shortened(error.message, 400)
+            if tools.rules.code_failures_fail:
+                return replace(_failed(self, reason), detail={"trace": error.detail})
+            if "raised: AssertionError" in error.message:
+                return replace(Outcome.of(False, reason), detail={"trace": error.detail})
+            raise
+        if tools.rules.code_failures_fail:
+            return _failing_outcome(value, self, turns_score=tools.rules.negates_scores)
+        outcome = _outcome(_spelled(value), self.threshold)
+        if outcome.score is not None and not 0 <= outcome.score <= 1:
+            hint = "scale it, or compare it with what you expect"
+            raise UnjudgeableError(f"the code's score is {outcome.score:g}, not within 0 and 1", hint=hint)
+        return outcome
+
+
+def _failing_outcome(value: JsonValue, spec: CodeAssertion, *, turns_score: bool) -> Outcome:
+    """Return the verdict where what is no verdict fails, also under `not-`, which turns the score if `turns_score`.
+
+    A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
+    """
+    is_python = spec.base_type == Language.PYTHON
+    found = _spelled(value) if is_python else value
+    if isinstance(found, Mapping) and not _is_complete(found):
+        return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
+    try:
+        # promptfoo ignores the threshold for a mapping from JavaScript.
+        takes_threshold = is_python or not isinstance(found, Mapping)
+        outcome = _outcome(found, spec.threshold if takes_threshold else None)
+    except UnjudgeableError as error:
+        return _failed(spec, error.message)
+    if turns_score or not spec.is_negated or outcome.score is None or isinstance(found, bool):
+        return outcome
+    return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
+
+
+def _failed(spec: CodeAssertion, reason: str) -> Outcome:
+    """Return a failure that stays one when `not-` turns the outcome round."""
+    return Outcome.of(spec.is_negated, reason)
+
+
+def _is_complete(value: Mapping[str, JsonValue]) -> bool:
+    passed, reason = _first(value, "pass", "pass_"), value.get("reason")
+    return isinstance(passed, bool) and _is_number(value.get("score")) and isinstance(reason, str)
+
+
+def _spelled(value: JsonValue) -> JsonValue:
+    """Parse a text as a value that code may return: a number, a truth value, a JSON object."""
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    try:
+        found = json.loads(word)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, bool) or _is_number(found) or isinstance(found, dict) else value
+
+
+def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
+    if isinstance(value, bool):
+        return Outcome.of(value, f"the code says {'true' if value else 'false'}")
+    if _is_number(value):
+        return _scored(float(value), threshold)
+    if isinstance(value, Mapping):
+        return _graded(value, threshold)
+    if isinstance(value, int | float):
+        raise UnjudgeableError("the code gave a number beyond all bounds, which is no verdict", hint=_WANTED)
+    found = "nothing" if value is None else "a text" if isinstance(value, str) else "a list"
+    raise UnjudgeableError(f"the code gave {found}, which is no verdict", hint=_WANTED)
+
+
+def _scored(score: float, threshold: float | None) -> Outcome:
+    if threshold is None:
+        passed = score > 0
+        reason = f"the code's score is {format_score(score)}{'' if passed else ', which is not above 0'}"
+    else:
+        passed = passes(score, threshold)
+        reason = (
+            f"the code's score is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        )
+    return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
+
+
+def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
+    passed, score = _first(value, "pass", "pass_"), value.get("score")
+    if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
+        raise UnjudgeableError("the code's `pass` or `score` is of the wrong kind", hint=_WANTED)
+    if passed is None and score is None:
+        raise UnjudgeableError("the code gave a mapping without `pass` and `score`", hint=_WANTED)
+    outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
+    # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
+    if passed is not None and not (threshold is not None and score is not None and passed):
+        outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
+    reason = value.get("reason")
+    if isinstance(reason, str) and reason:
+        outcome = replace(outcome, reason=reason)
+    elif score is None:
+        outcome = replace(outcome, reason=f"the code says {'pass' if passed else 'fail'}")
+    return replace(outcome, assertions=tuple(_parts(value)))
+
+
+def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
+    """Yield the further results of the code: named scores, and the results of its own parts."""
+    named = _first(value, "namedScores", "named_scores")
+    for name, score in named.items() if isinstance(named, dict) else ():
+        if _is_number(score):
+            yield AssertionResult("named-score", str(name), Status.NOT_EVALUATED, float(score))
+    parts = _first(value, "componentResults", "component_results")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict):
+            passed = bool(_first(part, "pass", "pass_"))
+            status = Status.PASSED if passed else Status.FAILED
+            shown = float(part["score"]) if _is_number(part.get("score")) else float(passed)
+            yield AssertionResult("part", None, status, shown, reason=str(part.get("reason") or ""))
+
+
+def _first(value: Mapping[str, JsonValue], *names: str) -> JsonValue:
+    return next((value[name] for name in names if name in value), None)
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

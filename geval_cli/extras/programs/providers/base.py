@@ -1,0 +1,224 @@
+"""A user's program as a provider, for all languages: how a config names and sets it up, and how its answer is read."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, ProviderTimeoutError
+from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
+from geval_cli.providers.options import (
+    LIMIT_KEYS,
+    Others,
+    check_settings,
+    limits_of,
+    own_settings,
+)
+from geval_cli.providers.prices import Price, price_of
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.chat import (
+    reported_finish_reason,
+    reported_logprobs,
+    reported_tool_calls,
+    request_text,
+)
+from geval_cli.providers.wire.token_usage import (
+    Exchange,
+    TokenUsage,
+    believed,
+    finite_amount,
+    reported_cost_usd,
+    reported_usage,
+)
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.specs.dialect import DialectRules
+
+_DEEPEST = 64
+"""Levels of data beside an answer; what lies deeper, in a cycle perhaps, is kept as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSettings:
+    """Whatever the program: how messages call it, what they must not show, what it is told, its limits and price."""
+
+    id: str
+    label: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+    price: Price | None = None
+
+    @property
+    def processes(self) -> int:
+        """Return how many processes may run the program at once."""
+        return self.limits.max_concurrency or DEFAULT_PARALLEL
+
+
+def check_program(source: ProviderSource) -> list[Problem]:
+    """Return the problems of the settings that all programs have; other keys are handed over to the program."""
+    return check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
+
+
+def program_settings(source: ProviderSource) -> ProgramSettings:
+    """Return the settings of a checked `source`."""
+    config = source.spec.config
+    settings = own_settings(config, LIMIT_KEYS)
+    return ProgramSettings(
+        id=source.id,
+        label=source.label,
+        config=handed_over(config, source.rules),
+        secrets=Secrets(source.secret_values),
+        limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
+        price=price_of(settings),
+    )
+
+
+def handed_over(config: Mapping[str, Any], rules: DialectRules) -> dict[str, Any]:
+    """Return the part of a config that its program is told: all but geval's own keys.
+
+    promptfoo tells a program all of it; only `delay_ms` is never written there, but made of the provider's `delay`.
+    """
+    if rules.tells_programs:
+        return {name: value for name, value in config.items() if name != "delay_ms"}
+    ours = {spelling for key in LIMIT_KEYS for spelling in key.spellings}
+    return {name: value for name, value in config.items() if name not in ours and value is not None}
+
+
+class ProgramProvider:
+    """A provider whose answers a program gives. They are not cached: its code may change without anybody seeing it."""
+
+    is_cacheable = False
+
+    def __init__(self, settings: ProgramSettings, identity: ProviderIdentity) -> None:
+        self.settings = settings
+        self.identity = identity
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        return self.settings.id
+
+    @property
+    def label(self) -> str:
+        return self.settings.label
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self.settings.limits
+
+    @property
+    def price(self) -> Price | None:
+        return self.settings.price
+
+    def timed_out(self, message: str) -> ProviderTimeoutError:
+        """Return the error of a call that took too long."""
+        hint = "raise `timeout_s` in the provider's config if it needs longer"
+        return ProviderTimeoutError(message, provider_id=self.id, hint=hint)
+
+
+def program_response(
+    result: Any, request: ModelRequest, settings: ProgramSettings, latency_ms: float
+) -> ModelResponse:
+    """Return the one answer that a function gave, whatever number was asked for. Raises as `read_program_reply`."""
+    text, usage = read_program_reply(result, settings, prompt=request_text(request))
+    # Logarithms without their tokens say how sure an answer is, but not which rating a judge was sure of.
+    logprobs = reported_logprobs(result) if request.role is Role.GENERATION else None
+    reported = settings.secrets.hide_in(reported_beside(result))
+    calls = reported_tool_calls(result)
+    choice = Choice(text, reported_finish_reason(result), logprobs, _is_data(result), reported, calls)
+    own_latency_ms = finite_amount(reported.get("latencyMs", reported.get("latency_ms")))
+    return ModelResponse(
+        (settings.secrets.hide_echo(choice),),
+        usage,
+        latency_ms if own_latency_ms is None else float(own_latency_ms),
+        dropped=() if logprobs else dropped_by_programs(request),
+    )
+
+
+def reported_beside(result: Any) -> dict[str, JsonValue]:
+    """Return what a program gave beside its `output`, as JSON has it: numbers beyond all bounds are null."""
+    if not isinstance(result, Mapping):
+        return {}
+    return {str(key): _as_json(value) for key, value in result.items() if key not in ("output", "error")}
+
+
+def _as_json(value: Any, depth: int = 0) -> JsonValue:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {_whole(str(key)): _as_json(item, depth + 1) for key, item in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return [_as_json(item, depth + 1) for item in value]
+    return _whole(str(value))
+
+
+def _whole(text: str) -> str:
+    """Return a text without halves of characters, which cannot be stored."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def dropped_by_programs(request: ModelRequest) -> tuple[str, ...]:
+    """Return the wishes of a request that no program can fulfil."""
+    return ("logprobs",) if request.want_logprobs else ()
+
+
+def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> tuple[str, Usage]:
+    """Return the answer in a text, or in a mapping with `output`, `token_usage` and `cost`, which comes before a price.
+
+    Args:
+        result: what the program returned.
+        caller: whose reply it is.
+        prompt: what it was asked, by whose length its count of tokens is judged.
+
+    Raises:
+        ProviderRequestError: the mapping holds an `error`.
+        ProviderShapeError: it is neither, or its `output` is null.
+    """
+    if isinstance(result, str):
+        return result, _usage(None, None, caller)
+    if isinstance(result, dict) and result.get("error"):
+        message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
+        raise ProviderRequestError(message, provider_id=caller.id)
+    if not isinstance(result, dict) or "output" not in result:
+        raise _shapeless(f"{type(result).__name__}, not a text or a mapping with `output`", result, caller)
+    output = result["output"]
+    if output is None:
+        raise _shapeless("no answer: its `output` is null", result, caller)
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
+    tokens = believed(tokens, Exchange(prompt, (text,)))
+    return text, _usage(tokens, result.get("cost"), caller)
+
+
+def _shapeless(what: str, result: Any, caller: ProgramSettings) -> ProviderShapeError:
+    body = caller.secrets.excerpt(str(result))
+    return ProviderShapeError(f"{caller.id} returned {what}", provider_id=caller.id, body=body)
+
+
+def _is_data(result: Any) -> bool:
+    """Return whether a program answers with data in the place of a text."""
+    return isinstance(result, dict) and not isinstance(result.get("output"), str | None)
+
+
+def split_target(source: ProviderSource) -> tuple[Path, str]:
+    """The file that an id names (`python:FILE`, `file://FILE:FUNCTION`), and the function; "" where none is named."""
+    named = source.name.removeprefix("file:").removeprefix("//")
+    file, separator, function = named.rpartition(":")
+    if separator and function.isidentifier():
+        return (source.base_dir / file).resolve(), function
+    return (source.base_dir / named).resolve(), ""
+
+
+def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramSettings) -> Usage:
+    """Return the usage of the answer; an invalid `cost` makes the cost unknown, as if there were no price."""
+    priced = None if caller.price is None else caller.price.cost_usd(tokens)
+    counted = tokens or TokenUsage()
+    cost_usd = priced if cost is None else reported_cost_usd(cost)
+    return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost_usd)

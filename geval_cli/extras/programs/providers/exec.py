@@ -1,0 +1,164 @@
+"""`exec:command args`: a program that gets the prompt as an argument and prints the answer. No shell.
+
+The prompt goes where `{{ prompt }}` is in the command, else behind it as the last argument. By promptfoo's rules
+the options and the context follow it as JSON.
+"""
+
+import asyncio
+import shlex
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import (
+    Problem,
+    ProviderRequestError,
+    ProviderUnavailableError,
+)
+from geval_cli.extras.programs.providers.base import (
+    ProgramProvider,
+    ProgramSettings,
+    check_program,
+    dropped_by_programs,
+    program_settings,
+)
+from geval_cli.extras.programs.scripting.processes import kill_child
+from geval_cli.patterns import compile_later
+from geval_cli.providers.base import ProviderIdentity, ProviderSource
+from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.templating.js_text import js_json
+
+_ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The program with its arguments, some of which may be placeholders, and the folder that it runs in.
+
+    `options` are told to the program; None where the dialect tells it nothing.
+    """
+
+    words: tuple[str, ...] = field(repr=False)
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+class ExecProvider(ProgramProvider):
+    """Answers with what the program prints."""
+
+    def __init__(self, settings: ProgramSettings, command: Command) -> None:
+        super().__init__(settings, ProviderIdentity("exec", shlex.join(command.words), str(command.folder)))
+        self._command = command
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return one answer, whatever number is asked for."""
+        started = time.perf_counter()
+        child = await self._start(self._arguments(request))
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                output, complaint = await child.communicate()
+        except TimeoutError as error:
+            raise self.timed_out(f"{self.id} gave no answer within {self.limits.timeout_s:g} s") from error
+        finally:
+            await kill_child(child)
+        latency_ms = (time.perf_counter() - started) * 1000
+        if child.returncode:
+            body = self.settings.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
+            message = f"{self.id} ended with status {child.returncode}" + (f": {body}" if body else "")
+            # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
+            kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
+            raise kind(message, provider_id=self.id, body=body)
+        text = self._printed(output)
+        usage = Usage(1, cost_usd=None if self.price is None else self.price.cost_usd(None))
+        return ModelResponse(
+            (self.settings.secrets.hide_echo(Choice(text)),),
+            usage,
+            latency_ms,
+            dropped=dropped_by_programs(request),
+        )
+
+    def _printed(self, output: bytes) -> str:
+        """Return the answer in what a program prints; promptfoo leaves out colours and all space around it."""
+        text = output.decode("utf-8", "replace")
+        if self._command.options is not None:
+            return _ANSI.sub("", text).strip()
+        return text.removesuffix("\n").removesuffix("\r")
+
+    async def aclose(self) -> None:
+        """Every call ends its own process."""
+
+    def _arguments(self, request: ModelRequest) -> list[str]:
+        command = self._command.words
+        places = Places(request)
+        try:
+            arguments = [places.fill_text(argument) for argument in command]
+        except LookupError as error:
+            hint = "give every test that uses this provider the variable"
+            raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+        if has_place(command, "prompt", "messages"):
+            return arguments
+        extra = () if self._command.options is None else (self._command.options, _context(request))
+        return [*arguments, places.prompt, *map(js_json, extra)]
+
+    async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._command.folder,
+                env=dict(self._command.env) or None,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            message = f"{self.id} cannot be started: {reason}"
+            hint = (
+                "check that the program exists and may be executed; a prompt can be too long for an argument"
+            )
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """Return the problems of the command and the config of an exec provider."""
+    problems = check_program(source)
+    try:
+        command = _split_command(source)
+    except ValueError as error:
+        return [*problems, source.problem(f"the command cannot be read: {error}", hint="check its quotes")]
+    if not command:
+        hint = "write it after the colon: `exec:./answer.sh --short`"
+        problems.append(source.problem("the exec provider names no command", hint=hint))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """Return whether the program is there."""
+    program = _split_command(source)[0]
+    here = source.base_dir / program
+    if ("/" in program and here.exists()) or shutil.which(program, path=source.env.get("PATH")):
+        return []
+    hint = f"paths are relative to {source.base_dir}"
+    return [source.problem(f"the program `{program}` was not found", hint=hint)]
+
+
+def build(source: ProviderSource) -> ExecProvider:
+    """Return the provider that a checked `source` describes."""
+    settings = program_settings(source)
+    options = {"id": source.spec.id, "config": settings.config} if source.rules.tells_programs else None
+    command = Command(_split_command(source), source.base_dir.resolve(), source.env, options)
+    return ExecProvider(settings, command)
+
+
+def _context(request: ModelRequest) -> dict[str, Any]:
+    return {"vars": dict(request.variables), "repeatIndex": request.repeat_index, **request.origin}
+
+
+def _split_command(source: ProviderSource) -> tuple[str, ...]:
+    return tuple(shlex.split(without_spaces(source.name)))

@@ -1,0 +1,267 @@
+"""Child processes for a user's code: a program that is run once, and a Python file whose functions are called."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from geval_cli.extras.programs.scripting.code import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.source.access import Access
+
+DEFAULT_PARALLEL = 4
+"""How many processes run a user's code at once unless the config says otherwise: their machine has other work too."""
+
+_LAST_BYTES_S = 1.0
+_SHOWN = 2_000  # characters of what a program complains about
+
+_WORKER = Path(__file__).with_name("python_worker.py")
+# An answer is one line; asyncio's own bound of 64 kB would refuse long ones.
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+_STDERR_LINES = 20
+# A process that closed its output may still be about to end, and its traceback about to arrive.
+_LAST_WORDS_S = 0.5
+_SHOWN_BYTES = 500
+
+
+async def kill_child(child: asyncio.subprocess.Process) -> None:
+    """Kill `child` and, where sessions exist and it leads one, its own children; then wait for its end."""
+    if sys.platform == "win32":
+        with suppress(ProcessLookupError):
+            child.kill()
+    else:
+        # Also after its end: what it started may still hold the pipes.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    # communicate() reads the pipes to their end, so that their transports are closed with the process. What it started
+    # in another session may hold them open for ever, so they are closed from this side at last.
+    with suppress(ConnectionError, ValueError, RuntimeError, TimeoutError):
+        await asyncio.wait_for(child.communicate(), _LAST_BYTES_S)
+    child._transport.close()  # type: ignore[attr-defined]  # there is no public way
+    await child.wait()
+
+
+async def run_command(
+    arguments: Sequence[str],
+    access: Access,
+    *,
+    folder: Path,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
+) -> str:
+    """Run the program and return its output, without the space around it.
+
+    Raises:
+        CodeFailedError: no program may be run.
+        ScriptError: it cannot be started, or complains and prints nothing.
+        ScriptCrashError: it ended with another status than 0.
+        ScriptTimeoutError: it did not end within `timeout_s`.
+    """
+    name = arguments[0]
+    access.require_code(f"`{name}`")
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env=None if env is None else dict(env),
+            # A session of its own, so that its children can be ended with it, and Ctrl-C reaches only geval.
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ScriptError(f"`{name}` cannot be started: {reason}") from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, complaint = await child.communicate()
+    except TimeoutError as error:
+        raise ScriptTimeoutError(f"`{name}` did not end within {timeout_s:g} s") from error
+    finally:
+        # After success too: the program may have left children that hold its output open.
+        await kill_child(child)
+    text, said = (part.decode("utf-8", "replace").strip() for part in (output, complaint))
+    if child.returncode:
+        raise ScriptCrashError(f"`{name}` ended with status {child.returncode}", detail=said[-_SHOWN:])
+    if said and not text:
+        raise ScriptError(f"`{name}` printed nothing, and complained", detail=said[-_SHOWN:])
+    return text
+
+
+class PythonProcess:
+    """Calls functions of one Python file, one call at a time. Belongs to the event loop of its first call.
+
+    `home` is the folder in which it runs and from which it imports; the file's own when it is None.
+    """
+
+    def __init__(self, path: Path, *, env: Mapping[str, str] | None = None, home: Path | None = None) -> None:
+        self._path = path
+        self._env = env
+        self._home = home or path.parent
+        self._name = path.name if home is None else "the Python code"
+        self._child: asyncio.subprocess.Process | None = None
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._listening: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._busy = asyncio.Lock()
+
+    async def call(
+        self, function: str, arguments: list[Any], *, timeout_s: float, rows_into: Path | None = None
+    ) -> Any:
+        """Call `function`, which may be async, with as many of `arguments` as it takes, and return its result.
+
+        The time runs from when the call's turn comes. With `rows_into`, the function returns or yields rows, which the
+        process writes into that file as JSON Lines, one by one; the result is their number.
+
+        Raises:
+            ScriptError: the function raised, does not exist, returned what is no JSON, or wrote into the channel.
+            ScriptCrashError: the process ended.
+            ScriptTimeoutError: no answer within `timeout_s`.
+        """
+        request: dict[str, Any] = {"function": function, "arguments": arguments}
+        if rows_into is not None:
+            request["rows_into"] = str(rows_into)
+        async with self._busy:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    answer = await self._exchange(request)
+            except TimeoutError as error:
+                await self._stop()
+                raise ScriptTimeoutError(f"{self._name} took longer than {timeout_s:g} s") from error
+            except BaseException:
+                # After a crash or a cancelled call the process is in an unknown state: the next call gets a new one.
+                await self._stop()
+                raise
+        if "error" in answer:
+            raise ScriptError(answer["error"], detail=answer.get("traceback", ""))
+        return answer["result"]
+
+    async def aclose(self) -> None:
+        """End the process. Safe to call twice."""
+        await self._stop()
+
+    async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        child = self._child or await self._start()
+        self._calls += 1
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(ConnectionError):
+            child.stdin.write(json.dumps({**request, "id": self._calls}).encode() + b"\n")
+            await child.stdin.drain()
+        line = b""
+        try:
+            with suppress(ConnectionError):
+                line = await child.stdout.readline()
+        except ValueError as error:  # asyncio's word for a line above the limit
+            size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
+            raise ScriptError(f"{self._name} gave back more than {size}, which is not read") from error
+        if not line.endswith(b"\n"):
+            raise await self._crash(child)
+        return self._read(line)
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        """The answer in a line. The code shares a process with what answers, so the line may be of its making."""
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
+        is_ours = isinstance(answer, dict) and answer.get("id") == self._calls
+        if is_ours and ("result" in answer or isinstance(answer.get("error"), str)):
+            return dict(answer)
+        message = (
+            f"{self._name} wrote into the channel that its answer comes through, so that it cannot be read"
+        )
+        raise ScriptError(message, detail=line[:_SHOWN_BYTES].decode("utf-8", "replace"))
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        self._child = child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-X",
+            "utf8",
+            str(_WORKER),
+            str(self._path),
+            str(self._home),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=None if self._env is None else dict(self._env),
+            cwd=self._home,
+            limit=_MAX_LINE_BYTES,
+            start_new_session=True,
+        )
+        self._stderr.clear()
+        assert child.stderr is not None
+        self._listening = asyncio.create_task(self._listen(child.stderr))
+        return child
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(4096):
+            lines = part.decode("utf-8", "replace").splitlines(keepends=True)
+            if self._stderr and not self._stderr[-1].endswith("\n"):
+                lines[0] = self._stderr.pop() + lines[0]
+            self._stderr.extend(lines)
+
+    async def _crash(self, child: asyncio.subprocess.Process) -> ScriptCrashError:
+        status: int | None = None
+        with suppress(TimeoutError):
+            status = await asyncio.wait_for(child.wait(), _LAST_WORDS_S)
+        if self._listening is not None:
+            await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
+        how = "" if status is None else f" with status {status}"
+        return ScriptCrashError(f"{self._name} ended{how} instead of answering", detail="".join(self._stderr))
+
+    async def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await kill_child(child)
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening
+
+
+class PythonPool:
+    """Calls functions of one Python file, up to `size` at a time. Belongs to the event loop of its first call.
+
+    A process is started only when all the others are busy: one call after another stays in one process.
+    """
+
+    def __init__(
+        self, path: Path, *, size: int, env: Mapping[str, str] | None = None, home: Path | None = None
+    ) -> None:
+        self._path = path
+        self._env = env
+        self._home = home
+        self._turns = asyncio.Semaphore(size)
+        self._processes: list[PythonProcess] = []
+        self._idle: list[PythonProcess] = []
+
+    async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
+        """Call `function` and return its result; see `PythonProcess.call`, whose errors it raises.
+
+        The time runs from when the call's turn comes.
+        """
+        async with self._turns:
+            process = self._idle.pop() if self._idle else self._add()
+            try:
+                return await process.call(function, arguments, timeout_s=timeout_s)
+            finally:
+                self._idle.append(process)
+
+    async def aclose(self) -> None:
+        """End the processes. Safe to call twice."""
+        await asyncio.gather(*(process.aclose() for process in self._processes))
+
+    def _add(self) -> PythonProcess:
+        process = PythonProcess(self._path, env=self._env, home=self._home)
+        self._processes.append(process)
+        return process

@@ -1,0 +1,71 @@
+"""All code that a run executes, in whichever language: one engine, a pool of processes for each Python file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.extras.programs.scripting.code import Code, Language
+from geval_cli.extras.programs.scripting.javascript import JavaScriptEngine
+from geval_cli.extras.programs.scripting.processes import PythonPool
+from geval_cli.records import JsonValue
+from geval_cli.source.access import Access
+
+PYTHON_LIMIT_S = 60.0
+"""How long one call of Python code may take."""
+
+_SNIPPETS = Path(__file__).with_name("python_snippets.py")
+# For each Python file: assertions are short, and every process imports what the file imports.
+_PROCESSES = 2
+
+
+@dataclass(slots=True)
+class Scripts:
+    """Runs the code of one suite. Belongs to the event loop of its first call.
+
+    `base_dir` is where Python snippets are at home: their folder, and where they import from.
+    """
+
+    base_dir: Path
+    access: Access
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    python_limit_s: float = PYTHON_LIMIT_S
+    javascript: JavaScriptEngine = field(default_factory=JavaScriptEngine)
+    _pools: dict[Path | None, PythonPool] = field(default_factory=dict)
+
+    async def call(
+        self, code: Code, arguments: Mapping[str, JsonValue], *, default_function: str = "get_assert"
+    ) -> JsonValue:
+        """Call the code and return its result.
+
+        Args:
+            code: a snippet sees `arguments` by name; a function gets them in their order, as many as it takes.
+            arguments: what can be written as JSON.
+            default_function: which function of a Python file is meant when the config names none.
+
+        Raises:
+            CodeFailedError: no code may be run for this suite.
+            ScriptError: the code raised, gave back what is no JSON, or needs what it cannot have.
+        """
+        self.access.require_code(code.name)
+        if code.language is Language.JAVASCRIPT:
+            return await self.javascript.call(code, arguments)
+        pool = self._pool(code.path)
+        if code.path is None:
+            return await self._called(pool, "evaluate", [code.text, dict(arguments)])
+        return await self._called(pool, code.function or default_function, list(arguments.values()))
+
+    async def _called(self, pool: PythonPool, function: str, arguments: list[JsonValue]) -> JsonValue:
+        result: JsonValue = await pool.call(function, arguments, timeout_s=self.python_limit_s)
+        return result
+
+    async def aclose(self) -> None:
+        """End processes and threads. Safe to call twice."""
+        self.javascript.close()
+        for pool in self._pools.values():
+            await pool.aclose()
+
+    def _pool(self, path: Path | None) -> PythonPool:
+        if path not in self._pools:
+            home = self.base_dir.resolve() if path is None else None
+            self._pools[path] = PythonPool(path or _SNIPPETS, size=_PROCESSES, env=self.env, home=home)
+        return self._pools[path]

@@ -1,0 +1,1079 @@
+"""Every difference from promptfoo that is there on purpose: one table, for docs/promptfoo.md and `geval validate`."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase, each_assertion
+from geval_cli.errors import Location
+from geval_cli.extras.programs.assertions.code import CodeAssertion
+from geval_cli.extras.programs.scripting.code import FILE_PREFIX
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.source.access import open_regular
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.suite.suite import Suite
+from geval_cli.templating.js_values import is_in_first_plane
+
+Places = Iterator[Location | None]
+
+_FAILS, _AN_ERROR, _REFUSED = "fails with score 0", "an error", "refused before anything is sent"
+
+
+class Row(Struct, frozen=True):
+    """One difference in words, and how to find a config that it concerns.
+
+    Attributes:
+        what: the matter, or the types of assertions, as the page writes them.
+        assertion: whether an assertion of a test is concerned.
+        test: the places of a test that are.
+        suite: the places of the whole config that are.
+        template: whether a template is: a prompt, a variable, a value of an assertion.
+        never: why no config that can be run is concerned; empty where one of the others finds them.
+    """
+
+    id: str
+    what: str
+    promptfoo: str
+    geval: str
+    assertion: Callable[[Assertion, TestCase], bool] | None = None
+    test: Callable[[TestCase], Places] | None = None
+    suite: Callable[[Suite], Places] | None = None
+    template: Callable[[str], bool] | None = None
+    never: str = ""
+
+
+class Difference(Struct, frozen=True):
+    """One thing in a config, what promptfoo makes of it, and what geval makes of it; `more` places have it, too."""
+
+    id: str
+    what: str
+    promptfoo: str
+    geval: str
+    location: Location | None = None
+    more: int = 0
+
+
+def differences(suite: Suite) -> Iterator[Difference]:
+    """Yield the differences that concern a suite of promptfoo's dialect, each once, then what its warnings say."""
+    found: dict[str, dict[Location | None, None]] = {row.id: {} for row in ROWS}
+    for row, place in _concerned(suite):
+        found[row.id][place] = None
+    for row in ROWS:
+        places = list(found[row.id])
+        if places:
+            yield Difference(row.id, row.what, row.promptfoo, row.geval, places[0], len(places) - 1)
+    for problem in dict.fromkeys(suite.warnings):
+        hint = f" ({problem.hint})" if problem.hint else ""
+        yield Difference("warning", problem.message, "takes it as it is", f"warns{hint}", problem.location)
+
+
+def _concerned(suite: Suite) -> Iterator[tuple[Row, Location | None]]:
+    for row in ROWS:
+        yield from ((row, place) for place in (row.suite(suite) if row.suite is not None else ()))
+    for prompt in suite.prompts:
+        yield from _concerned_by(prompt.raw or "", prompt.place.key())
+    for test in suite.tests:
+        for row in ROWS:
+            yield from ((row, place) for place in (row.test(test) if row.test is not None else ()))
+        for name, value in test.vars.items():
+            yield from _concerned_by(value, test.place.value("vars", name))
+        for spec in each_assertion(test.assertions):
+            place = spec.place.key()
+            if not isinstance(spec, CodeAssertion):
+                yield from _concerned_by(getattr(spec, "value", None), place)
+            yield from (
+                (row, place) for row in ROWS if row.assertion is not None and row.assertion(spec, test)
+            )
+
+
+def _concerned_by(text: JsonValue, place: Location | None) -> Iterator[tuple[Row, Location | None]]:
+    if isinstance(text, str) and ("{{" in text or "{%" in text):
+        yield from ((row, place) for row in ROWS if row.template is not None and row.template(text))
+
+
+# How configs are recognised that a row concerns.
+
+
+def _of(*types: str) -> Callable[[Assertion, TestCase], bool]:
+    """Return whether an assertion is of one of these types, negated or not."""
+    return lambda spec, test: spec.base_type in types
+
+
+def _is_graded(spec: Assertion, test: TestCase) -> bool:
+    return isinstance(spec, ModelGradedAssertion)
+
+
+def _has_default_judge(spec: Assertion, test: TestCase) -> bool:
+    return (
+        isinstance(spec, ModelGradedAssertion)
+        and "text" in spec.judge_kinds
+        and all(level.provider is None for level in (spec, test.options, test.default_options))
+    )
+
+
+def _has_own_prompt(spec: Assertion, test: TestCase) -> bool:
+    levels = (spec, test.options, test.default_options)
+    return any(getattr(level, "rubric_prompt", None) is not None for level in levels)
+
+
+def _is_graded_by_own_words(spec: Assertion, test: TestCase) -> bool:
+    types = ("llm-rubric", "factuality", "model-graded-factuality", "model-graded-closedqa", "search-rubric")
+    return spec.base_type in types and not _has_own_prompt(spec, test)
+
+
+def _may_be_an_error_there(spec: Assertion) -> bool:
+    return spec.base_type in {"latency", "cost", "perplexity", "perplexity-score", "answer-relevance"} or (
+        spec.base_type.startswith(("trajectory:", "trace-", "context-", "similar"))
+    )
+
+
+def _mixes_errors_and_failures(test: TestCase) -> Places:
+    specs = list(each_assertion(test.assertions))
+    if len(specs) > 1 and any(map(_may_be_an_error_there, specs)):
+        yield test.place.value("assert")
+
+
+def _code_of_test(test: TestCase) -> Iterator[tuple[str, Location | None]]:
+    """Yield the code of a test that is no assertion of it, with its place."""
+    for found in (test.transform, test.transform_vars):
+        if found is not None:
+            yield found
+    if test.promptfoo.assert_scoring_function is not None:
+        yield test.promptfoo.assert_scoring_function, test.place.value("assertScoringFunction")
+    for spec in each_assertion(test.assertions):
+        for code in (spec.transform, getattr(spec, "context_transform", None)):
+            if code is not None:
+                yield code, spec.place.key()
+
+
+def _is_javascript(code: str) -> bool:
+    return not code.startswith(FILE_PREFIX) or ".py" not in code
+
+
+def _javascript_of_test(test: TestCase) -> Places:
+    yield from (place for code, place in _code_of_test(test) if _is_javascript(code))
+    yield from (
+        spec.place.key()
+        for spec in each_assertion(test.assertions)
+        if spec.base_type == "javascript" or (isinstance(spec, CodeAssertion) and ".js" in spec.value[-40:])
+    )
+    yield from (
+        test.place.value("vars", name)
+        for name, program in test.promptfoo.made_vars.items()
+        if ".py" not in program
+    )
+
+
+def _javascript_of_suite(suite: Suite) -> Places:
+    for provider in suite.providers:
+        if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
+            yield provider.place.value("transform")
+        if _program_suffix(provider) in {".js", ".cjs", ".mjs"}:
+            yield provider.place.value("id")
+        if any(key in provider.config for key in ("transformResponse", "responseParser")):
+            yield provider.place.value("config")
+    yield from (item.location for item in suite.filters)
+    for prompt in suite.prompts:
+        if (
+            isinstance(prompt, NamedPromptSpec)
+            and prompt.made_by.startswith(FILE_PREFIX)
+            and ".js" in prompt.made_by
+        ):
+            yield prompt.place.key()
+
+
+_RETURNS = compile_later(r"\b(?:return|raise|throw)\b")
+_STATEMENT = compile_later(
+    r"\s*(?:return|try|if|for|while|throw|switch|import|with|async|def|class|function)\b"
+)
+
+
+def _lacks_return(code: str, *, is_python: bool = False) -> bool:
+    text = code.strip()
+    if text.startswith(FILE_PREFIX):
+        return False
+    if "\n" in text:
+        return not _RETURNS.search(text)
+    return _STATEMENT.match(text) is not None and not (is_python and text.startswith("return"))
+
+
+def _codes_without_return(test: TestCase) -> Places:
+    yield from (place for code, place in _code_of_test(test) if _lacks_return(code))
+    for spec in each_assertion(test.assertions):
+        if isinstance(spec, CodeAssertion) and _lacks_return(spec.value):
+            yield spec.place.key()
+
+
+_GIVES_FUNCTION = compile_later(r"\s*(?:async\s+)?(?:function\b|\([\w\s,{}]*\)\s*=>|\w+\s*=>)")
+
+
+def _transforms_that_give_functions(test: TestCase) -> Places:
+    yield from (
+        place for code, place in _code_of_test(test) if _GIVES_FUNCTION.match(code) and _is_javascript(code)
+    )
+
+
+def _stored_outputs(test: TestCase) -> Places:
+    if test.promptfoo.store_output_as:
+        yield test.place.value("options")
+
+
+_DATE = compile_later(r"\d{4}-\d\d?-\d\d?(?:(?:[Tt]|[ \t]+)\d.*)?")
+
+
+def _unquoted_dates(suite: Suite) -> Places:
+    """Yield the variables that YAML 1.1 takes for dates: those in quotes are texts for promptfoo, too."""
+    lines: dict[str, list[str]] = {}
+    for test in suite.tests:
+        for name, value in test.vars.items():
+            place = (
+                test.place.value("vars", name) if isinstance(value, str) and _DATE.fullmatch(value) else None
+            )
+            # Other files have all of their texts in quotes.
+            if place is None or Path(place.file).suffix.lower() not in {".yaml", ".yml"}:
+                continue
+            if place.file not in lines:
+                with suppress(OSError, ValueError), open_regular(Path(place.file), suite.access) as stream:
+                    lines[place.file] = stream.read().decode("utf-8-sig").splitlines()
+            line = lines.setdefault(place.file, [])[place.line - 1 :][:1]
+            if not "".join(line)[place.column - 1 :].startswith(("'", '"', "|", ">")):
+                yield place
+
+
+def _variables(wanted: Callable[[str, TestCase], bool]) -> Callable[[TestCase], Places]:
+    """Return a search for variables that are texts of some kind."""
+
+    def places(test: TestCase) -> Places:
+        for name, value in test.vars.items():
+            if isinstance(value, str) and wanted(value, test):
+                yield test.place.value("vars", name)
+
+    return places
+
+
+_BROKEN = compile_later(r"\{\{(?:(?!\}\}).)*\{|\{\{(?:(?!\}\}).)*\}(?!\})(?:(?!\}\}).)*$", re.DOTALL)
+_REPLACEMENT = compile_later(r"\$[&$`'\d]")
+_WHOLE_NUMBER = compile_later(r"\d{17,}")
+
+
+def _names_other_variables(test: TestCase) -> bool:
+    return any(isinstance(value, str) and "{{" in value for value in test.vars.values())
+
+
+def _large_numbers(test: TestCase) -> Places:
+    for name, value in test.vars.items():
+        if _WHOLE_NUMBER.search(json.dumps(value, default=str)) and not isinstance(value, str):
+            yield test.place.value("vars", name)
+
+
+_FILTER = compile_later(r"\{[{%][^}]*?(?<!\|)\|(?!\|)\s*\w|\{[{%][^}]*\bin\b(?![^}]*\bfor\b)", re.DOTALL)
+_FOR = compile_later(r"\{%-?\s*for\b[^%]*%\}")
+_SYSTEM = compile_later(r'"role"\s*:\s*"system".*"role"\s*:\s*"system"', re.DOTALL)
+_SLICE = compile_later(r"\{[{%][^}]*\[[^\]}'\"]*:[^\]}]*\]")
+
+
+def _has_filter(text: str) -> bool:
+    return _FILTER.search(_FOR.sub("", text)) is not None
+
+
+_INDEX = compile_later(r"\{[{%][^}]*\[\s*\d|\{%-?\s*for\b")
+
+
+def _halves(suite: Suite) -> Places:
+    if any(_INDEX.search(prompt.raw or "") for prompt in suite.prompts):
+        for test in suite.tests:
+            yield from _variables(lambda value, test: not is_in_first_plane(value))(test)
+
+
+def _written(suite: Suite) -> Iterator[dict[str, JsonValue]]:
+    """Yield the configs as they are written."""
+    snapshots = suite.snapshot if isinstance(suite.snapshot, list) else [suite.snapshot]
+    yield from (item for item in snapshots if isinstance(item, dict))
+
+
+def _mappings_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from _mappings_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _mappings_in(item)
+
+
+def _if_written(wanted: Callable[[dict[str, JsonValue]], bool]) -> Callable[[Suite], Places]:
+    """Return a search for a mapping that is written anywhere in the config; its place is not known."""
+
+    def places(suite: Suite) -> Places:
+        if any(wanted(item) for config in _written(suite) for item in _mappings_in(config)):
+            yield None
+
+    return places
+
+
+def _default_transform_meets_postprocess(suite: Suite) -> Places:
+    for config in _written(suite):
+        default = config.get("defaultTest")
+        options = default.get("options") if isinstance(default, dict) else None
+        if isinstance(options, dict) and options.get("transform"):
+            tests = config.get("tests")
+            if any("postprocess" in item for item in _mappings_in(tests)):
+                yield None
+
+
+def _providers(wanted: Callable[[ProviderSpec], bool]) -> Callable[[Suite], Places]:
+    return lambda suite: (item.place.value() for item in suite.providers if wanted(item))
+
+
+def _program_suffix(provider: ProviderSpec) -> str:
+    """Return the ending of the file of a provider that is a program; empty for any other provider."""
+    name = provider.id
+    if not name.startswith((FILE_PREFIX, "python:", "javascript:")):
+        return ""
+    return Path(re.sub(r":\w+$", "", name)).suffix.lower()
+
+
+def _has_openai_tools(config: Mapping[str, JsonValue]) -> bool:
+    tools = config.get("tools")
+    return isinstance(tools, list) and any(
+        isinstance(item, dict) and item.get("type") == "function" for item in tools
+    )
+
+
+def _is_list_without_messages(text: str) -> bool:
+    found: JsonValue = None
+    if text.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
+    return isinstance(found, list) and not any(isinstance(item, dict) and "role" in item for item in found)
+
+
+def _is_http(provider: ProviderSpec) -> bool:
+    return provider.id.startswith(("http:", "https:"))
+
+
+def _has_unlabelled_python(suite: Suite) -> Places:
+    for provider in suite.providers:
+        if _program_suffix(provider) == ".py" and provider.label.endswith(
+            (".py", provider.id.rpartition(":")[2])
+        ):
+            yield provider.place.value()
+
+
+def _shares_id_with_prompts(suite: Suite) -> Places:
+    ids = [provider.id for provider in suite.providers]
+    for provider in suite.providers:
+        own = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
+        if own is not None and ids.count(provider.id) > 1:
+            yield provider.place.value()
+
+
+def _is_odd_json(prompt: PromptSpec) -> bool:
+    try:
+        value = json.loads(prompt.raw or "")
+    except (ValueError, RecursionError):
+        return False
+    return not isinstance(value, list)
+
+
+def _from_table(spec: Assertion) -> bool:
+    place = spec.place.key()
+    return place is not None and Path(place.file).suffix.lower() in {".csv", ".xlsx"}
+
+
+def _text_body_without_type(provider: ProviderSpec) -> bool:
+    body, headers = provider.config.get("body"), provider.config.get("headers")
+    names = {str(name).lower() for name in headers} if isinstance(headers, dict) else set()
+    return (
+        _is_http(provider)
+        and isinstance(body, str)
+        and body.lstrip()[:1] in "{["
+        and "content-type" not in names
+    )
+
+
+def _is_insecure(suite: Suite) -> Places:
+    if suite.env.get("PROMPTFOO_INSECURE_SSL"):
+        yield None
+
+
+def _answers_tools(spec: Assertion, test: TestCase) -> bool:
+    return spec.base_type.startswith("is-valid-") and spec.base_type.endswith("call")
+
+
+_WEIGHS_LIKE_PYTHON = compile_later(r"\(\?[a-zA-Z]+\)|\(\?P<")
+
+
+def _prompt_shows_images(suite: Suite) -> Places:
+    yield from (item.place.key() for item in suite.prompts if "data:image/" in (item.raw or ""))
+    for test in suite.tests:
+        yield from _variables(lambda value, test: value.startswith("data:image/"))(test)
+
+
+def _has_lone_call(value: JsonValue) -> bool:
+    return isinstance(value, dict) and ("function_call" in value or "arguments" in value)
+
+
+MATTERS: tuple[Row, ...] = (
+    Row(
+        "judge-errors",
+        "assertions that a judge decides: it cannot be called, or its reply cannot be read",
+        "the test fails with score 0",
+        "an error: neither passed nor failed, exit code 3, shown apart",
+        assertion=_is_graded,
+    ),
+    Row(
+        "judge-prompts",
+        "the judge's prompt of `llm-rubric`, `factuality`, `model-graded-closedqa` and `search-rubric` without a "
+        "`rubricPrompt`",
+        "its own words",
+        "other words, so that a judge may say something else",
+        assertion=_is_graded_by_own_words,
+    ),
+    Row(
+        "judge-parameters",
+        "parameters of requests to judges that the config does not set",
+        "those of any other request (`max_tokens: 1024`, ...)",
+        "geval's own: `temperature: 0`, the form of the answer, log-probabilities and samples for `g-eval`",
+        assertion=_is_graded,
+    ),
+    Row(
+        "default-judge",
+        "the judge where the config names none",
+        "one by the keys that are set: a model of OpenAI, Azure, Anthropic, Google, ...",
+        "`openai:gpt-4.1`; name one with `--grader` or `defaultTest.options.provider`",
+        assertion=_has_default_judge,
+    ),
+    Row(
+        "errors-and-failures",
+        "a test of which one assertion cannot be judged and another fails",
+        "the row is an error",
+        "the row has failed, since nothing can save it; the assertion's error is shown beside it",
+        test=_mixes_errors_and_failures,
+    ),
+    Row(
+        "missing-figures",
+        "a price or a token probability that is missing (`cost`, `perplexity`)",
+        "fails",
+        _AN_ERROR,
+        assertion=_of("cost", "perplexity", "perplexity-score"),
+    ),
+    Row(
+        "code-limits",
+        "code of an assertion that raises",
+        _FAILS,
+        "the same; but an error where the code could not be run at all: too long, too much memory, a module, the "
+        "network, the environment, a process that died",
+        assertion=lambda spec, test: isinstance(spec, CodeAssertion),
+    ),
+    Row(
+        "broken-code",
+        "code with a syntax error, a file of code that is missing",
+        "the row fails once the model was paid for",
+        _REFUSED,
+        never=_REFUSED,
+    ),
+    Row(
+        "javascript",
+        "JavaScript",
+        "runs in Node, with all of this machine",
+        "runs in an engine without modules, network, files, timers, `process`, locales other than `en-US`",
+        test=_javascript_of_test,
+        suite=_javascript_of_suite,
+    ),
+    Row(
+        "code-without-return",
+        "several lines of code without `return`; one line that is a statement (`return x`, `try {...}`)",
+        "fail",
+        "the last expression is the value; the statement is run",
+        test=_codes_without_return,
+    ),
+    Row(
+        "given-functions",
+        "a transform whose code gives a function (`(output) => ...`)",
+        "the function itself is the output",
+        "it is called, and what it returns is the output",
+        test=_transforms_that_give_functions,
+    ),
+    Row(
+        "scoring-function",
+        "a scoring function that fails",
+        _FAILS,
+        _AN_ERROR,
+        test=lambda test: (
+            place for code, place in _code_of_test(test) if code == test.promptfoo.assert_scoring_function
+        ),
+    ),
+    Row(
+        "stored-outputs",
+        "answers that are variables of later tests (`storeOutputAs`)",
+        "template expressions in them are rendered in later prompts, and code has them in its text",
+        "never rendered, and in no code's text; code finds them in `context.vars`",
+        test=_stored_outputs,
+    ),
+    Row(
+        "missing-files",
+        "a file of tests or of prompts that does not exist",
+        "no tests from there, or the path itself is the prompt",
+        "refused, with the name that was probably meant",
+        never=_REFUSED,
+    ),
+    Row(
+        "unknown-keys",
+        "unknown keys, misspelt columns",
+        "silently ignored in many places",
+        "a warning with the key that was probably meant",
+        never="each is listed as the warning that it is",
+    ),
+    Row(
+        "unknown-types",
+        "an unknown type of assertion",
+        "the row is an error once the model was paid for",
+        _REFUSED,
+        never=_REFUSED,
+    ),
+    Row(
+        "broken-templates", "a broken template in a prompt", "each row is an error", _REFUSED, never=_REFUSED
+    ),
+    Row(
+        "empty-made-prompts",
+        'an empty prompt from a prompt\'s program (`""`, `[]`, `{}`, `{prompt: null}`)',
+        "sent",
+        _AN_ERROR,
+        suite=lambda suite: (
+            item.place.key() for item in suite.prompts if isinstance(item, NamedPromptSpec) and item.made_by
+        ),
+    ),
+    Row(
+        "json-prompts",
+        'a prompt that is JSON, but no list of messages (`{"a": 1}`, `5`)',
+        "sent to chat APIs in the place of the messages",
+        "the text of one message",
+        suite=lambda suite: (item.place.key() for item in suite.prompts if _is_odd_json(item)),
+    ),
+    Row(
+        "system-messages",
+        "several system messages in one chat for Claude or Gemini",
+        "Claude is sent the first, Gemini none",
+        "all of them, as one",
+        suite=lambda suite: (
+            item.place.key()
+            for item in suite.prompts
+            if _SYSTEM.search(item.raw or "")
+            and any(model.id.startswith(("anthropic:", "google:", "vertex:")) for model in suite.providers)
+        ),
+    ),
+    Row(
+        "text-beside-calls",
+        "an answer with text and tool calls, of a provider with `tools` or `functions`",
+        "the output is the whole message, or the text and the calls as one text",
+        "the output is the text; `tool_calls` of the context and assertions about calls have the calls",
+        suite=_providers(lambda item: bool({"tools", "functions"} & item.config.keys())),
+    ),
+    Row(
+        "gemini-tools",
+        "tools in OpenAI's form for Gemini",
+        "translates them",
+        "sends them as they are, which Gemini refuses",
+        suite=_providers(
+            lambda item: item.id.startswith(("google:", "vertex:")) and _has_openai_tools(item.config)
+        ),
+    ),
+    Row(
+        "lists-as-prompts",
+        "a prompt that is a JSON list without chat messages",
+        "sends the list as the messages, which the model refuses",
+        "sends it as text",
+        suite=lambda suite: (
+            item.place.key() for item in suite.prompts if _is_list_without_messages(item.raw or "")
+        ),
+    ),
+    Row(
+        "host-variables",
+        "`OPENAI_API_HOST` and `MISTRAL_API_HOST` in the environment",
+        "asks that host",
+        "asks the vendor's own, or that of `OPENAI_BASE_URL`",
+        never="the environment decides, not the config",
+    ),
+    Row(
+        "other-apis",
+        "`ollama:MODEL`, `cohere:MODEL`",
+        "asked by APIs of their own, with parameters that only these have (`num_predict`, `k`)",
+        "asked by their chat APIs in OpenAI's form",
+        suite=_providers(lambda item: item.id.startswith(("ollama:", "cohere:"))),
+    ),
+    Row(
+        "fine-tuned",
+        "`openai:ft:MODEL`",
+        "asks for a model that is called `ft`",
+        "asks for the fine-tuned model, as for `openai:chat:ft:MODEL`",
+        suite=_providers(lambda item: item.id.startswith("openai:ft:")),
+    ),
+    Row(
+        "azure-version",
+        "the API version of `azure` where the config has none",
+        "2024-12-01-preview",
+        "2024-10-21; set `apiVersion` for another",
+        suite=_providers(
+            lambda item: (
+                item.id.startswith(("azure:", "azureopenai:"))
+                and not {"apiVersion", "api_version"} & item.config.keys()
+            )
+        ),
+    ),
+    Row(
+        "broken-variables",
+        "a variable that looks like a broken template (`{{a}{b}}`)",
+        "the row is an error",
+        "it is text",
+        test=_variables(lambda value, test: _BROKEN.search(value) is not None),
+    ),
+    Row(
+        "replacement-patterns",
+        "`$&`, `$1` in the value of a variable that another one names",
+        "JavaScript's replacement patterns",
+        "text",
+        test=_variables(
+            lambda value, test: _REPLACEMENT.search(value) is not None and _names_other_variables(test)
+        ),
+    ),
+    Row(
+        "filters",
+        "filters and `in` on values they do not fit (`{{ missing | join }}`, `{{ 5 | upper }}`, "
+        "`{{ 'a' in missing }}`)",
+        "the row is an error",
+        "nothing, or the value as text",
+        template=_has_filter,
+    ),
+    Row(
+        "slices",
+        "Python's slices in templates (`{{ name[0:2] }}`)",
+        "the row is an error",
+        "the part",
+        template=lambda text: _SLICE.search(text) is not None,
+    ),
+    Row(
+        "file-of-variables",
+        "`vars: file://vars.yaml`",
+        "read as no variables at all",
+        "the variables of the file, as for `vars: vars.yaml`",
+        suite=_if_written(lambda item: str(item.get("vars", "")).startswith(FILE_PREFIX)),
+    ),
+    Row(
+        "postprocess",
+        "`postprocess` of a test beside a `transform` of defaultTest",
+        "ignored",
+        "it is the test's `transform`",
+        suite=_default_transform_meets_postprocess,
+    ),
+    Row(
+        "python-names",
+        "the name of a Python provider without `label`",
+        "`python:file.py:default`",
+        "as the config has it",
+        suite=_has_unlabelled_python,
+    ),
+    Row(
+        "program-cache",
+        "answers of Python providers",
+        "come from the cache while the file is the same",
+        "asked for in each run, since code may do anything",
+        suite=_providers(lambda item: _program_suffix(item) == ".py"),
+    ),
+    Row(
+        "shared-ids",
+        "two providers with one id, of which one has `prompts`",
+        "these hold for both",
+        "they hold for that one",
+        suite=_shares_id_with_prompts,
+    ),
+    Row(
+        "broken-rows",
+        "a `transformVars` that cannot be compiled, an empty `__config:` cell",
+        "the whole evaluation ends with a stack trace",
+        "a problem with its line; the cell says nothing",
+        never="promptfoo runs no such config",
+    ),
+    Row(
+        "dates",
+        "dates without quotes (`2024-01-01`)",
+        "a JavaScript date with weekday and time zone",
+        "the text that the config has",
+        suite=_unquoted_dates,
+    ),
+    Row(
+        "table-thresholds",
+        "`g-eval(0.9): text`, `llm-rubric(0.9): text`, `bleu(0.3): text` in a cell",
+        "the threshold is lost",
+        "it counts",
+        assertion=lambda spec, test: (
+            _from_table(spec)
+            and spec.base_type in {"g-eval", "llm-rubric", "bleu"}
+            and getattr(spec, "threshold", None) is not None
+        ),
+    ),
+    Row(
+        "table-commas",
+        "commas inside quotes in a cell of `contains-any`",
+        "split",
+        "kept together",
+        assertion=lambda spec, test: (
+            _from_table(spec)
+            and "contains-a" in spec.base_type
+            and any("," in str(item) for item in _values(spec))
+        ),
+    ),
+    Row(
+        "large-numbers",
+        "whole numbers with more than 16 digits",
+        "rounded",
+        "all digits, until something is computed with them",
+        test=_large_numbers,
+    ),
+    Row(
+        "half-characters",
+        'halves of characters in templates (`{{ "😀"[0] }}`, loops over texts with emoji)',
+        "half a character",
+        "the sign for a broken one; loops go by characters",
+        suite=_halves,
+    ),
+    Row(
+        "operators-behind-tests",
+        "`{{ x is odd + 1 }}` and other operators behind a test",
+        "false",
+        "refused",
+        never=_REFUSED,
+    ),
+    Row(
+        "unset-env",
+        "`env` values that are not set",
+        "the expression stays, and is empty later",
+        "the same, with a warning",
+        never="each is listed as the warning that it is",
+    ),
+    Row(
+        "command-line-variables",
+        "a variable `x` on the command line (`--var x=...`)",
+        "a default",
+        "the same here; in geval's own configs it wins",
+        never="no difference of a config of promptfoo's",
+    ),
+    Row(
+        "delay",
+        "`delay`",
+        "a pause after each test, and one test at a time",
+        "so long between the requests of one provider; answers from the cache wait for nothing",
+        suite=_providers(lambda item: bool(item.config.get("delay_ms"))),
+    ),
+    Row(
+        "provider-cache",
+        "`cache` of one provider",
+        "is obeyed",
+        "goes to the model as a parameter; use `--no-cache`",
+        suite=_providers(lambda item: item.config.get("cache") is not None),
+    ),
+    Row(
+        "bodies-without-method",
+        "an HTTP provider with a `body` and no `method`",
+        "GET without the body",
+        "POST",
+        suite=_providers(
+            lambda item: _is_http(item) and "body" in item.config and "method" not in item.config
+        ),
+    ),
+    Row(
+        "text-bodies",
+        "a `body` text that begins with `{` or `[`, without a `content-type`",
+        "sent as a form",
+        "sent as JSON",
+        suite=_providers(_text_body_without_type),
+    ),
+    Row(
+        "images",
+        "images in prompts and variables",
+        "in the results as they are",
+        "in the results and the reports as a hash; the model gets them as they are",
+        suite=_prompt_shows_images,
+    ),
+    Row("tls", "TLS certificates", "may be left unchecked", "always checked", suite=_is_insecure),
+    Row(
+        "telemetry",
+        "telemetry, update checks, sharing",
+        "on unless turned off",
+        "there is none",
+        never="it changes no result",
+    ),
+    Row("red-teams", "prompts of red teams", "asked", "refused with advice", never=_REFUSED),
+    Row(
+        "services",
+        "a moderator, a classifier that breaks",
+        _FAILS,
+        _AN_ERROR,
+        assertion=_of("moderation", "classifier"),
+    ),
+)
+"""Differences in general, in the order of the page."""
+
+
+def _values(spec: Assertion) -> tuple[object, ...]:
+    value = getattr(spec, "value", ())
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+ASSERTIONS: tuple[Row, ...] = (
+    Row(
+        "latency-from-cache",
+        "`latency` of an answer from the cache",
+        "an error",
+        "the time measured when the answer was paid for",
+        assertion=_of("latency"),
+    ),
+    Row(
+        "ignored-negations",
+        "`latency`, `cost`, `levenshtein`, `finish-reason`, `perplexity`, `is-valid-...-call` with `not-`",
+        "some versions ignore `not-`",
+        "the verdict is inverted",
+        assertion=lambda spec, test: (
+            spec.is_negated
+            and (
+                spec.base_type in {"latency", "cost", "levenshtein", "finish-reason", "perplexity"}
+                or _answers_tools(spec, test)
+            )
+        ),
+    ),
+    Row(
+        "weight-0",
+        "`weight: 0`",
+        "passes always; its metric is 0",
+        "decides nothing, and keeps its real verdict; a row with nothing else has no score",
+        assertion=lambda spec, test: spec.weight == 0,
+    ),
+    Row(
+        "webhook",
+        "`webhook`",
+        "fails when it breaks or takes more than 5 s; is sent prompt and vars",
+        "an error when it breaks or takes more than 30 s; is sent the metadata of a program's answer, too",
+        assertion=_of("webhook"),
+    ),
+    Row(
+        "tools-missing",
+        "`is-valid-...-call` with a provider without tools",
+        "fails",
+        "an error",
+        assertion=_answers_tools,
+    ),
+    Row(
+        "single-calls",
+        "`tool-call-f1` of one call that is not in a list (`{name, arguments}`, `{function_call: ...}`)",
+        "not seen",
+        "counts",
+        assertion=_of("tool-call-f1"),
+    ),
+    Row(
+        "traces",
+        "`trajectory:...`, `trace-...`",
+        "read the spans of its own OpenTelemetry receiver (`tracing`)",
+        "read the `trace` of the test, which has its own `output`; without one an error, as there without spans",
+        assertion=lambda spec, test: spec.base_type.startswith(("trajectory:", "trace-")),
+    ),
+    Row(
+        "string-metrics",
+        "`bleu`, `meteor`, `rouge-n`",
+        "own code",
+        "kept libraries: the paper's brevity penalty, no synonyms, Treebank words",
+        assertion=_of("bleu", "meteor", "rouge-n", "gleu"),
+    ),
+    Row(
+        "rubric-scale",
+        "`llm-rubric`: a score outside 0..1",
+        "taken as it is",
+        "an error: the judge ignores its scale",
+        assertion=_of("llm-rubric"),
+    ),
+    Row(
+        "rubric-without-pass",
+        "`llm-rubric`: a reply without `pass`",
+        "passes",
+        "passes; in geval's own configs the judge is asked again, then it is an error",
+        never="the verdict is the same",
+    ),
+    Row(
+        "rubric-verdicts",
+        "`llm-rubric`: a reply with neither `pass` nor `score`, or with different verdicts",
+        "passes; the first counts",
+        "an error",
+        assertion=_of("llm-rubric"),
+    ),
+    Row(
+        "select-best",
+        "`select-best`: a reply with some number in it",
+        "the first number is the choice",
+        "an error, unless the reply is the number or JSON",
+        assertion=_of("select-best"),
+    ),
+    Row(
+        "pairwise",
+        "`pairwise`",
+        "unknown",
+        "a problem, too: it is geval's own; use `select-best`, or geval's form of configs",
+        never=_REFUSED,
+    ),
+    Row(
+        "max-score",
+        "`max-score`, equal scores",
+        "the output that was there first",
+        "the output whose column comes first",
+        assertion=_of("max-score"),
+    ),
+    Row(
+        "answer-relevance",
+        "`answer-relevance`",
+        "three questions in the words of promptfoo's prompt",
+        "in our words, so that scores differ a little",
+        assertion=_of("answer-relevance"),
+    ),
+    Row(
+        "context-relevance",
+        "`context-relevance`",
+        "quoted sentences",
+        "numbers of the lines: nothing can be half quoted",
+        assertion=_of("context-relevance"),
+    ),
+    Row(
+        "context-faithfulness",
+        "`context-faithfulness` of an answer that claims nothing",
+        "depends on the reply",
+        "1",
+        assertion=_of("context-faithfulness"),
+    ),
+    Row(
+        "moderation-categories",
+        "`moderation` with an unknown category",
+        "never counts",
+        "the same, with a warning",
+        never="each is listed as the warning that it is",
+    ),
+    Row(
+        "moderators",
+        "`moderation` by Replicate's LlamaGuard or Azure Content Safety",
+        "asked",
+        "refused: OpenAI's, Mistral's and others of that API are asked",
+        never=_REFUSED,
+    ),
+    Row(
+        "classes",
+        "`classifier` of a class that the model does not name",
+        "0",
+        "0, and the reason lists the classes; in geval's own configs an error",
+        never="the verdict is the same",
+    ),
+    Row(
+        "class-scores",
+        "`classifier` with scores outside 0..1",
+        "taken as they are",
+        "an error",
+        assertion=_of("classifier"),
+    ),
+    Row(
+        "guardrails",
+        "`guardrails` without anything from the provider",
+        "passes",
+        "passes; `config.purpose` is not read",
+        assertion=_of("guardrails"),
+    ),
+    Row(
+        "search-rubric",
+        "`search-rubric`",
+        "takes any judge",
+        "a judge that cannot search is refused",
+        assertion=_of("search-rubric"),
+    ),
+    Row(
+        "embedding-judges",
+        "`similar` where the judge named for texts gives no embeddings",
+        "the row is an error",
+        "asked of the judge for embeddings, or of the one by default",
+        assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
+    ),
+    Row(
+        "empty-outputs",
+        "`similar` of an empty output",
+        "0",
+        "an error: nothing has no meaning",
+        assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
+    ),
+    Row(
+        "characters",
+        "`levenshtein`, `icontains`",
+        "UTF-16 units, simple lower case",
+        "characters, Unicode's case folding",
+        assertion=lambda spec, test: (
+            spec.base_type == "levenshtein"
+            or (spec.base_type.startswith("icontains") and not "".join(map(str, _values(spec))).isascii())
+        ),
+    ),
+    Row(
+        "sql",
+        "`is-sql`",
+        "node-sql-parser",
+        "sqlglot: rare syntax may differ",
+        assertion=_of("is-sql", "contains-sql"),
+    ),
+    Row(
+        "regex",
+        "`regex`",
+        "JavaScript's",
+        "the same patterns with a time limit; lone halves of emoji match nothing. Groups that only other languages "
+        "have (`(?i)`, `(?P<name>`) fail as there, with a warning beforehand; a pattern that is broken everywhere is "
+        "refused",
+        assertion=lambda spec, test: (
+            spec.base_type == "regex"
+            and any(
+                not str(item).isascii() or _WEIGHS_LIKE_PYTHON.search(str(item)) is not None
+                for item in _values(spec)
+            )
+        ),
+    ),
+    Row(
+        "contains-nothing",
+        "`contains` of an empty text",
+        "the row is an error",
+        "passes",
+        assertion=lambda spec, test: (
+            spec.base_type in {"contains", "icontains", "starts-with"}
+            and any(not str(item).strip() or "{{" in str(item) for item in _values(spec))
+        ),
+    ),
+    Row(
+        "named-exports",
+        "`file://check.js:name` of an ES module whose default export is a function",
+        "the row is an error",
+        "the named function",
+        assertion=lambda spec, test: (
+            isinstance(spec, CodeAssertion) and re.search(r"\.m?js:\w+$", spec.value) is not None
+        ),
+    ),
+    Row(
+        "derived-metrics",
+        "`derivedMetrics`",
+        "weighted sums for each column",
+        "sums for each column, and over all cases",
+        suite=lambda suite: iter([None] if suite.derived_metrics else []),
+    ),
+)
+"""Differences of single types of assertions."""
+
+ROWS: tuple[Row, ...] = (*MATTERS, *ASSERTIONS)
+
+
+def difference_table(rows: tuple[Row, ...], title: str) -> str:
+    """Return rows as a table of the page."""
+    cells = ([text.replace("|", "\\|") for text in (row.what, row.promptfoo, row.geval)] for row in rows)
+    lines = (f"| {' | '.join(row)} |" for row in cells)
+    return "\n".join((f"| {title} | promptfoo | geval |", "| --- | --- | --- |", *lines))

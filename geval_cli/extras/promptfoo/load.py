@@ -1,0 +1,326 @@
+"""From promptfoo configs to a suite: read, join, and turn every part into the specs that geval's own configs become."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.extras.promptfoo.env import PromptfooEnv, literal_env
+from geval_cli.extras.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
+from geval_cli.extras.promptfoo.paths import program_reference
+from geval_cli.extras.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
+from geval_cli.extras.promptfoo.providers import delayed, read_promptfoo_providers
+from geval_cli.extras.promptfoo.test_entries import ReadTest, read_row
+from geval_cli.extras.promptfoo.test_rows import TestRow
+from geval_cli.extras.promptfoo.tests import PromptfooTests, read_scenarios
+from geval_cli.records import JsonValue
+from geval_cli.source.access import Access
+from geval_cli.source.digest import digest_of, suite_parts
+from geval_cli.source.env import gather_env
+from geval_cli.source.files import FILE_PREFIX, SourceFiles
+from geval_cli.source.images import without_image_data
+from geval_cli.source.problems import sort_problems
+from geval_cli.source.secrets import mask_config
+from geval_cli.source.source_map import Document
+from geval_cli.specs.dialect import PROMPTFOO_RULES
+from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
+from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.validation import LoadContext, ScriptCaller
+
+
+def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
+    """Return the filters that a config names; an invalid one becomes a problem."""
+    found = []
+    values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
+    for name, written in values.items():
+        assert part is not None
+        location = part.place.value(name)
+        try:
+            found.append(TemplateFilter(name, _reference(name, written, part, reading), location))
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+    return tuple(found)
+
+
+def _reference(name: str, written: JsonValue, part: ConfigPart, reading: LoadContext) -> str:
+    location = part.place.value(name)
+    files = existing_files(str(written), part.folder, reading.files.access, location)
+    if files[0].suffix not in JAVASCRIPT_SUFFIXES:
+        message = f"the filter `{name}` is no JavaScript: `{files[0].path.name}`"
+        hint = "write a function into a .js file: module.exports = (value) => ..."
+        raise ConfigError([Problem(message, location, hint)])
+    return program_reference(files[0], location)
+
+
+_USED = frozenset({"maxConcurrency", "repeat", "cache", "grader", "delay", "output"})
+_WITHOUT_EFFECT = frozenset(
+    {
+        "table",
+        "verbose",
+        "progressBar",
+        "showProgressBar",
+        "tableCellMaxLength",
+        "write",
+        "share",
+        "watch",
+        "description",
+        "generateSuggestions",
+    }
+)
+"""Options of the display and of services that geval does not have; they change no result."""
+
+_ELSEWHERE = {
+    "timeoutMs": "set `timeout_s` in the `config` of providers",
+    "maxEvalTimeMs": "set `timeout_s` in the `config` of providers",
+    "envPath": "write --env-file on the command line",
+    "envFile": "write --env-file on the command line",
+    "vars": "write --var NAME=VALUE on the command line",
+    "var": "write --var NAME=VALUE on the command line",
+    "filterFirstN": "write --filter-first-n on the command line",
+    "filterFailing": "write --filter-failing on the command line",
+    "filterPattern": "write --filter-pattern on the command line",
+    "filterPrompts": "write --filter-prompts on the command line",
+    "filterProviders": "write --filter-providers on the command line",
+    "filterTargets": "write --filter-providers on the command line",
+    "filterSample": "write --filter-sample on the command line",
+    "filterMetadata": "write --filter-metadata on the command line",
+}
+_SEE_HELP = "see `geval run --help` for options"
+_MOST = 10_000
+# A day. Larger numbers are slips (microseconds, say), and a timer may not take them.
+_LONGEST_DELAY_MS = 24 * 3600 * 1000
+
+
+def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> PromptfooOptions:
+    """Return the options of a run; `commandLineOptions` win over `evaluateOptions`."""
+    evaluate = settings_of(settings.get("evaluateOptions"), "evaluateOptions", reading)
+    command = settings_of(settings.get("commandLineOptions"), "commandLineOptions", reading)
+    values: dict[str, JsonValue] = {}
+    for name, group in (("evaluateOptions", evaluate), ("commandLineOptions", command)):
+        for key, value in group.items():
+            place = settings[name].place
+            if key not in _USED | _WITHOUT_EFFECT:
+                reading.warn(f"`{key}` is not used", place.key(key), _ELSEWHERE.get(key, _SEE_HELP))
+            elif key in _USED and value is not None:
+                values[key] = value
+    if "outputPath" in settings:
+        values["output"] = settings["outputPath"].value
+    return _built(values, settings, reading)
+
+
+def _built(
+    values: dict[str, JsonValue], settings: dict[str, ConfigPart], reading: LoadContext
+) -> PromptfooOptions:
+    concurrency, repeats = values.get("maxConcurrency"), values.get("repeat")
+    outputs = values.get("output")
+    names = outputs if isinstance(outputs, list) else [outputs] if outputs else []
+    delay = values.get("delay")
+    for key, value in (("maxConcurrency", concurrency), ("repeat", repeats)):
+        if value is not None and not _is_count(value):
+            reading.report(f"`{key}` must be a whole number from 1", _location(key, settings))
+    if delay is not None and not _is_delay(delay):
+        reading.report("`delay` must be a number of milliseconds from 0", _location("delay", settings))
+    return PromptfooOptions(
+        max_concurrency=concurrency if _is_count(concurrency) else None,
+        repeats=repeats if _is_count(repeats) else None,
+        delay_ms=delay if _is_delay(delay) else 0,
+        uses_cache=values["cache"] if isinstance(values.get("cache"), bool) else None,
+        grader=values["grader"] if isinstance(values.get("grader"), str) else None,
+        outputs=tuple(name.removeprefix(FILE_PREFIX) for name in names if isinstance(name, str)),
+    )
+
+
+def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
+    """Return the position of the option whose value is used."""
+    for name in ("commandLineOptions", "evaluateOptions"):
+        part = settings.get(name)
+        if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:
+            return part.place.value(key)
+    return None
+
+
+def _is_delay(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_DELAY_MS
+
+
+def _is_count(value: JsonValue) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST
+
+
+_NO_EXPANSION = "PROMPTFOO_DISABLE_VAR_EXPANSION"
+# The words that promptfoo itself takes for yes in the environment.
+_TRUE = frozenset({"1", "true", "yes", "yup", "yeppers"})
+
+
+def open_promptfoo_suite(
+    documents: Sequence[tuple[Path, Document]],
+    *,
+    env: Mapping[str, str],
+    env_file: Path | None,
+    overrides: SuiteOverrides,
+    access: Access,
+    scripts: ScriptCaller | None = None,
+) -> OpenedSuite:
+    """Return the suite that one config, or several together, describe, as far as it can be read.
+
+    Relative paths are relative to the folder of the first config; those in prompts to that of their own.
+
+    Raises:
+        ConfigError: a config is no mapping, or an env file is broken.
+    """
+    first, base_dir = documents[0][0], documents[0][0].parent
+    for _, document in documents:
+        if not isinstance(document.value, dict):
+            found = describe_value(document.value)
+            message = f"a config must be a mapping of prompts, providers and tests, found {found}"
+            raise ConfigError([Problem(message, document.place.value(), "write `tests:`, then the tests")])
+    values = gather_env(env, base_dir=base_dir, env_file=env_file, access=access)
+    for _, document in documents:
+        values |= literal_env(document.value.get("env"), values, access)
+    files = SourceFiles(base_dir, access)
+    reading = LoadContext(files, PromptfooEnv(values, access), rules=PROMPTFOO_RULES, scripts=scripts)
+    configs = [open_config(path, document, reading) for path, document in documents]
+    merged = gather(configs, reading)
+    return _suite(first, configs, merged, reading, overrides)
+
+
+def _suite(
+    path: Path,
+    configs: list[ConfigFile],
+    merged: MergedConfigs,
+    reading: LoadContext,
+    overrides: SuiteOverrides,
+) -> OpenedSuite:
+    whole = configs[0].document.place
+    tests = PromptfooTests(
+        tests=tuple(merged.tests),
+        scenarios=read_scenarios(merged.scenarios, reading),
+        default=_default_test(merged.defaults, reading),
+        reading=reading,
+        overrides=dict(overrides.vars),
+        whole=whole,
+        expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in _TRUE,
+    )
+    prompts = read_promptfoo_prompts(merged.prompts, reading)
+    providers = read_promptfoo_providers(merged.providers, reading)
+    options = read_options(merged.settings, reading)
+    providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
+    derived_metrics = _derived_metrics(merged.settings.get("derivedMetrics"), reading)
+    filters = read_filters(merged.settings.get("nunjucksFilters"), reading)
+    gates = merged.settings.get("gates")
+    found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
+    tags = _tags(merged.settings.get("tags"), reading)
+    baseline = _baseline(merged.settings.get("baseline"), reading)
+    reading.problems.extend(tests.problems())
+    problems = sort_problems(map(reading.env.hide, reading.problems))
+    parts = _digest_parts(configs, reading, overrides)
+    suite = Suite(
+        path=path,
+        base_dir=path.parent,
+        prompts=prompts or (default_prompt(whole),),
+        providers=providers,
+        tests=tests,
+        options=options,
+        digest=digest_of(parts),
+        parts=parts,
+        snapshot=_snapshot(configs),
+        description=", ".join(merged.descriptions) or None,
+        env=reading.env.values,
+        warnings=tuple(problem for problem in problems if problem.severity is Severity.WARNING),
+        rules=PROMPTFOO_RULES,
+        gates=found_gates,
+        derived_metrics=derived_metrics,
+        filters=filters,
+        tags=tags,
+        access=reading.files.access,
+        baseline=baseline,
+    )
+    errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
+    return OpenedSuite(suite, errors)
+
+
+def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
+    """Return the tags that are names and texts; others are left out with a warning, since they decide nothing."""
+    if part is None:
+        return {}
+    if not isinstance(part.value, dict):
+        message = (
+            f"`tags` must be a mapping of names to texts, found {describe_value(part.value)}; it is left out"
+        )
+        reading.warn(message, part.place.value())
+        return {}
+    plain = {name: value for name, value in part.value.items() if isinstance(value, str | bool | int | float)}
+    for name in part.value.keys() - plain.keys():
+        reading.warn(f"the tag `{name}` must be a text; it is left out", part.place.value(name))
+    return tag_texts(plain)
+
+
+def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[DerivedMetric, ...]:
+    return () if part is None else read_derived_metrics(part.value, part.place, reading)
+
+
+def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | None:
+    if part is None:
+        return None
+    if isinstance(part.value, str):
+        return BaselineName(part.value, part.place)
+    message = f"`baseline` must be text, found {describe_value(part.value)}"
+    reading.report(message, part.place.value(), "write the label of a column, or a run")
+    return None
+
+
+def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
+    """Return the defaults of every test; of several configs the later one upon the earlier."""
+    default = ReadTest()
+    for part in parts:
+        found = read_row(TestRow(part.value, part.place, part.folder), "defaultTest", reading)
+        if found is not None:
+            default = found.over(default)
+    return default
+
+
+def _snapshot(configs: list[ConfigFile]) -> JsonValue:
+    """Return the config for the run record, as it is written, or a list of several."""
+    written = [without_image_data(mask_config(config.written)) for config in configs]
+    return written[0] if len(written) == 1 else written
+
+
+def _digest_parts(
+    configs: list[ConfigFile], reading: LoadContext, overrides: SuiteOverrides
+) -> dict[str, str]:
+    """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
+    joined = {
+        (key if index == 0 else f"{key} ({config.path.name})"): value
+        for index, config in enumerate(configs)
+        for key, value in config.content.items()
+    }
+    named: list[JsonValue] = sorted(
+        {
+            f"{FILE_PREFIX}{name}"
+            for config in configs
+            for name in _files_in(config.content, config.path.parent, reading.files.access)
+        }
+    )
+    return suite_parts(joined, named, reading.files, overrides.vars)
+
+
+def _files_in(value: JsonValue, folder: Path, access: Access) -> Iterator[str]:
+    """The files that texts in `value` name, as paths relative to nothing; who reads them tells what may not be."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _files_in(item, folder, access)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _files_in(item, folder, access)
+    elif isinstance(value, str) and _names_files(value):
+        with suppress(ConfigError):
+            yield from (str(file.path.resolve()) for file in find_files(value, folder, access))
+
+
+def _names_files(text: str) -> bool:
+    """Return whether a text may be the name of a file: one that is marked so, or a word with an ending."""
+    is_marked = text.startswith(FILE_PREFIX)
+    return is_marked or (len(text.split()) == 1 and Path(text).suffix != "" and "**" not in text)

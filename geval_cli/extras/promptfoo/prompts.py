@@ -1,0 +1,269 @@
+"""Prompts in every form that promptfoo takes: texts, files of one or several, `{id, label, raw}`, `{file: label}`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.extras.promptfoo.paths import file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.prompt_files import PROMPT_SUFFIXES, read_prompt_file
+from geval_cli.records import JsonValue
+from geval_cli.source.files import FILE_PREFIX, read_text
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.named_files import CODE_SUFFIXES, existing_files, find_files, is_wildcard, leads_outside
+from geval_cli.suite.validation import LoadContext
+from geval_cli.templating.js_text import js_json
+
+DEFAULT_PROMPT = "{{prompt}}"
+EXEC_PREFIX = "exec:"
+_CONVERSATION = "_conversation"
+_MAX_LABEL = 60
+_REMOTE = ("langfuse://", "portkey://", "helicone://", "package:")
+_FORMS = "a prompt is a text, file://, a list of chat messages, or a mapping with `raw` or `id`"
+
+
+class ConfigPart(Struct, frozen=True):
+    """One entry of a list in one of the configs, and the folder to which its paths are relative."""
+
+    value: JsonValue
+    place: SourcePath
+    folder: Path
+
+
+class _Draft(Struct, frozen=True):
+    """A prompt before it has a name that no other has. `label` is what the config calls it, if it does.
+
+    `is_of_several`: its file is of the kind that may hold several prompts.
+    """
+
+    raw: str
+    place: SourcePath
+    label: str = ""
+    shown: str = ""
+    id: str = ""
+    made_by: str = ""
+    folder: str = ""
+    sees_conversation: bool = False
+    is_of_several: bool = False
+    params: Mapping[str, JsonValue] = field(default_factory=dict)
+    file_params: frozenset[str] = frozenset()
+
+
+def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tuple[PromptSpec, ...]:
+    """Return the prompts of all `parts`, in their order; each has an id that no other has, and a label."""
+    drafts: list[_Draft] = []
+    for part in parts:
+        try:
+            drafts.extend(_drafts(part, reading))
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+    return tuple(_named(drafts))
+
+
+def default_prompt(place: SourcePath) -> PromptSpec:
+    """Return the prompt of a config without `prompts`: the variable `prompt` of each test."""
+    return PromptSpec(id="prompt-1", label=DEFAULT_PROMPT, raw=DEFAULT_PROMPT, place=place)
+
+
+def _drafts(part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
+    value, place = part.value, part.place
+    if isinstance(value, str):
+        yield from _of_text(value, part, reading)
+    elif isinstance(value, list):
+        yield _Draft(js_json(value), place)
+    elif isinstance(value, dict):
+        params = _params(value, part, reading)
+        written = value.get("config")
+        files = file_keys(written) if isinstance(written, dict) else frozenset()
+        yield from (
+            replace(draft, params=params, file_params=files) for draft in _of_mapping(value, part, reading)
+        )
+    else:
+        reading.report(
+            f"a prompt must be text, a mapping or a list, found {describe_value(value)}",
+            place.value(),
+            _FORMS,
+        )
+
+
+def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
+    label, name = value.get("label"), value.get("id")
+    shown = label if isinstance(label, str) else ""
+    _check_keys(value, part, reading)
+    if isinstance(value.get("raw"), str):
+        drafts = _of_text(value["raw"], replace(part, place=part.place), reading)
+        yield from (
+            replace(draft, id=name if isinstance(name, str) else "") for draft in _labelled(drafts, shown)
+        )
+    elif isinstance(value.get("messages"), list):
+        yield _Draft(js_json(value["messages"]), part.place, shown, id=name if isinstance(name, str) else "")
+    elif isinstance(name, str):
+        yield from _labelled(_of_text(name, part, reading), shown)
+    elif "role" in value:
+        hint = "a chat prompt is one entry: put its messages into a list of their own, `- - role: user`"
+        reading.report("a message stands where a prompt belongs", part.place.value(), hint)
+    elif value and all(isinstance(entry, str) and _may_be_file(file) for file, entry in value.items()):
+        for file, its_label in value.items():
+            inner = replace(part, place=part.place.child(file))
+            yield from _labelled(_of_text(file, inner, reading), its_label)
+    else:
+        reading.report("this prompt has no text", part.place.value(), "add `raw`, or `id: file://prompt.txt`")
+
+
+def _check_keys(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> None:
+    if not {"raw", "id", "messages"} & value.keys():
+        return
+    for key in value.keys() - {"id", "label", "raw", "messages", "display", "config"}:
+        reading.warn(f"`{key}` of this prompt is not used", part.place.key(key))
+
+
+def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:
+    """Return the prompt's own parameters of the model, with the contents of the files that they name."""
+    config, place = value.get("config"), part.place.child("config")
+    if not {"raw", "id", "messages"} & value.keys() or config is None:
+        return {}
+    found = with_file_contents(config, place, part.folder, reading)
+    if isinstance(found, dict):
+        return found
+    reading.report(f"`config` must be a mapping, found {describe_value(found)}", place.value())
+    return {}
+
+
+def _labelled(drafts: Iterator[_Draft], label: str) -> Iterator[_Draft]:
+    """Yield the prompts of a file all have its label, by which tests and providers choose them.
+
+    Those of a text file, which may hold several, are shown with the file's name and their text behind it.
+    """
+    for draft in drafts:
+        shown = f"{label}: {draft.shown}" if label and draft.is_of_several else label
+        yield replace(draft, label=label, shown=shown) if label else draft
+
+
+def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
+    location = part.place.value()
+    if text.startswith(_REMOTE):
+        scheme = text.partition(":")[0]
+        hint = "export the prompt into a file beside the config, and name that"
+        reading.report(f"prompts of {scheme} are not fetched", location, hint)
+        return
+    if text.startswith(EXEC_PREFIX) or _is_code(text):
+        yield from _of_program(text, part, reading)
+        return
+    if not _may_be_file(text):
+        yield from _one(text, part, reading)
+        return
+    access = reading.files.access
+    if text.startswith(FILE_PREFIX) or _must_be_file(text):
+        files = existing_files(text, part.folder, access, location)
+    else:
+        # A sentence with a slash in it names no file elsewhere: there, nothing is even looked at.
+        is_sentence = len(text.split()) > 1 or "{{" in text
+        is_far = is_sentence and leads_outside(text, part.folder, access)
+        files = [] if is_far else find_files(text, part.folder, access, location)
+    if not files:
+        yield from _one(text, part, reading)
+    for file in files:
+        if file.suffix in CODE_SUFFIXES:
+            yield from _of_program(f"{FILE_PREFIX}{file.path.absolute()}", part, reading)
+            continue
+        texts = read_prompt_file(
+            file.path,
+            reading.files.access,
+            location,
+            separator=reading.env.values.get("PROMPTFOO_PROMPT_SEPARATOR"),
+        )
+        for raw, label in texts:
+            name = label or file.path.name
+            yield _Draft(
+                raw,
+                part.place,
+                name if label else "",
+                shown=label or f"{name}: {raw}",
+                is_of_several=file.suffix == ".txt",
+            )
+
+
+def _of_program(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
+    """Prompts whose text a program makes for each case; wildcards may name several."""
+    location = part.place.value()
+    if text.startswith(EXEC_PREFIX):
+        command = text.removeprefix(EXEC_PREFIX).strip()
+        if not command:
+            raise ConfigError(
+                [Problem("`exec:` is followed by no command", location, "write exec:./prompt.sh")]
+            )
+        folder = str(part.folder.absolute())
+        yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=folder)
+        return
+    for file in existing_files(text, part.folder, reading.files.access, location):
+        name = f"{file.path.name}:{file.part}" if file.part else file.path.name
+        made_by = program_reference(file, location)
+        sees_conversation = _CONVERSATION in read_text(file.path, reading.files.access, asked_at=location)
+        yield _Draft(
+            name,
+            part.place,
+            made_by=made_by,
+            folder=str(part.folder.absolute()),
+            sees_conversation=sees_conversation,
+        )
+
+
+def _one(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
+    if text.strip():
+        yield _Draft(text, part.place)
+    else:
+        reading.report("this prompt is empty", part.place.value(), "write what is to be asked")
+
+
+def _is_code(text: str) -> bool:
+    name = text.removeprefix(FILE_PREFIX).rpartition(":")[0] or text.removeprefix(FILE_PREFIX)
+    return "\n" not in text and " " not in text and Path(name).suffix.lower() in CODE_SUFFIXES
+
+
+def _may_be_file(text: str) -> bool:
+    return "\n" not in text and (
+        text.startswith(FILE_PREFIX)
+        or _must_be_file(text)
+        or "/" in text
+        or is_wildcard(text)
+        or "." in text[-6:]
+    )
+
+
+def _must_be_file(text: str) -> bool:
+    """Return whether a text can only be a file's name: one word with the ending of a prompt file."""
+    return "{{" not in text and len(text.split()) == 1 and Path(text).suffix.lower() in PROMPT_SUFFIXES
+
+
+def _named(drafts: list[_Draft]) -> Iterator[PromptSpec]:
+    taken: set[str] = set()
+    for number, draft in enumerate(drafts, start=1):
+        name = draft.label or draft.id or f"prompt-{number}"
+        unique, count = name, 1
+        while unique in taken:
+            count += 1
+            unique = f"{name}-{count}"
+        taken.add(unique)
+        shown = draft.shown or draft.label or draft.raw
+        yield NamedPromptSpec(
+            id=unique,
+            label=_shortened(shown),
+            raw=draft.raw,
+            place=draft.place,
+            names=(draft.label, draft.id, shown, draft.raw),
+            made_by=draft.made_by,
+            folder=draft.folder,
+            sees_conversation=draft.sees_conversation,
+            params=dict(draft.params),
+            file_params=draft.file_params,
+        )
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_LABEL else line[: _MAX_LABEL - 1].rstrip() + "…"

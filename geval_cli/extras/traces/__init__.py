@@ -1,0 +1,1 @@
+"""Answers that an application gave before, read from its traces."""

@@ -1,0 +1,83 @@
+"""`geval import traces`: an application's traces and logs as a file of tests."""
+
+import sys
+from pathlib import Path
+
+from geval_cli.cli.options import TracesOptions
+from geval_cli.cli.problems import print_problems
+from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.extras.traces.importing import TraceReading, chosen_answers, read_traces, row_text
+from geval_cli.report.numbers import plural
+from geval_cli.report.output import check_output_path
+from geval_cli.report.safe_file import SafeFile
+
+
+def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
+    """Write the tests of a file of traces, and say how many there are.
+
+    Raises:
+        ConfigError: with the place of every line that is not understood; nothing is written then.
+        UsageError: there is nothing to write, or the file exists and must not be replaced.
+        OutputError: the file cannot be written.
+    """
+    _check_output(output, may_replace=choice.may_replace)
+    reading, written = TraceReading(), 0
+    with SafeFile(output) as file:
+        answers = read_traces(source, reading, joins=not choice.each_call)
+        for answer in chosen_answers(answers, choice.where, choice.sample, choice.seed):
+            file.write(row_text(answer))
+            written += 1
+        problems = _with_rest(reading)
+        # Within the block: what raises here leaves the file as it was.
+        if reading.bad and not (choice.skips_bad and reading.answers):
+            raise ConfigError(problems)
+        if not written:
+            raise _nothing(source, reading, choice)
+    print_problems([_as_warning(problem) for problem in problems[:1]])
+    left_out = [
+        f"{plural(count, what, many)} left out"
+        for count, what, many in (
+            (reading.silent, "call without an answer", "calls without an answer"),
+            (reading.bad, "line that is not understood", "lines that are not understood"),
+        )
+        if count
+    ]
+    sys.stdout.write(
+        f"wrote {plural(written, 'test')} to {output}{''.join(f'; {part}' for part in left_out)}\n"
+    )
+    sys.stdout.write(f"use them in a config: `tests: file://{output.name}`\n")
+
+
+def _check_output(output: Path, *, may_replace: bool) -> None:
+    if output.suffix.lower() != ".jsonl":
+        raise UsageError(f"tests cannot be written to {output}", hint="use a name that ends in .jsonl")
+    if output.exists() and not may_replace:
+        raise UsageError(
+            f"{output} exists already, and is left as it is", hint="name another file, or add --force"
+        )
+    problem = check_output_path(output)
+    if problem is not None:
+        raise ConfigError([problem])
+
+
+def _with_rest(reading: TraceReading) -> list[Problem]:
+    more = reading.bad - len(reading.problems)
+    rest = [Problem(f"{plural(more, 'more line')} cannot be taken")] if more > 0 else []
+    return [*reading.problems, *rest]
+
+
+def _as_warning(problem: Problem) -> Problem:
+    return Problem(problem.message, problem.location, problem.hint, severity=Severity.WARNING)
+
+
+def _nothing(source: Path, reading: TraceReading, choice: TracesOptions) -> UsageError:
+    if reading.answers:
+        what = f"none of {plural(reading.answers, 'model call')} in {source} is chosen"
+        return UsageError(what, hint="take fewer or other conditions with --where" if choice.where else "")
+    if reading.silent:
+        what = f"{plural(reading.silent, 'model call')} in {source}, and none with its answer"
+        hint = "have the application record messages: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"
+        return UsageError(what, hint=hint)
+    return UsageError(
+        f"there is no model call in {source}", hint="docs/traces.md lists the spans that are read"
+    )

@@ -1,0 +1,376 @@
+"""Find what a judge's scores mean by people's labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
+
+Labels and scores become a calibration for each metric, which a config may name; the fitting itself is in
+`statistics.calibration_fit`.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import CriterionKey
+from geval_cli.assertions.calibrated import CALIBRATED, other_parts
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.trust.calibration_records import (
+    Calibrated,
+    CalibrateOptions,
+    Candidate,
+    MetricCalibration,
+)
+from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_scores
+from geval_cli.extras.trust.labels.file import LabelFile
+from geval_cli.extras.trust.labels.matching import Match, inexact_note
+from geval_cli.extras.trust.pairs import Pair, assign_clusters, pair_labels, read_given
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import open_report
+from geval_cli.source.problems import did_you_mean
+from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
+from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
+from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA
+from geval_cli.statistics.calibration_fit import (
+    MIN_ISOTONIC,
+    Labelled,
+    Objective,
+    Plan,
+    balanced_accuracy,
+    cross_check,
+    fit,
+    labels_for_bands,
+    labels_per_class,
+)
+from geval_cli.statistics.correlation import Mask, Numbers
+
+MIN_LABELS = 10
+ADVISED = 50
+"""Good, and bad, labels that are advised: they make balanced accuracy certain to about 8 points."""
+_ROUGHLY = 0.1
+"""Half the width of an interval of balanced accuracy that is better than nothing."""
+_DUST = 1e-9
+_SAYS_NOTHING = 0.5
+"""Where labels that are left give no judge a weight, its score says nothing: it is the same for all outputs."""
+
+
+def calibrate(
+    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    run: str | RunReport | Iterable[CaseResult] | None = None,
+    *,
+    options: CalibrateOptions = CalibrateOptions(),  # noqa: B008 - frozen
+    allow_unmatched: bool = False,
+    home: Path | None = None,
+) -> Calibrated:
+    """Return what the scores of a run's judge mean by people's labels.
+
+    Args:
+        labels: a file of labels, or its rows.
+        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
+            `score`. Without a run nothing says which judge it is, and no run will use the result.
+        options: how it is made.
+        allow_unmatched: leave out labels whose output is not in the run.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
+
+    Raises:
+        ConfigError: a row is broken or unmatched, or a metric cannot be calibrated; all problems at once.
+        UsageError: no scores, or an unknown run, cluster or metric.
+    """
+    if isinstance(run, str):
+        with open_report(run, home, os.environ) as (report, _):
+            return calibrate(labels, report, options=options, allow_unmatched=allow_unmatched)
+    run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
+    given = read_given(labels)
+    _check(options)
+    pairs, unmatched = pair_labels(given, results, run_id=run_id, allow_unmatched=allow_unmatched)
+    clustered_by = assign_clusters(pairs, options.cluster)
+    by_metric: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        by_metric.setdefault(pair.label.metric, []).append(pair)
+    chosen = _chosen(by_metric, options.only)
+    problems = [problem for name, members in chosen.items() for problem in _problems(name, members, options)]
+    if problems:
+        raise ConfigError(problems)
+    return Calibrated(
+        labels=given.path,
+        run=run_id or None,
+        matched=len(pairs),
+        unmatched=unmatched,
+        clustered_by=clustered_by,
+        prevalence=options.prevalence,
+        metrics=tuple(
+            item for name, members in chosen.items() for item in _of_metric(name, members, options)
+        ),
+    )
+
+
+def _check(options: CalibrateOptions) -> None:
+    for name, value in (("good", options.good), ("threshold", options.present)):
+        if value is not None and not 0 <= value <= 1:
+            hint = "labels and scores are brought to 0..1"
+            raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
+    if options.prevalence is not None and not 0 < options.prevalence < 1:
+        hint = "it is the share of good outputs, for example 0.9"
+        raise UsageError(f"`prevalence` must lie between 0 and 1, found {options.prevalence:g}", hint=hint)
+    if options.costs is not None and not all(0 < cost < float("inf") for cost in options.costs):
+        raise UsageError("both costs must be positive numbers", hint="write false pass : false fail, as 3:1")
+
+
+def _chosen(by_metric: Mapping[str, list[Pair]], only: Sequence[str]) -> dict[str, list[Pair]]:
+    for name in only:
+        if name not in by_metric:
+            near = did_you_mean(name, by_metric)
+            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(by_metric)}"
+            raise UsageError(f"nobody labelled `{name}`", hint=hint)
+    return {name: members for name, members in by_metric.items() if not only or name in only}
+
+
+def _problems(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Iterator[Problem]:
+    """Yield why a metric cannot be calibrated: too few labels, all good or all bad, several criteria."""
+    place = pairs[0].label.place.value("metric")
+    scored = [pair for pair in pairs if pair.score is not None]
+    good = sum(_is_good(pair, options) for pair in scored)
+    if len(scored) < MIN_LABELS:
+        hint = f"label at least {MIN_LABELS}; {ADVISED} good and {ADVISED} bad ones are advised"
+        yield Problem(
+            f"`{metric}` has {plural(len(scored), 'label')} with a score, too few to calibrate", place, hint
+        )
+    elif good in (0, len(scored)):
+        which, other = ("good", "bad") if good else ("bad", "good")
+        hint = f"label {other} outputs too, or set what is good with --good"
+        yield Problem(f"all {good or len(scored)} labels of `{metric}` are {which}", place, hint)
+    odd = next((pair.score for pair in scored if not 0 <= (pair.score or 0.0) <= 1), None)
+    if odd is not None:
+        hint = "calibrate what a judge scores from 0 to 1"
+        yield Problem(f"`{metric}` has scores outside 0 to 1, such as {odd:g}", place, hint)
+    yield from _criterion_problems(metric, scored, place_of=pairs)
+
+
+def _criterion_problems(
+    metric: str, scored: Sequence[Pair], *, place_of: Sequence[Pair]
+) -> Iterator[Problem]:
+    place = place_of[0].label.place.value("metric")
+    found = [match.item.criteria.get(metric, ()) for match in _whole(metric, scored)]
+    if any(len(of_case) > 1 for of_case in found):
+        hint = "give each assertion a metric of its own"
+        yield Problem(f"`{metric}` is the mean of several assertions of a test", place, hint)
+        return
+    keys = {key.key: key for of_case in found for key in of_case if key is not None}
+    if len(keys) > 1:
+        first, *others = keys.values()
+        parts = {name for key in others for name in first.parts if key.parts.get(name) != first.parts[name]}
+        hint = "calibrate a run in which all outputs are rated alike; --only METRIC leaves others out"
+        yield Problem(f"`{metric}` was rated in this run with {other_parts(parts)} now and then", place, hint)
+
+
+def _is_good(pair: Pair, options: CalibrateOptions) -> bool:
+    return pair.label.human >= options.good - _DUST
+
+
+def _of_metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Iterator[MetricCalibration]:
+    """Yield the calibration of a metric's score; of a jury's also that of its score with weights for the judges.
+
+    A score that has weights already is made anew, with those that its labels say.
+    """
+    scored = [pair for pair in pairs if pair.score is not None]
+    scores = np.array([pair.score for pair in scored], dtype=np.float64)
+    jury = jury_scores(name, scored)
+    is_weighted = bool(scored[0].match and scored[0].match.item.combined.get(name) == CALIBRATED)
+    weights = () if jury is None else jury.weights(np.ones(len(scored), dtype=bool))
+    has_weights = jury is not None and any(one.counts for one in weights)
+    if not (is_weighted and has_weights):
+        own = _calibration(name, pairs, scored, scores, options)
+        is_lost = jury is not None and not has_weights
+        yield replace(own, notes=(*own.notes, _NO_WEIGHTS)) if is_lost else own
+    if jury is not None and has_weights:
+        yield _jury_calibration(name, pairs, scored, jury, options)
+
+
+_NO_WEIGHTS = "no judge of the jury follows people, so there are no weights for `combine: calibrated`"
+
+
+def _jury_calibration(
+    name: str, pairs: Sequence[Pair], scored: Sequence[Pair], jury: JuryScores, options: CalibrateOptions
+) -> MetricCalibration:
+    """Return the calibration of a jury's score with weights for its judges, which are checked on labels held back."""
+    everything = np.ones(len(scored), dtype=bool)
+    rows = ~np.isnan(jury.weighted(everything))  # elsewhere only judges without a weight gave a score
+    jury, scored = jury.take(rows), [pair for pair, is_there in zip(scored, rows, strict=True) if is_there]
+    everything = everything[rows]
+
+    def rescored(kept: Mask) -> Numbers:
+        found = jury.weighted(kept)
+        return np.where(np.isnan(found), _SAYS_NOTHING, found)
+
+    item = _calibration(name, pairs, scored, jury.weighted(everything), options, rescored)
+    found = replace(item.calibration, key=None, parts={}, judges=jury.weights(everything))
+    notes = [*item.notes, *_judge_notes(found.judges)]
+    agreement = jury_agreement(jury, jury.held_back(), "weights of other labels")
+    return replace(item, calibration=found, jury=agreement, notes=tuple(notes))
+
+
+def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
+    if any(one.key is None for one in judges):
+        yield (
+            "nothing says what each judge rated by (an older geval, or steps that changed), so no run will use these"
+            " weights; name a new run with --run"
+        )
+    silent = sum(not one.counts for one in judges)
+    if silent:
+        yield f"{silent:,} of {len(judges):,} judges have no say: their scores do not follow people's labels"
+
+
+def _calibration(
+    name: str,
+    pairs: Sequence[Pair],
+    items: Sequence[Pair],
+    scores: Numbers,
+    options: CalibrateOptions,
+    rescored: Callable[[Mask], Numbers] | None = None,
+) -> MetricCalibration:
+    """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
+    labelled = Labelled(
+        scores,
+        np.array([_is_good(pair, options) for pair in items]),
+        [pair.cluster for pair in items],
+    )
+    key = _key_of(name, items)
+    plan = Plan(
+        Objective(options.costs, options.prevalence),
+        _present(name, items, options),
+        is_isotonic=len(items) >= MIN_ISOTONIC,
+    )
+    blank = Calibration(
+        metric=name,
+        key=None if key is None else key.key,
+        parts={} if key is None else key.parts,
+        n=len(items),
+        good=int(labelled.good.sum()),
+        clusters=len(set(labelled.clusters)),
+        good_at=options.good,
+        objective=plan.objective.name,
+        threshold=plan.present,
+        curve=(),
+        judge=next((pair.match.item.judges.get(name) for pair in items if pair.match), None),
+    )
+    found = fit(labelled, blank, plan)
+    candidates = tuple(
+        _candidate(item.threshold, item.confusion, plan.objective)
+        for item in threshold_candidates(labelled.scores, labelled.good)
+    )
+    verdicts = labelled.scores >= plan.present - _DUST
+    if rescored is None:  # else the scores are not those that the run decided by
+        verdicts = np.array([pair.passed_at(options.present, plan.present) for pair in items], dtype=bool)
+    at_present = _candidate(plan.present, confusion(verdicts, labelled.good), plan.objective)
+    item = MetricCalibration(
+        metric=name,
+        calibration=found,
+        present=plan.present,
+        at_present=at_present,
+        candidates=candidates,
+        checked=cross_check(labelled, blank, plan, rescored),
+        errored=len(pairs) - len(items),
+        notes=(
+            *_notes(found, labelled, len(pairs) - len(items), has_run=items[0].match is not None),
+            *filter(None, [inexact_note(name, (pair.match for pair in items))]),
+        ),
+        summary="",
+        points=tuple(_points(labelled)),
+    )
+    return replace(item, summary=_sentence(item))
+
+
+def _key_of(metric: str, pairs: Sequence[Pair]) -> CriterionKey | None:
+    """Return what all scores were rated by; None where a result does not say it."""
+    whole = _whole(metric, pairs)
+    found = [key for match in whole for key in match.item.criteria.get(metric, ())]
+    return found[0] if found and len(found) == len(whole) and None not in found else None
+
+
+def _whole(metric: str, pairs: Sequence[Pair]) -> list[Match]:
+    """Return the outputs that all judges of a jury scored; a judge that broke leaves no trace of what it rated by."""
+    matches = [pair.match for pair in pairs if pair.match is not None]
+    return [
+        match for match in matches if all(vote.score is not None for vote in match.item.votes.get(metric, ()))
+    ] or matches
+
+
+def _present(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> float:
+    if options.present is not None:
+        return options.present
+    used = {pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None}
+    (only,) = used if len(used) == 1 else (None,)
+    return options.good if only is None else only
+
+
+def _candidate(threshold: float, counts: Confusion, objective: Objective) -> Candidate:
+    return Candidate(threshold, counts, balanced_accuracy(counts), counts.mcc, objective.value(counts))
+
+
+def _points(labelled: Labelled) -> Iterator[tuple[float, float, int]]:
+    """Yield each score with the share of good outputs that have it, and how many have it."""
+    for score in np.unique(labelled.scores):
+        here = labelled.good[labelled.scores == score]
+        yield float(score), float(here.mean()), len(here)
+
+
+def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: bool) -> Iterator[str]:
+    bad = found.n - found.good
+    if errored:
+        yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
+    if found.key is None:
+        why = "this run was made by an older geval" if has_run else "the scores are of no run"
+        yield f"{why}: nothing says what the judge rated by, so no run will use this; name a new run with --run"
+    if min(found.good, bad) < ADVISED:
+        rough = labels_per_class(_ROUGHLY)
+        yield (
+            f"{found.good:,} good and {bad:,} bad labels: {rough} of each tell the balanced accuracy to "
+            f"±{_ROUGHLY:g}; {ADVISED} are advised"
+        )
+    if (labelled.scores == labelled.scores[0]).all():
+        yield "all scores are equal: no threshold tells good from bad, and the present one stays"
+    elif not _tells_apart(found, labelled):
+        yield "at no threshold do its verdicts agree with people's better than by luck: do not let this judge decide"
+    if isinstance(found.curve, Logistic):
+        yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
+    yield from _band_notes(found, bad)
+
+
+def _tells_apart(found: Calibration, labelled: Labelled) -> bool:
+    verdicts = confusion(labelled.scores >= found.threshold - _DUST, labelled.good)
+    return (verdicts.mcc or 0.0) > 0
+
+
+def _band_notes(found: Calibration, bad: int) -> Iterator[str]:
+    needed = labels_for_bands(BAND_ALPHA)
+    if found.alpha is None:
+        least = min(found.good, bad)
+        yield f"nothing is called clear or borderline: it takes {needed} good and {needed} bad labels, not {least}"
+    elif found.pass_from is None:
+        yield f"no score is a clear pass: even the highest is given to over {100 * BAND_ALPHA:.0f} % of the bad outputs"
+    elif found.fail_below is not None and found.pass_from <= found.fail_below:
+        yield "no score is borderline: good and bad outputs lie apart"
+
+
+def _sentence(item: MetricCalibration) -> str:
+    found, before = item.calibration, item.at_present.counts
+    after = next(
+        (one.counts for one in item.candidates if one.threshold == found.threshold), item.at_present.counts
+    )
+    if found.threshold == item.present:
+        return (
+            f"the threshold {item.present:.4g} stays: it lets {before.false_pass:,} of {before.bad:,} bad outputs"
+            f" pass and fails {before.false_fail:,} of {before.good:,} good ones."
+        )
+    if after == before:
+        return (
+            f"the threshold {found.threshold:.4g} makes the same verdicts as {item.present:.4g} today: it lets"
+            f" {after.false_pass:,} of {after.bad:,} bad outputs pass and fails {after.false_fail:,} of"
+            f" {after.good:,} good ones."
+        )
+    return (
+        f"the threshold {found.threshold:.4g} lets {after.false_pass:,} of {after.bad:,} bad outputs pass and fails"
+        f" {after.false_fail:,} of {after.good:,} good ones; {item.present:.4g} today: {before.false_pass:,} and"
+        f" {before.false_fail:,}."
+    )

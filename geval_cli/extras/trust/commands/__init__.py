@@ -1,0 +1,1 @@
+"""The commands that hold judges against people."""

@@ -1,0 +1,499 @@
+"""`geval label`: a person rates outputs of a run key by key, and sees afterwards where the judge said otherwise."""
+
+import getpass
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.cli.keys import Keyboard, is_terminal, keyboard
+from geval_cli.cli.problems import print_warnings
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.trust.commands.options import LabelOptions
+from geval_cli.extras.trust.draws import draw_name
+from geval_cli.extras.trust.labelling import (
+    Given,
+    LabelChoice,
+    Output,
+    Sheet,
+    label_row,
+    labels_to_keep,
+    outputs_to_label,
+    parts_to_read,
+    removed_run,
+    rows_of_sheet,
+    scales_of,
+    stored_label,
+)
+from geval_cli.extras.trust.labels.file import UNIT_SCALE, Scale, write_labels
+from geval_cli.extras.trust.labels.matching import judged_items
+from geval_cli.extras.trust.labels.review import Reviewed, review
+from geval_cli.extras.trust.labels.sheet import Criterion
+from geval_cli.metrics import with_members
+from geval_cli.numbers import fixed, format_score
+from geval_cli.records import CaseResult
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
+from geval_cli.report.json_file import json_text
+from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
+from geval_cli.runs.results_file import is_results_file, open_report
+from geval_cli.runs.stored import load_report
+from geval_cli.store.home import current_folder, home_folder
+from geval_cli.store.labels import RunLabels, StoredLabel
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+
+_REVIEWED = 20
+_WIDE = 100
+_LINES, _CHARACTERS = 60, 12_000
+_FEW_LINES, _FEW_CHARACTERS = 20, 2_000
+_ONE_KEY = 9
+_ANNOTATOR = 40
+
+
+class _Opened(Struct, frozen=True):
+    """A run that is labelled, where its labels are kept, and a way to read one output again."""
+
+    report: RunReport
+    labels: RunLabels
+    fetch: Callable[[Output], CaseResult]
+
+
+@contextmanager
+def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
+    if is_results_file(name):
+        with open_report(name, home, os.environ) as (report, _):
+            results = {result.id: result for result in report.results()}
+            runs = RunStore.open(home_folder(home, env=os.environ, cwd=current_folder()))
+            try:
+                yield _Opened(report, runs.labels(), lambda output: results[output.id])
+            finally:
+                runs.close()
+        return
+    with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
+        report, pages = load_report(runs, name), runs.pages()
+
+        def fetch(output: Output) -> CaseResult:
+            row = pages.row(report.run.id, output.test_index, output.repeat_index)
+            return next(result for result in row if result.column == output.column)
+
+        yield _Opened(report, runs.labels(), fetch)
+
+
+def run_label(name: str, given: LabelOptions) -> None:
+    """Label a run, or write, read or review its labels.
+
+    Raises:
+        UsageError: there is no such run or metric, the options contradict each other, or nobody can be asked.
+        ConfigError: a file of labels is broken.
+        StoreError: labels cannot be stored.
+    """
+    asked = [flag for flag, is_given in _actions(given).items() if is_given]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} are two commands", hint="give one of them")
+    if given.as_json and not given.review:
+        raise UsageError("--json shows what --review does", hint="add --review, or --export FILE.jsonl")
+    if given.export is not None:
+        _check_is_new(given.export)
+    if given.export is not None and _exported_without_run(name, given, given.export):
+        return
+    with _opened(name, given.home) as opened:
+        run_id = opened.report.run.id
+        if given.read is not None:
+            _import(opened, given.read, given)
+            return
+        kept = opened.labels.of_run(run_id)
+        if given.review:
+            _show_review(opened, kept, given)
+            return
+        choice = LabelChoice(given.metrics, given.draw, given.seed)
+        sheet = outputs_to_label(opened.report.results(), choice)
+        scales = scales_of({item.metric for item in sheet.outputs}, kept, given.scale)
+        if given.export is not None:
+            _export(opened, sheet, scales, kept, given)
+            return
+        _rate(_Session(opened, sheet, scales, _annotator(given), _drawn(given)), given)
+
+
+def _actions(given: LabelOptions) -> Mapping[str, bool]:
+    return {
+        "--export": given.export is not None,
+        "--import": given.read is not None,
+        "--review": given.review,
+    }
+
+
+def _drawn(given: LabelOptions) -> str:
+    return "" if given.draw is None else draw_name(given.seed)
+
+
+def _annotator(given: LabelOptions) -> str:
+    if given.annotator is not None:
+        return given.annotator.strip()
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user on this machine, as in many containers
+        return ""
+
+
+def _exported_without_run(name: str, given: LabelOptions, path: Path) -> bool:
+    """Write the labels of a run that was removed; return whether that was what was asked for."""
+    if is_results_file(name):
+        return False
+    with open_runs(given.home, os.environ) as runs:
+        removed = removed_run(runs, name)
+        if removed is not None:
+            _write(path, [item.row for item in runs.labels().of_run(removed)], "label")
+    return removed is not None
+
+
+def _export(
+    opened: _Opened,
+    sheet: Sheet,
+    scales: Mapping[str, Scale],
+    kept: Sequence[StoredLabel],
+    given: LabelOptions,
+) -> None:
+    metrics = {item.metric for item in sheet.outputs}
+    is_sheet = given.draw is not None or not any(item.metric in metrics for item in kept)
+    if is_sheet:
+        rows = list(
+            rows_of_sheet(
+                sheet,
+                kept,
+                run_id=opened.report.run.id,
+                scales=scales,
+                fetch=opened.fetch,
+                drawn=_drawn(given),
+            )
+        )
+    else:
+        rows = [item.row for item in kept if item.metric in metrics]
+    if given.export is not None:
+        _write(given.export, rows, "row" if is_sheet else "label")
+
+
+def _check_is_new(path: Path) -> None:
+    """Raise ConfigError where a file would be replaced: it may be a sheet that somebody filled in."""
+    if path.exists():
+        hint = "name another file; `--import` keeps the labels of one that was filled in"
+        raise ConfigError([Problem(f"`{path}` is there already, and --export replaces nothing", None, hint)])
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
+    write_labels(path, rows)
+    waiting = sum(row.get("label") is None for row in rows)
+    more = f", {waiting:,} of them to be filled in" if waiting else ""
+    sys.stdout.write(f"wrote {plural(len(rows), what)} to {one_line(str(path), 200)}{more}\n")
+
+
+def _import(opened: _Opened, path: Path, given: LabelOptions) -> None:
+    labels = labels_to_keep(
+        path, opened.report, annotator=(given.annotator or "").strip(), allow_unmatched=given.allow_unmatched
+    )
+    run_id = opened.report.run.id
+    kept = opened.labels.of_run(run_id)
+    for metric, scale in scales_of({item.metric for item in labels}, labels).items():
+        scales_of([metric], kept, scale)
+    before = {_key(item): item.row["label"] for item in kept}
+    changed = sum(before.get(_key(item), item.row["label"]) != item.row["label"] for item in labels)
+    opened.labels.put(run_id, labels)
+    more = f", {changed:,} of them in place of another by the same person" if changed else ""
+    sys.stdout.write(f"kept {plural(len(labels), 'label')} for run {run_id}{more}\n")
+
+
+def _key(label: StoredLabel) -> tuple[str, str, str]:
+    return label.case_id, label.metric, label.annotator
+
+
+class _Session:
+    """One person at one terminal. Each label is committed before the next output is shown.
+
+    `seen` are the places of the outputs that were shown, to go back by.
+    """
+
+    def __init__(
+        self, opened: _Opened, sheet: Sheet, scales: Mapping[str, Scale], annotator: str, drawn: str
+    ) -> None:
+        self.opened, self.sheet, self.scales = opened, sheet, scales
+        self.annotator, self.drawn = annotator, drawn
+        self.given = 0
+        self.seen: list[int] = []
+
+    @property
+    def run_id(self) -> str:
+        return self.opened.report.run.id
+
+    def found(self, output: Output) -> StoredLabel | None:
+        """Return what this person said about the text that the run has now."""
+        found = self.opened.labels.find(self.run_id, output.id, output.metric, self.annotator)
+        return found if found is not None and found.output_sha256 == output.output_sha256 else None
+
+    def done(self) -> int:
+        """Return how many of the outputs this person has labelled."""
+        mine = {
+            (item.case_id, item.metric, item.output_sha256)
+            for item in self.opened.labels.of_run(self.run_id)
+            if item.annotator == self.annotator
+        }
+        return sum((item.id, item.metric, item.output_sha256) in mine for item in self.sheet.outputs)
+
+    def keep(self, output: Output, result: CaseResult, label: float, note: str) -> None:
+        """Store a label. Returns when it is committed."""
+        [judged] = judged_items([result])
+        given = Given(label, self.scales[output.metric], self.annotator, note, self.drawn)
+        self.opened.labels.put(
+            self.run_id, [stored_label(label_row(judged, output.metric, self.run_id, given))]
+        )
+        self.given += 1
+
+
+def _rate(session: _Session, given: LabelOptions) -> None:
+    """Show one output after the other and store what is said of each.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    if not is_terminal():
+        run = one_line(session.run_id, 60)
+        hint = f"geval label {run} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
+        raise UsageError("labels are given on a terminal", hint=hint)
+    console = make_console(sys.stdout, environ=os.environ)
+    total, done = len(session.sheet.outputs), session.done()
+    who = f" by {one_line(session.annotator, _ANNOTATOR)}" if session.annotator else ""
+    console.print(Text(f" {done:,} of {plural(total, 'output')} labelled{who}; every label is kept at once"))
+    try:
+        with keyboard() as keys:
+            _Rater(session, keys, console, shows_verdict=given.shows_verdict).run()
+    except EOFError:
+        pass
+    except KeyboardInterrupt:
+        _say_goodbye(session, console)
+        raise
+    _say_goodbye(session, console)
+
+
+def _say_goodbye(session: _Session, console: Console) -> None:
+    total, done = len(session.sheet.outputs), session.done()
+    run = one_line(session.run_id, 60)
+    console.print()
+    console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
+    if done < total:
+        console.print(Text(f" geval label {run}  continues where you stopped"), soft_wrap=True)
+    if done:
+        console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
+        console.print(Text(f" geval agree --run {run}  says how far it agrees"), soft_wrap=True)
+
+
+class _Rater:
+    """The questions of a session: what is shown, which keys there are, and what each does."""
+
+    def __init__(self, session: _Session, keys: Keyboard, console: Console, *, shows_verdict: bool) -> None:
+        self._session, self._keys, self._console = session, keys, console
+        self._shows_verdict = shows_verdict
+        self._told: str | None = None
+
+    def run(self) -> None:
+        """Go through the outputs that this person has not labelled; back leads to those that were shown."""
+        session, place, comes_back = self._session, 0, False
+        while place < len(session.sheet.outputs):
+            output = session.sheet.outputs[place]
+            # Asked each time: the same person may label at another terminal, too.
+            if not comes_back and session.found(output) is not None:
+                place += 1
+                continue
+            comes_back = False
+            said = self._ask(output, place)
+            if said == "quit":
+                return
+            if said == "back":
+                comes_back = bool(session.seen)
+                place = session.seen.pop() if session.seen else place
+                continue
+            session.seen.append(place)
+            place += 1
+
+    def _ask(self, output: Output, place: int) -> str:
+        """Show one output and return how it was left: `next`, `back` or `quit`."""
+        session, result = self._session, self._session.opened.fetch(output)
+        earlier = session.found(output)
+        note = "" if earlier is None else str(earlier.row.get("note") or "")
+        self._show(output, result, place, earlier)
+        scale = session.scales[output.metric]
+        while True:
+            key = self._keys.key()
+            if key in ("q", "b", "s"):
+                return {"q": "quit", "b": "back", "s": "next"}[key]
+            if key == "m":
+                self._print_lines(sanitized_lines(value_text(result.output)))
+            elif key == "n":
+                note = self._note(note)
+            elif key in ("?", "h"):
+                self._help(scale)
+            else:
+                label = self._label(key, scale)
+                if label is not None:
+                    session.keep(output, result, label, note)
+                    self._console.print(Text(f" {_label_text(label, scale)}", style="bold"))
+                    return "next"
+
+    def _label(self, key: str, scale: Scale) -> float | None:
+        """Return the label that a key begins; None for one that is none, after saying so."""
+        if scale == UNIT_SCALE:
+            return {"p": 1.0, "f": 0.0}.get(key)
+        if not key or key not in "-.0123456789":
+            return None
+        low, high = scale
+        written = key
+        if not _is_keyed(scale):
+            self._console.print(Text(f" label from {low:g} to {high:g}, then Enter: "), end="")
+            written = self._keys.line().strip() if key in "\r\n" else key + self._typed_on(key)
+        try:
+            label = float(written)
+        except ValueError:
+            label = float("nan")
+        if low <= label <= high:
+            return label
+        self._console.print(Text(f" {one_line(written, 20)} is no label from {low:g} to {high:g}"))
+        return None
+
+    def _typed_on(self, key: str) -> str:
+        self._console.print(Text(key), end="")
+        self._console.file.flush()
+        return self._keys.line().strip()
+
+    def _note(self, note: str) -> str:
+        before = f" (now: {one_line(note, 200)})" if note else ""
+        self._console.print(Text(f" note{before}: "), end="")
+        self._console.file.flush()
+        written = self._keys.line().strip()
+        self._console.print(Text(" kept with your label; now rate it", style="dim"))
+        return written or note
+
+    def _show(self, output: Output, result: CaseResult, place: int, earlier: StoredLabel | None) -> None:
+        console, total = self._console, len(self._session.sheet.outputs)
+        console.print()
+        console.rule(style="dim")
+        number = f"#{result.test_index + 1}" + (f".{result.repeat_index + 1}" if result.repeat_index else "")
+        name = one_line(result.description or "", 80)
+        head = f" {place + 1:,} of {total:,}   {one_line(output.metric, 60)}   {number} {name}".rstrip()
+        console.print(Text(head, style="bold"))
+        self._print_criterion(output.metric)
+        for title, text in parts_to_read(result):
+            console.print(Text(f" {title}", style="dim"))
+            self._print_lines(clipped_lines(text, line_count=_FEW_LINES, character_count=_FEW_CHARACTERS))
+        console.print(Text(" output", style="dim"))
+        text = value_text(result.output)
+        self._print_lines(
+            clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS)
+            or ["(nothing but white space)"]
+        )
+        if self._shows_verdict:
+            self._print_verdict(output, result)
+        if earlier is not None:
+            console.print(Text(f" you said {value_text(earlier.row['label'])} before; s keeps it"))
+        self._help(self._session.scales[output.metric])
+
+    def _print_criterion(self, metric: str) -> None:
+        """Show what the judge looks for, once as long as the metric is the same."""
+        if self._told == metric:
+            return
+        self._told = metric
+        criterion = self._session.sheet.criteria.get(metric, Criterion())
+        if criterion.text:
+            body = Text(" ".join(one_line(criterion.text, 2_000).split()))
+            print_hanging(Text("look for  ", style="dim"), body, self._console, indent=1)
+        for number, step in enumerate(criterion.steps, 1):
+            print_hanging(Text(f"{number}. "), Text(one_line(step, 400)), self._console, indent=3)
+
+    def _print_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            print_hanging(Text(""), Text(line), self._console, indent=3)
+
+    def _print_verdict(self, output: Output, result: CaseResult) -> None:
+        for assertion, _ in with_members(result.assertions):
+            if assertion.metric == output.metric:
+                score = "none" if assertion.score is None else format_score(assertion.score)
+                reason = one_line(assertion.reason or "", 400)
+                head = Text(f"judge     {assertion.status.value} {score}  ", style="dim")
+                print_hanging(head, Text(reason), self._console, indent=1)
+
+    def _help(self, scale: Scale) -> None:
+        low, high = scale
+        labels = "p pass   f fail" if scale == UNIT_SCALE else f"{low:g} to {high:g}"
+        self._console.print(
+            Text(f" {labels}   s skip   b back   n note   m more   q quit", style="bold"), soft_wrap=True
+        )
+
+
+def _is_keyed(scale: Scale) -> bool:
+    """Return whether every label of a scale is one key."""
+    low, high = scale
+    return low >= 0 and high <= _ONE_KEY and low.is_integer() and high.is_integer()
+
+
+def _label_text(label: float, scale: Scale) -> str:
+    return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
+
+
+def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelOptions) -> None:
+    rows = [
+        row
+        for row in review(opened.report.results(), kept)
+        if not given.metrics or row.metric in given.metrics
+    ]
+    if not rows:
+        hint = f"make them with `geval label {opened.report.run.id}`"
+        raise UsageError(f"no labels are kept for run {opened.report.run.id}", hint=hint)
+    if given.as_json:
+        fields = [name for name in Reviewed.__struct_fields__ if name != "output"]
+        found = [{name: getattr(row, name) for name in fields} for row in rows]
+        document = {"schema_version": 1, "kind": "label_review", "run": opened.report.run.id, "rows": found}
+        sys.stdout.write(json_text(document, indent=2) + "\n")
+        return
+    _print_review(rows, make_console(sys.stdout, environ=os.environ))
+
+
+def _print_review(rows: Sequence[Reviewed], console: Console) -> None:
+    flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
+    heading = f" {plural(len(rows), 'label')}: judge and person differ in {plural(flipped, 'verdict')}"
+    console.print(Text(heading + (f"; the judge broke on {broken:,}" if broken else "")))
+    console.print()
+    table = plain_table(console)
+    table.add_column("output", no_wrap=True)
+    for title in ("metric", "who"):
+        table.add_column(title, no_wrap=True)
+    for title in ("label", "judge", "apart"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("text", overflow="fold")
+    for row in rows[:_REVIEWED]:
+        mark = "" if not row.is_flipped else f"judge {'passed' if row.passed else 'failed'}"
+        values = ["-" if value is None else fixed(value, 2) for value in (row.score, row.differ)]
+        said = row.note and f"note: {row.note}  "
+        names = (one_line(row.id, 20), one_line(row.metric, 24), one_line(row.annotator or "-", 16))
+        label = one_line(value_text(row.label), 8)
+        table.add_row(
+            *map(
+                Text,
+                (
+                    *names,
+                    label,
+                    *values,
+                    mark,
+                    one_line(said + row.output, 120 if console.width >= _WIDE else 60),
+                ),
+            )
+        )
+    print_trimmed(indented(table), console)
+    if len(rows) > _REVIEWED:
+        console.print(
+            Text(f" and {plural(len(rows) - _REVIEWED, 'more label')}; --json has all", style="dim")
+        )

@@ -1,0 +1,399 @@
+"""The true mean and pass rate of a run from a few labels: `geval estimate` and `geval_cli.extras.trust.estimate`.
+
+Only the labels' outputs are read by people; what the judge said of all outputs makes the figure surer. Where the labels
+are no random draw of the run's outputs the figure is wrong, so the command also draws them.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, to_builtins
+
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.trust.documents import Document, Section, Table, estimate_cells, gate_sections
+from geval_cli.extras.trust.draws import DRAW_COLUMN, draw, draw_name
+from geval_cli.extras.trust.gates import Gate, GateOutcome
+from geval_cli.extras.trust.labels.figures import ScoredOutput, scored_outputs, threshold_of, true_figures
+from geval_cli.extras.trust.labels.file import LabelFile
+from geval_cli.extras.trust.labels.matching import JudgedItem, Match, judged_items, match_labels, scores_of
+from geval_cli.extras.trust.pairs import read_given
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import open_report
+from geval_cli.source.problems import did_you_mean
+from geval_cli.statistics.estimate import ErrorRates, Inference, rogan_gladen
+from geval_cli.statistics.intervals import ClusteredMean, Estimate
+
+Method = Literal["ppi", "rogan-gladen"]
+METHODS: tuple[Method, ...] = ("ppi", "rogan-gladen")
+STATISTICS = ("true_mean", "true_pass_rate")
+ADVISED = 30
+"""The column by which a sheet says that its rows were drawn."""
+_DUST = 1e-9
+
+
+class EstimateOptions(Struct, frozen=True):
+    """How true figures are estimated.
+
+    Attributes:
+        good: mean labels from here on are good, 0..1.
+        threshold: scores from here on pass; None for the run's own, or `good` where it has none or several.
+        method: `ppi`: the labels are a random draw of the run's outputs. `rogan-gladen`: they are from elsewhere, and
+            say only how often the judge errs.
+        only: metrics; empty for all.
+    """
+
+    good: float = 0.75
+    threshold: float | None = None
+    method: Method = "ppi"
+    only: tuple[str, ...] = ()
+
+
+class MetricEstimate(Struct, frozen=True):
+    """The true figures of one metric.
+
+    Attributes:
+        mean: of labels, if all outputs had one; None by `rogan-gladen`.
+        pass_rate: the share of good outputs, likewise.
+        judge_mean, judge_pass_rate: the judge's own figures.
+        labels_mean, labels_pass_rate: of the labels alone; None by `rogan-gladen`.
+        weight_of_mean, weight_of_rate: how much the judge's scores count beside the labels, 0..1.
+        labelled: outputs with a label; `outputs`: of the run with a score; `errored`: where the judge broke.
+        notes: what to know before the figures are used.
+    """
+
+    metric: str
+    mean: Estimate | None
+    pass_rate: Estimate | None
+    judge_mean: float | None
+    judge_pass_rate: float
+    labels_mean: Estimate | None
+    labels_pass_rate: Estimate | None
+    weight_of_mean: float | None
+    weight_of_rate: float | None
+    threshold: float
+    labelled: int
+    outputs: int
+    errored: int
+    notes: tuple[str, ...] = ()
+
+
+class Estimated(Struct, frozen=True):
+    """The result of `geval estimate`; `unmatched` labels have no output in the run."""
+
+    labels: str
+    run: str | None
+    method: Method
+    matched: int
+    unmatched: int
+    metrics: tuple[MetricEstimate, ...]
+    gates: tuple[GateOutcome, ...] = ()
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON document of `geval estimate --json`."""
+        found: dict[str, JsonValue] = to_builtins(self)
+        return {"schema_version": 1, "kind": "estimate", **found}
+
+
+def estimate(
+    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    run: str | RunReport | Sequence[CaseResult] = "latest",
+    *,
+    options: EstimateOptions = EstimateOptions(),  # noqa: B008 - frozen
+    require: Sequence[str] = (),
+    allow_unmatched: bool = False,
+    home: Path | None = None,
+) -> Estimated:
+    """Return what the mean and the pass rate of a run would be if people had read all of its outputs.
+
+    Args:
+        labels: a file of labels, or its rows; some of the run's outputs, drawn at random.
+        run: its id or `latest`, its report, or its results.
+        options: how they are estimated.
+        require: gates such as `coherence.true_pass_rate >= 80%`, which hold when the whole interval does.
+        allow_unmatched: leave out labels whose output is not in the run.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
+
+    Raises:
+        ConfigError: a row is broken or unmatched; all problems at once.
+        UsageError: an unknown run, metric or gate, or the wrong labels for the method.
+    """
+    if isinstance(run, str):
+        with open_report(run, home, os.environ) as (report, _):
+            return estimate(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
+    results = run.results if isinstance(run, RunReport) else lambda: iter(run)
+    run_id = run.run.id if isinstance(run, RunReport) else ""
+    _check(options)
+    gates = [Gate.parse(text, STATISTICS) for text in require]
+    given = read_given(labels)
+    if options.method == "ppi":
+        found = match_labels(
+            given.labels, judged_items(results()), run_id=run_id, allow_unmatched=allow_unmatched
+        )
+        estimates = tuple(_from_draw(found.matches, results, options, unlabelled=given.unlabelled))
+        matched, unmatched = len(found.matches), len(found.unmatched)
+    else:
+        estimates = tuple(_from_elsewhere(given, results, options))
+        matched, unmatched = len(given.labels), 0
+    return Estimated(
+        labels=given.path,
+        run=run_id or None,
+        method=options.method,
+        matched=matched,
+        unmatched=unmatched,
+        metrics=estimates,
+        gates=tuple(outcome for gate in gates for outcome in gate.decide(_of_gate(gate, estimates))),
+    )
+
+
+def _from_draw(
+    matches: Sequence[Match],
+    results: Callable[[], Iterator[CaseResult]],
+    options: EstimateOptions,
+    *,
+    unlabelled: int,
+) -> Iterator[MetricEstimate]:
+    """Yield the estimates of a run some of whose own outputs were drawn and labelled."""
+    marks: dict[str, dict[str, float]] = {}
+    for match in matches:
+        marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
+    is_drawn = all(DRAW_COLUMN in match.label.columns for match in matches)
+    notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=unlabelled))
+    for metric in _chosen([match.label.metric for match in matches], options.only):
+        yield _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
+
+
+def _of_gate(gate: Gate, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
+    return {item.metric: item.mean if gate.statistic == "true_mean" else item.pass_rate for item in estimates}
+
+
+def _check(options: EstimateOptions) -> None:
+    if options.method not in METHODS:
+        near = did_you_mean(options.method, METHODS)
+        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(METHODS)}"
+        raise UsageError(f"there is no method `{options.method}`", hint=hint)
+    for name, value in (("good", options.good), ("threshold", options.threshold)):
+        if value is not None and not 0 <= value <= 1:
+            hint = "labels and scores are brought to 0..1"
+            raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
+
+
+def _chosen(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
+    names = list(dict.fromkeys(labelled))
+    for name in only:
+        if name not in names:
+            near = did_you_mean(name, names)
+            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(names)}"
+            raise UsageError(f"nobody labelled `{name}`", hint=hint)
+    return [name for name in names if not only or name in only]
+
+
+def _outputs(metric: str, results: Iterable[CaseResult]) -> list[ScoredOutput]:
+    return scored_outputs(metric, judged_items(results))
+
+
+def _by_inference(
+    metric: str,
+    outputs: Sequence[ScoredOutput],
+    marks: Mapping[str, float],
+    options: EstimateOptions,
+    notes: tuple[str, ...],
+) -> MetricEstimate:
+    found = true_figures(outputs, marks, good=options.good, threshold=options.threshold)
+    mean, rate = found.mean, found.rate
+    return MetricEstimate(
+        metric=metric,
+        mean=None if mean is None else mean.estimate,
+        pass_rate=None if rate is None else rate.estimate,
+        judge_mean=found.judged_mean,
+        judge_pass_rate=found.judged_rate or 0.0,
+        labels_mean=None if mean is None else mean.labels,
+        labels_pass_rate=None if rate is None else rate.labels,
+        weight_of_mean=None if mean is None else mean.weight,
+        weight_of_rate=None if rate is None else rate.weight,
+        threshold=found.threshold,
+        labelled=found.labelled,
+        outputs=found.outputs,
+        errored=found.errored,
+        notes=(*_notes(rate, found.labelled, found.errored), *notes),
+    )
+
+
+def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str]:
+    if errored:
+        yield f"the judge broke on {errored:,} outputs of the run; nothing is said about them"
+    if labelled < ADVISED:
+        yield f"{labelled} labels; from {ADVISED} on the figures say something, 100 are comfortable"
+    if found is not None and found.weight == 0 and labelled < found.outputs:
+        yield "the judge's scores do not follow people's labels, so only the labels count"
+
+
+def _draw_notes(*, is_drawn: bool, unlabelled: int) -> Iterator[str]:
+    if not is_drawn:
+        yield "true only if the labelled outputs were drawn at random from this run, as --draw does"
+    elif unlabelled:
+        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
+
+
+def _from_elsewhere(
+    given: LabelFile, results: Callable[[], Iterator[CaseResult]], options: EstimateOptions
+) -> Iterator[MetricEstimate]:
+    """Yield the pass rates of a run by how often its judge erred on labels of other outputs."""
+    if not given.has_scores:
+        hint = "add the judge's scores as `score`; for labels of this run leave out --method rogan-gladen"
+        raise UsageError(
+            f"{given.path} has no scores of a judge, so nothing says how often it errs", hint=hint
+        )
+    for metric in _chosen([label.metric for label in given.labels], options.only):
+        outputs = _outputs(metric, results())
+        scored = [(item, item.score) for item in outputs if item.score is not None]
+        if not scored:
+            raise UsageError(f"no output of the run has a score of `{metric}`", hint="is it the right run?")
+        threshold = threshold_of(outputs, options.good, options.threshold)
+        rates = _error_rates(given, metric, threshold, options.good)
+        passed = ClusteredMean()
+        for item, _ in scored:
+            verdict = item.is_passed(options.threshold, threshold)
+            passed.add(int(item.test.removeprefix("test ")), float(verdict))
+        share = passed.mean or 0.0
+        found = rogan_gladen(share, _worth(passed), rates)
+        notes = list(_notes(None, rates.good + rates.bad, len(outputs) - len(scored)))
+        if found is None:
+            notes.append("on these labels the judge is no better than chance (or all are good, or bad)")
+        yield MetricEstimate(
+            metric=metric,
+            mean=None,
+            pass_rate=found,
+            judge_mean=None,
+            judge_pass_rate=share,
+            labels_mean=None,
+            labels_pass_rate=None,
+            weight_of_mean=None,
+            weight_of_rate=None,
+            threshold=threshold,
+            labelled=rates.good + rates.bad,
+            outputs=len(scored),
+            errored=len(outputs) - len(scored),
+            notes=tuple(notes),
+        )
+
+
+def _worth(passed: ClusteredMean) -> float:
+    """Return how many independent outputs the outputs of a run are worth, by the error over tests."""
+    share, error = passed.mean or 0.0, passed.standard_error()
+    if passed.clusters == passed.n or not error:
+        return float(passed.clusters)
+    variance = error**2 * (passed.clusters - 1) / passed.clusters
+    return min(float(passed.n), share * (1 - share) / variance)
+
+
+def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float) -> ErrorRates:
+    pairs = [
+        (label.score >= threshold - _DUST, label.human >= good_at - _DUST)
+        for label in given.labels
+        if label.metric == metric and label.score is not None
+    ]
+    good = sum(good for _, good in pairs)
+    return ErrorRates(
+        passed_good=sum(passed and good for passed, good in pairs),
+        good=good,
+        failed_bad=sum(not passed and not good for passed, good in pairs),
+        bad=len(pairs) - good,
+    )
+
+
+def draw_sheet(
+    results: Iterable[CaseResult], count: int, seed: int, *, run_id: str = "", only: Sequence[str] = ()
+) -> list[dict[str, JsonValue]]:
+    """Return rows to label, of outputs drawn at random: the same ones for the same seed.
+
+    Each output has a row for each metric, without the judge's score, which would sway the reader.
+
+    Raises:
+        UsageError: no output is judged, or not by a metric of `only`.
+    """
+    if count < 1:
+        raise UsageError(f"--draw takes a number from 1, found {count}", hint="for example --draw 100")
+    metrics: dict[str, None] = {}
+
+    def judged() -> Iterator[CaseResult]:
+        for result in results:
+            scores = [name for name, score in scores_of(result).items() if score is not None]
+            if any(not only or name in only for name in scores):
+                metrics.update(dict.fromkeys(scores))
+                yield result
+
+    # The same draw as that of `geval label --draw`.
+    drawn = draw(judged(), count, seed=seed, id_of=lambda result: result.id)
+    kept = [(result, next(judged_items([result]))) for result in drawn]
+    if not kept:
+        what = f" by {', '.join(only)}" if only else ""
+        raise UsageError(f"no output of this run is judged{what}", hint="name another run with --run")
+    kept.sort(key=lambda pair: (pair[1].test_index, pair[1].repeat, pair[1].id))
+    taken = list(only) or list(metrics)
+    return [
+        _row(result, item, metric, seed, run_id)
+        for metric in taken
+        for result, item in kept
+        if item.scores.get(metric) is not None
+    ]
+
+
+def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: str) -> dict[str, JsonValue]:
+    low_high = item.ranges.get(metric)
+    return {
+        "id": item.id,
+        "metric": metric,
+        "label": None,
+        "scale": [0, 1] if low_high is None else [_short(end) for end in low_high],
+        "output": result.output,
+        **({"vars": dict(result.vars)} if result.vars else {}),
+        **({"test": result.asked.texts} if result.asked else {}),
+        **({"description": item.description} if item.description else {}),
+        "output_sha256": item.output_sha256,
+        **({"test_key": item.test_key} if item.test_key else {}),
+        **({"run_id": run_id} if run_id else {}),
+        DRAW_COLUMN: draw_name(seed),
+    }
+
+
+def _short(end: float) -> float:
+    return int(end) if float(end).is_integer() else end
+
+
+def check_sheet_path(path: Path) -> None:
+    """Raise ConfigError where a sheet cannot be written, or would replace labels."""
+    if path.exists():
+        hint = "name another file: it may hold labels"
+        raise ConfigError([Problem(f"`{path}` is there already, and --draw replaces nothing", None, hint)])
+    if not path.parent.is_dir():
+        raise ConfigError([Problem(f"cannot write {path}: there is no folder {path.parent}", None)])
+
+
+def estimate_document(found: Estimated) -> Document:
+    """Return the record as a document."""
+    run = "" if found.run is None else f" of run {found.run}"
+    sections = [_section(item) for item in found.metrics]
+    return Document(
+        "True figures of a run",
+        lambda quote: f"Labels: {quote(found.labels)}{quote(run)}; method {found.method}.",
+        [*sections, *gate_sections(found.gates)],
+        found.to_json(),
+    )
+
+
+def _section(item: MetricEstimate) -> Section:
+    figures = {
+        "pass rate": item.pass_rate,
+        "pass rate, labels alone": item.labels_pass_rate,
+        "mean": item.mean,
+        "mean, labels alone": item.labels_mean,
+    }
+    rows = [(name, *estimate_cells(value)) for name, value in figures.items() if value is not None]
+    rows.append(("pass rate, judge alone", f"{item.judge_pass_rate:.3f}", "-", f"{item.outputs:,}", "-"))
+    if item.judge_mean is not None:
+        rows.append(("mean, judge alone", f"{item.judge_mean:.3f}", "-", f"{item.outputs:,}", "-"))
+    header = ("figure", "value", "95 % interval", "outputs", "groups")
+    return Section(item.metric, tables=[Table(header, rows)], texts=item.notes)

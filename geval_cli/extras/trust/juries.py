@@ -1,0 +1,211 @@
+"""The judges of a jury one by one: how each follows people, what each should weigh, and whether the jury is better."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.extras.trust.labels.matching import Vote
+from geval_cli.extras.trust.pairs import Pair
+from geval_cli.numbers import fixed
+from geval_cli.statistics.calibration import JudgeWeight, weighted_score
+from geval_cli.statistics.calibration_fit import folds_of
+from geval_cli.statistics.correlation import Mask, Numbers, jackknife, pearson, spearman
+from geval_cli.statistics.intervals import Estimate
+
+_MOST_R = 0.99
+"""Of a judge that follows people without a fault, so that it does not count infinitely."""
+
+
+class JudgeAgreement(Struct, frozen=True):
+    """One judge of a jury held against people: Spearman's rho of its scores with their mean labels."""
+
+    judge: str
+    spearman: Estimate
+
+
+class JuryAgreement(Struct, frozen=True):
+    """A jury beside its best judge.
+
+    Attributes:
+        combine: how one score was made of its judges' scores.
+        judges: each by itself.
+        best: the judge with the highest rho; None where none has one. It is picked on the same labels, so its rho is a
+            little too high.
+        jury: rho of the jury, and `best_alone` of its best judge, on outputs that both scored.
+        gain: the jury's rho minus that of its best judge.
+    """
+
+    combine: str
+    judges: tuple[JudgeAgreement, ...]
+    best: str | None
+    jury: Estimate
+    best_alone: Estimate
+    gain: Estimate
+
+
+class JuryScores(Struct, frozen=True):
+    """The scores of a jury's judges on labelled outputs.
+
+    Attributes:
+        judges: their names; `scores` has a row for each, NaN where one broke.
+        human: people's mean labels.
+        clusters: of outputs that belong together.
+        votes: of the first output, for the keys that the judges rated by.
+    """
+
+    judges: tuple[str, ...]
+    scores: Numbers
+    human: Numbers
+    clusters: Sequence[str]
+    votes: tuple[Vote, ...]
+
+    def weights(self, kept: Mask) -> tuple[JudgeWeight, ...]:
+        """Return the weight of each judge by the outputs that a mask keeps."""
+        return tuple(
+            _weight(vote, row[kept], self.human[kept])
+            for vote, row in zip(self.votes, self.scores, strict=True)
+        )
+
+    def weighted(self, kept: Mask) -> Numbers:
+        """Return the score of the jury for all outputs, with weights by those that a mask keeps; NaN without one."""
+        weights = self.weights(kept)
+        found = [weighted_score(weights, _known(column)) for column in self.scores.T.tolist()]
+        return np.array([np.nan if score is None else score for score in found], dtype=np.float64)
+
+    def held_back(self) -> Numbers:
+        """Return the score of the jury for each output, with weights by others: NaN where there are none."""
+        folds = folds_of(self.clusters)
+        found = np.full(len(self.human), np.nan)
+        if folds is None:
+            return found
+        for fold in range(int(folds.max()) + 1):
+            held = folds == fold
+            found[held] = self.weighted(~held)[held]
+        return found
+
+    def take(self, rows: Mask) -> "JuryScores":
+        """Return some of the outputs."""
+        return replace(self, scores=self.scores[:, rows], human=self.human[rows], clusters=_named(self, rows))
+
+
+def _known(scores: Sequence[float]) -> list[float | None]:
+    return [None if np.isnan(score) else score for score in scores]
+
+
+def _weight(vote: Vote, scores: Numbers, human: Numbers) -> JudgeWeight:
+    """Return how much a judge counts: r^2 / (1 - r^2), the weight of independent witnesses in a regression."""
+    there = ~np.isnan(scores)
+    own, people = scores[there], human[there]
+    r = pearson(own, people)
+    share = min(_MOST_R, max(0.0, r or 0.0)) ** 2
+    return JudgeWeight(
+        judge=vote.judge,
+        key=None if vote.key is None else vote.key.key,
+        parts={} if vote.key is None else vote.key.parts,
+        n=len(own),
+        r=r,
+        weight=share / (1 - share),
+        mean=float(own.mean()) if len(own) else 0.0,
+        sd=float(own.std()) if len(own) else 0.0,
+    )
+
+
+def jury_scores(metric: str, pairs: Sequence[Pair]) -> JuryScores | None:
+    """Return the scores of the jury that scored these outputs; None where no jury did, or not the same one each time.
+
+    Judges that rated by something else now and then are not the same.
+    """
+    voted = [pair for pair in pairs if pair.match is not None and pair.match.item.votes.get(metric)]
+    if not voted or len(voted) < len(pairs):
+        return None
+    all_votes = [pair.match.item.votes[metric] for pair in voted if pair.match is not None]
+    names = tuple(vote.judge for vote in all_votes[0])
+    if any(tuple(vote.judge for vote in votes) != names for votes in all_votes):
+        return None
+    scores = [[np.nan if vote.score is None else vote.score for vote in votes] for votes in all_votes]
+    return JuryScores(
+        judges=names,
+        scores=np.array(scores, dtype=np.float64).T,
+        human=np.array([pair.label.human for pair in voted], dtype=np.float64),
+        clusters=[pair.cluster for pair in voted],
+        votes=tuple(_first_with_key([votes[place] for votes in all_votes]) for place in range(len(names))),
+    )
+
+
+def _first_with_key(votes: Sequence[Vote]) -> Vote:
+    """Return a vote with the key that all votes of a judge have; without a key where they differ."""
+    keys = {vote.key.key for vote in votes if vote.key is not None}
+    is_known = len(keys) == 1 and all(vote.key is not None for vote in votes if vote.score is not None)
+    found = next((vote for vote in votes if vote.key is not None), votes[0])
+    return found if is_known else replace(found, key=None)
+
+
+def jury_agreement(found: JuryScores, combined: Numbers, combine: str) -> JuryAgreement:
+    """Return how the jury's scores, `combined` (NaN: none) as `combine` says, follow people, beside each judge's."""
+    there = ~np.isnan(combined)
+    judges = tuple(
+        JudgeAgreement(name, _rho(row, found, ~np.isnan(row)))
+        for name, row in zip(found.judges, found.scores, strict=True)
+    )
+    known = [
+        (one.spearman.value, place) for place, one in enumerate(judges) if one.spearman.value is not None
+    ]
+    if not known:
+        nothing = Estimate(None)
+        return JuryAgreement(combine, judges, None, _rho(combined, found, there), nothing, nothing)
+    _, place = max(known, key=lambda pair: (round(pair[0], 12), -pair[1]))
+    alone = found.scores[place]
+    both = there & ~np.isnan(alone)
+    return JuryAgreement(
+        combine=combine,
+        judges=judges,
+        best=judges[place].judge,
+        jury=_rho(combined, found, both),
+        best_alone=_rho(alone, found, both),
+        gain=_gain(combined, alone, found, both),
+    )
+
+
+def _named(found: JuryScores, rows: Mask) -> list[str]:
+    places: list[int] = np.flatnonzero(rows).tolist()
+    return [found.clusters[place] for place in places]
+
+
+def _rho(scores: Numbers, found: JuryScores, rows: Mask) -> Estimate:
+    mine, human = scores[rows], found.human[rows]
+    return jackknife(lambda kept: spearman(mine[kept], human[kept]), _named(found, rows))
+
+
+def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estimate:
+    ours, best, human = jury[rows], alone[rows], found.human[rows]
+
+    def difference(kept: Mask) -> float | None:
+        pair = spearman(ours[kept], human[kept]), spearman(best[kept], human[kept])
+        return None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
+
+    return jackknife(difference, _named(found, rows), is_correlation=False)
+
+
+def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> str:
+    """Return in a sentence whether the jury follows people better than its best judge; names go through `quote`."""
+    if found.best is None or found.jury.value is None or found.best_alone.value is None:
+        return "No judge of the jury can be held against people: their scores, or the labels, are all equal."
+    said = (
+        f"The jury ({found.combine}) has rho {fixed(found.jury.value, 2)}, its best judge {quote(found.best)} alone"
+        f" {fixed(found.best_alone.value, 2)}"
+    )
+    if found.gain.value is None or found.gain.interval is None:
+        return f"{said}; whether that is chance is not known."
+    low, high = found.gain.interval
+    if low == high == 0:
+        return f"{said}: there is no difference."
+    verdict = (
+        "the jury is better"
+        if low > 0
+        else "the jury is worse"
+        if high < 0
+        else "which one is better is undecided"
+    )
+    return f"{said}: {verdict} ({fixed(found.gain.value, 2)} [{fixed(low, 2)}, {fixed(high, 2)}])."

@@ -1,0 +1,442 @@
+"""Labels that people gave to outputs: read from JSON Lines or CSV, checked, brought to 0..1, and written.
+
+One row is one item and one metric, by one annotator (`label`) or by several (`labels`). docs/trust.md describes the
+keys. What a label is about is found in a run by `labels.matching`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.trust.labels.rows import Row, read_rows, write_rows
+from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.report.json_file import json_text
+from geval_cli.report.sanitize import value_text
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.problems import did_you_mean
+from geval_cli.source.source_map import SourcePath
+
+Scale = tuple[float, float]
+"""The lowest and the highest label."""
+
+UNIT_SCALE: Scale = (0.0, 1.0)
+GOOD_AT = 0.75
+"""Mean labels from here on, brought to 0..1, are good."""
+
+_TEXT_KEYS = (
+    "metric",
+    "annotator",
+    "note",
+    "run_id",
+    "output_sha256",
+    "test_key",
+    "prompt",
+    "provider",
+    "description",
+)
+_NAME_KEYS = ("id", "doc", "system")
+KEYS = (*_NAME_KEYS, *_TEXT_KEYS, "label", "labels", "scale", "repeat", "vars", "output", "score")
+"""Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
+
+_MOST_SHOWN = 40
+_DIGITS = 12
+_WORDS = {"pass": 1.0, "fail": 0.0}
+_DIGEST = compile_later(r"(?:sha256:)?[0-9a-fA-F]{64}")
+_DIGEST_HINT = "it is the SHA-256 of the output's text in UTF-8, 64 hexadecimal digits"
+
+
+class ItemRef(Struct, frozen=True):
+    """The parts of a row that say which output was read; None where it says nothing.
+
+    Attributes:
+        id: of the result (`0.0.1`), or the test's `metadata.id`.
+        variables: the test's `vars` as texts, by name.
+        repeat: counted from 1.
+        output_sha256: of the output's text in UTF-8, hexadecimal.
+        test_key: of the test, as its results have it; in another run the test may stand elsewhere.
+    """
+
+    id: str | None = None
+    description: str | None = None
+    variables: tuple[tuple[str, str], ...] | None = None
+    prompt: str | None = None
+    provider: str | None = None
+    repeat: int | None = None
+    output_sha256: str | None = None
+    run_id: str | None = None
+    test_key: str | None = None
+
+    @property
+    def names_something(self) -> bool:
+        """Return whether an output can be found by it at all."""
+        names = (self.id, self.description, self.variables, self.output_sha256, self.test_key)
+        return any(name is not None for name in names)
+
+
+class Label(Struct, frozen=True):
+    """People's marks of one metric of one output, all annotators together.
+
+    Attributes:
+        marks: 0..1 by annotator; the name is "" where the file gives none. Never empty.
+        scale: of the labels as they were written.
+        score: the judge's, 0..1, where the file has it; None: the judge broke, or the file has no scores.
+        words: of the output, where the file holds its text.
+        notes: by annotator, of those who wrote one.
+        columns: keys of the row that have no meaning of their own.
+        place: of the row in its file.
+    """
+
+    item: ItemRef
+    metric: str
+    marks: Mapping[str, float]
+    scale: Scale
+    place: SourcePath
+    score: float | None = None
+    doc: str | None = None
+    system: str | None = None
+    note: str | None = None
+    words: int | None = None
+    columns: Mapping[str, JsonValue] = {}
+    notes: Mapping[str, str] = {}
+
+    @property
+    def human(self) -> float:
+        """The mean of the annotators, 0..1; without the last digits, which would break ties."""
+        return round(math.fsum(self.marks.values()) / len(self.marks), _DIGITS)
+
+    @property
+    def location(self) -> Location | None:
+        """Where the row begins."""
+        return self.place.value()
+
+
+class LabelFile(Struct, frozen=True):
+    """The labels of a file.
+
+    Attributes:
+        labels: one for each item and metric, in the order of the file.
+        scales: by metric, as written.
+        unlabelled: rows that nobody has labelled yet.
+        has_scores: whether the file has the judge's scores too, so that no run is needed.
+    """
+
+    path: str
+    labels: tuple[Label, ...]
+    scales: Mapping[str, Scale]
+    unlabelled: int = 0
+    has_scores: bool = False
+
+    @property
+    def annotators(self) -> tuple[str, ...]:
+        """All annotators, in the order of their first labels."""
+        return tuple(dict.fromkeys(name for label in self.labels for name in label.marks))
+
+
+def count_words(output: JsonValue) -> int:
+    """Return the number of words, separated by white space."""
+    return len(value_text(output).split())
+
+
+def vars_key(variables: Mapping[str, JsonValue]) -> tuple[tuple[str, str], ...]:
+    """Return variables in a form that compares as a table would: values are texts, the order is nothing."""
+    return tuple(sorted((name, value_text(value)) for name, value in variables.items()))
+
+
+def read_labels(path: Path, access: Access = TRUSTED) -> LabelFile:
+    """Return the labels in a .jsonl or .csv file; `access` is that of the config that names it.
+
+    Raises:
+        ConfigError: with every problem of the file: it cannot be read, a row is broken, names no item or is there
+            twice, a label is off its scale, or nothing is labelled.
+    """
+    problems: list[Problem] = []
+    return _collected(read_rows(path, problems, access), problems, path)
+
+
+def labels_from_rows(rows: Iterable[Mapping[str, JsonValue]], name: str = "rows") -> LabelFile:
+    """Return labels from rows as a line of a .jsonl file has them; `name` is what the result calls them.
+
+    Raises:
+        ConfigError: as `read_labels`, without places.
+    """
+    return _collected(((row, SourcePath.nowhere()) for row in rows), [], Path(name))
+
+
+def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> LabelFile:
+    found = _Collector(problems)
+    for row, place in rows:
+        found.add(row, place)
+    if not problems and not found.labels:
+        problems.append(_nothing_labelled(path, found.unlabelled))
+    if problems:
+        raise ConfigError(problems)
+    labels = tuple(found.labels.values())
+    return LabelFile(str(path), labels, found.scales, found.unlabelled, found.has_scores)
+
+
+def write_labels(path: Path, rows: Iterable[Mapping[str, JsonValue]]) -> None:
+    """Write rows of labels as .jsonl or .csv; the file appears only when all of it is on disk.
+
+    In a CSV file, `labels` become a row for each annotator, and each variable a column `var NAME`.
+
+    Raises:
+        ConfigError: the ending is another one.
+        OutputError: the file cannot be written.
+    """
+    write_rows(path, rows)
+
+
+_ItemKey = tuple[ItemRef, str]
+
+
+class _Collector:
+    """Rows become labels one by one; the rows of several annotators become one label."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+        self._scale_places: dict[str, SourcePath] = {}
+        self.labels: dict[_ItemKey, Label] = {}
+        self.scales: dict[str, Scale] = {}
+        self.unlabelled = 0
+        self.has_scores = False
+
+    def add(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
+        """Take in a row; what is wrong with it goes to the problems, all at once."""
+        known = len(self._problems)
+        self._check_keys(row, place)
+        self._check_types(row, place)
+        if len(self._problems) > known:
+            return
+        item, scale = _item_of(row), self._scale(row, place)
+        self.has_scores = self.has_scores or "score" in row
+        if not item.names_something:
+            hint = "add `id`, or `description` and `vars`, as the run's results have them"
+            self._report("this row does not say which output it is about", place.value(), hint)
+        score = self._score(row, place)
+        marks = self._marks(row, scale, place)
+        if len(self._problems) > known:
+            return
+        if not marks:
+            self.unlabelled += 1
+            return
+        words = None if row.get("output") is None else count_words(row["output"])
+        label = Label(
+            item=item,
+            metric=str(row["metric"]),
+            marks=marks,
+            scale=scale,
+            place=place,
+            score=score,
+            doc=_name(row.get("doc")),
+            system=_name(row.get("system")),
+            note=row.get("note"),
+            words=words,
+            columns={key: value for key, value in row.items() if key not in KEYS},
+            notes={name: str(row["note"]) for name in marks if row.get("note")},
+        )
+        self._keep(label)
+
+    def _report(self, message: str, place: Location | None, hint: str = "") -> None:
+        self._problems.append(Problem(message, place, hint))
+
+    def _check_keys(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
+        for key in row:
+            near = None if key in KEYS else did_you_mean(key, KEYS)
+            if near is not None and near not in row:
+                self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
+        if "metric" not in row:
+            self._report("this row names no metric", place.value(), 'add "metric", as the config names it')
+        if "label" in row and "labels" in row:
+            self._report("a row has `label` or `labels`, not both", place.key("labels"), "keep one of them")
+
+    def _check_types(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
+        for key in _TEXT_KEYS:
+            if row.get(key) is not None and not (isinstance(row[key], str) and row[key].strip()):
+                self._report(f"`{key}` must be a text, found {_shown(row[key])}", place.value(key))
+        for key in _NAME_KEYS:
+            if row.get(key) is not None and (
+                not isinstance(row[key], str | int) or isinstance(row[key], bool)
+            ):
+                self._report(
+                    f"`{key}` must be a text or a whole number, found {_shown(row[key])}", place.value(key)
+                )
+        if not isinstance(row.get("vars"), dict | None):
+            self._report(f"`vars` must be an object, found {_shown(row['vars'])}", place.value("vars"))
+        repeat = row.get("repeat")
+        if repeat is not None and (isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1):
+            hint = "repeats count from 1"
+            self._report(
+                f"`repeat` must be a whole number from 1, found {_shown(repeat)}", place.value("repeat"), hint
+            )
+        digest = row.get("output_sha256")
+        if isinstance(digest, str) and digest.strip() and _DIGEST.fullmatch(digest) is None:
+            self._report("`output_sha256` is no SHA-256", place.value("output_sha256"), _DIGEST_HINT)
+
+    def _scale(self, row: Mapping[str, JsonValue], place: SourcePath) -> Scale:
+        written = row.get("scale")
+        scale = UNIT_SCALE if written is None else _scale_of(written)
+        if scale is None:
+            message = f"`scale` must be the lowest and the highest label, found {_shown(written)}"
+            self._report(message, place.value("scale"), "for example [1, 5]")
+            return UNIT_SCALE
+        metric = str(row.get("metric"))
+        if self.scales.setdefault(metric, scale) != scale:
+            first = self._scale_places[metric].value("scale")
+            low, high = self.scales[metric]
+            where = f" in line {first.line}" if first else ""
+            message = f"the scale of `{metric}` is {low:g} to {high:g}{where}, and {scale[0]:g} to {scale[1]:g} here"
+            self._report(
+                message, place.value("scale"), "use one scale for a metric, and write it in every row"
+            )
+        self._scale_places.setdefault(metric, place)
+        return scale
+
+    def _score(self, row: Mapping[str, JsonValue], place: SourcePath) -> float | None:
+        score = row.get("score")
+        if score is None:
+            return None
+        number = _finite(score)
+        if number is None or not 0 <= number <= 1:
+            hint = "for ratings from 1 to 5 write (rating - 1) / 4; leave it empty where the judge broke"
+            self._report(
+                f"`score` must be a number from 0 to 1, found {_shown(score)}", place.value("score"), hint
+            )
+            return None
+        return number
+
+    def _marks(self, row: Mapping[str, JsonValue], scale: Scale, place: SourcePath) -> dict[str, float]:
+        if "labels" in row and not isinstance(row["labels"], dict | None):
+            hint = 'name who gave which: {"anna": 4, "ben": 3}'
+            self._report(
+                f"`labels` must be an object, found {_shown(row['labels'])}", place.value("labels"), hint
+            )
+            return {}
+        if row.get("labels"):
+            given = {name: (value, place.child("labels", name)) for name, value in row["labels"].items()}
+        else:
+            given = {row.get("annotator") or "": (row.get("label"), place.child("label"))}
+        marks = {}
+        for name, (value, where) in given.items():
+            mark = None if value is None else self._mark(value, scale, where, has_scale="scale" in row)
+            if mark is not None:
+                marks[name] = mark
+        return marks
+
+    def _mark(self, value: JsonValue, scale: Scale, place: SourcePath, *, has_scale: bool) -> float | None:
+        low, high = scale
+        word = float(value) if isinstance(value, bool) else _word(value)
+        if word is not None and scale != UNIT_SCALE:
+            hint = "leave out `scale`, or write a number"
+            self._report(f"{_shown(value)} is no label from {low:g} to {high:g}", place.value(), hint)
+            return None
+        number = _finite(value) if word is None else word
+        if number is None:
+            hint = "leave it empty where there is none"
+            self._report(f"a label is a number, `pass` or `fail`, found {_shown(value)}", place.value(), hint)
+            return None
+        if not low <= number <= high:
+            hint = "write a label within it" if has_scale else 'say which scale it is on: "scale": [1, 5]'
+            self._report(
+                f"the label {number:g} is off the scale from {low:g} to {high:g}", place.value(), hint
+            )
+            return None
+        return (number - low) / (high - low)
+
+    def _keep(self, label: Label) -> None:
+        # With an id, the key of the test says nothing more about a run: an older geval did not write it.
+        named = label.item if label.item.id is None else replace(label.item, test_key=None)
+        key = (named, label.metric)
+        earlier = self.labels.get(key)
+        if earlier is None:
+            self.labels[key] = label
+            return
+        twice = [name for name in label.marks if name in earlier.marks]
+        first = earlier.location
+        where = f"in line {first.line}" if first else "above"
+        if twice:
+            who = f" by `{twice[0]}`" if twice[0] else ""
+            hint = "keep one of them" if twice[0] else "keep one, or say who gave which with `annotator`"
+            self._report(
+                f"the label of `{label.metric}`{who} for this item already stands {where}",
+                label.location,
+                hint,
+            )
+            return
+        for name in ("score", "doc", "system"):
+            one, other = getattr(earlier, name), getattr(label, name)
+            if one is not None and other is not None and one != other:
+                self._report(
+                    f"this item has another `{name}` {where}: {_shown(one)}", label.place.value(name)
+                )
+        self.labels[key] = replace(
+            earlier,
+            item=earlier.item if earlier.item.test_key else label.item,
+            marks={**earlier.marks, **label.marks},
+            score=label.score if earlier.score is None else earlier.score,
+            doc=earlier.doc or label.doc,
+            system=earlier.system or label.system,
+            words=label.words if earlier.words is None else earlier.words,
+            columns={**label.columns, **earlier.columns},
+            notes={**earlier.notes, **label.notes},
+        )
+
+
+def _item_of(row: Mapping[str, JsonValue]) -> ItemRef:
+    digest = row.get("output_sha256")
+    if digest is not None:
+        digest = digest.lower().removeprefix("sha256:")
+    elif row.get("output") is not None:
+        digest = output_digest(row["output"])
+    variables = row.get("vars")
+    return ItemRef(
+        id=_name(row.get("id")),
+        description=row.get("description"),
+        variables=None if variables is None else vars_key(variables),
+        prompt=row.get("prompt"),
+        provider=row.get("provider"),
+        repeat=row.get("repeat"),
+        output_sha256=digest,
+        run_id=row.get("run_id"),
+        test_key=row.get("test_key"),
+    )
+
+
+def _name(value: JsonValue) -> str | None:
+    return None if value is None else str(value)
+
+
+def _finite(value: JsonValue) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _word(value: JsonValue) -> float | None:
+    return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def _scale_of(written: JsonValue) -> Scale | None:
+    if not isinstance(written, list) or len(written) != len(UNIT_SCALE):
+        return None
+    low, high = (_finite(end) for end in written)
+    return None if low is None or high is None or low >= high else (low, high)
+
+
+def _shown(value: JsonValue) -> str:
+    text = json_text(value)
+    return f"{text[:_MOST_SHOWN]}…" if len(text) > _MOST_SHOWN else text
+
+
+def _nothing_labelled(path: Path, unlabelled: int) -> Problem:
+    rows = f"none of the {unlabelled:,} rows has a label yet" if unlabelled else "there is no row of labels"
+    return Problem(rows, Location(str(path), 1, 1, length=0), "write a number, `pass` or `fail` into `label`")

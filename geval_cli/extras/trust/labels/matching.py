@@ -1,0 +1,410 @@
+"""Find the output of a run that each label is about, and the judge's score of it.
+
+A label goes with the output that was read, wherever its test stands in this run. One whose `output_sha256` is
+another's, or that was made for another run and does not say which text it was about, is unmatched: what people said of
+one text is nothing about another.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from geval_cli.assertions.base import CriterionKey
+from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.trust.labels.file import ItemRef, Label, count_words, vars_key
+from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.metrics import with_members
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
+from geval_cli.report.numbers import plural
+from geval_cli.source.problems import did_you_mean
+
+T = TypeVar("T")
+
+_MOST_NAMED = 20
+"""Unmatched labels that are reported one by one, each with the nearest id; the others are counted."""
+_MOST_LISTED = 5
+_MOST_CANDIDATES = 20_000
+_METADATA_ID = "id"
+_TEST = "test"
+_OTHER_HINT = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
+
+
+class Vote(Struct, frozen=True):
+    """The score, 0..1, of one judge of a jury; None where it broke. `key` is what it rated by, where that was kept."""
+
+    judge: str
+    score: float | None
+    key: CriterionKey | None = None
+
+
+class JudgedItem(Struct, frozen=True):
+    """An output of a run with the judge's scores, without its text.
+
+    Attributes:
+        id: of the result: test, repeat and column.
+        names: by which a label may mean it: its id, and the test's `metadata.id`.
+        prompt: its id and its label, of which a label may name either; likewise `provider`.
+        repeat: counted from 1.
+        scores: 0..1 by metric; None where the judge broke.
+        verdicts: by metric, whether the judge passed the output, whatever its score; none where it gave no verdict.
+        thresholds: by metric, as the run decided with.
+        judges: which model gave the scores, by metric.
+        criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
+        ranges: the lowest and highest rating that the judge could give, by metric.
+        inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
+        votes: of each judge, by metrics that one assertion with a jury decides; `combined` says how it makes one score.
+    """
+
+    id: str
+    names: frozenset[str]
+    test_index: int
+    repeat: int
+    prompt: tuple[str, str]
+    provider: tuple[str, str]
+    description: str | None
+    variables: tuple[tuple[str, str], ...]
+    output_sha256: str
+    test_key: str | None
+    words: int
+    scores: Mapping[str, float | None]
+    metadata: Mapping[str, JsonValue]
+    thresholds: Mapping[str, float]
+    judges: Mapping[str, str]
+    criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
+    ranges: Mapping[str, tuple[float, float]] = {}
+    inexact: frozenset[str] = frozenset()
+    votes: Mapping[str, tuple[Vote, ...]] = {}
+    combined: Mapping[str, str] = {}
+    verdicts: Mapping[str, bool] = {}
+
+
+class Match(Struct, frozen=True):
+    """A label and the output it is about."""
+
+    label: Label
+    item: JudgedItem
+
+    @property
+    def score(self) -> float | None:
+        """The judge's, 0..1; None where it broke."""
+        return self.item.scores[self.label.metric]
+
+    @property
+    def passed(self) -> bool | None:
+        """Return whether the judge passed the output; None where it gave no verdict."""
+        return self.item.verdicts.get(self.label.metric)
+
+
+class Matching(Struct, frozen=True):
+    """The outputs of all labels, where they have one. `problems` say why the first of the `unmatched` have none."""
+
+    matches: tuple[Match, ...]
+    unmatched: tuple[Label, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
+    """Yield the outputs of a run that have, or should have, a score of some metric."""
+    for result in results:
+        scores = scores_of(result)
+        if not scores:
+            continue
+        own = result.metadata.get(_METADATA_ID)
+        names = {result.id} if own is None else {result.id, str(own)}
+        yield JudgedItem(
+            id=result.id,
+            names=frozenset(names),
+            test_index=result.test_index,
+            repeat=result.repeat_index + 1,
+            prompt=(result.prompt.id, result.prompt.label),
+            provider=(result.provider.id, result.provider.label),
+            description=result.description,
+            variables=vars_key(result.vars),
+            output_sha256=output_digest(result.output),
+            test_key=result.test_key,
+            words=count_words(result.output),
+            scores=scores,
+            metadata=result.metadata,
+            # That of a `not-` assertion is of its positive form, so it stands beside no score.
+            thresholds=_of_metrics(
+                result, lambda item: None if item.type.startswith("not-") else item.threshold
+            ),
+            judges=_of_metrics(result, lambda item: item.detail.get("judge")),
+            criteria=_criteria_of(result),
+            ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
+            inexact=frozenset(_of_metrics(result, _ended_early)),
+            votes=_votes_of(result),
+            combined=_of_metrics(result, lambda item: (item.detail.get("jury") or {}).get("combine")),
+            verdicts=verdicts_of(result),
+        )
+
+
+def scores_of(result: CaseResult) -> dict[str, float | None]:
+    """Return the scores of a result by metric; None for one of which any assertion could not be judged.
+
+    The mean of what could be judged would be another quantity than for the other outputs.
+    """
+    scores: dict[str, float | None] = dict(result.named_scores)
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None and assertion.status is Status.ERROR:
+            scores[assertion.metric] = None
+    return scores
+
+
+def verdicts_of(result: CaseResult) -> dict[str, bool]:
+    """Return by metric whether all of its assertions passed; none of one that could not be judged, or decides nothing.
+
+    The score alone does not say it: a required item of a checklist, or most judges of a jury, may decide otherwise.
+    """
+    statuses: dict[str, set[Status]] = defaultdict(set)
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None:
+            statuses[assertion.metric].add(assertion.status)
+    judged = {metric: found - {Status.NOT_EVALUATED} for metric, found in statuses.items()}
+    return {
+        metric: found == {Status.PASSED}
+        for metric, found in judged.items()
+        if found and Status.ERROR not in found
+    }
+
+
+def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | None]) -> dict[str, T]:
+    """Return the first value that the assertions of each metric have."""
+    found: dict[str, T] = {}
+    for assertion, _ in with_members(result.assertions):
+        value = value_of(assertion)
+        if assertion.metric is not None and value is not None:
+            found.setdefault(assertion.metric, value)
+    return found
+
+
+def _ended_early(result: AssertionResult) -> bool | None:
+    """Return True where samples of the judge, or of a judge of the jury, ended before all were taken."""
+    for vote in result.detail.get("judges") or [result.detail]:
+        stopped = vote.get("early_stop")
+        if stopped and stopped.get("taken") != stopped.get("upto"):
+            return True
+    return None
+
+
+def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...]]:
+    found: dict[str, tuple[CriterionKey | None, ...]] = {}
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None and assertion.score is not None:
+            found[assertion.metric] = (*found.get(assertion.metric, ()), _key_in(assertion.detail))
+    return found
+
+
+def _key_in(detail: Mapping[str, JsonValue]) -> CriterionKey | None:
+    key, parts = (detail.get(name) for name in (CRITERION_KEY, CRITERION_PARTS))
+    return CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
+
+
+def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
+    found: dict[str, tuple[Vote, ...]] = {}
+    several = set()
+    for assertion, _ in with_members(result.assertions):
+        metric, votes = assertion.metric, assertion.detail.get("judges")
+        if metric is None or not votes:
+            continue
+        several.update({metric} & found.keys())
+        # The score of the result is turned round, those of its judges are not.
+        is_turned = assertion.type.startswith("not-")
+        found[metric] = tuple(_vote(vote, is_turned=is_turned) for vote in votes)
+    return {metric: votes for metric, votes in found.items() if metric not in several}
+
+
+def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> Vote:
+    score = vote.get("score")
+    if score is not None and is_turned:
+        score = 1 - score
+    return Vote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
+
+
+def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:
+    """Return a sentence about scores whose samples ended early; "" where there are none."""
+    count = sum(1 for match in matches if match is not None and metric in match.item.inexact)
+    if not count:
+        return ""
+    return (
+        f"{plural(count, 'score')} less exact: the samples ended when the verdict was settled (`upto`); "
+        "judge again with all samples for exact figures"
+    )
+
+
+def match_labels(
+    labels: Sequence[Label], items: Iterable[JudgedItem], *, run_id: str = "", allow_unmatched: bool = False
+) -> Matching:
+    """Return each label with its output, in the order of the labels.
+
+    Args:
+        labels: of a file.
+        items: of the run; gone through once, and only those that a label means are kept.
+        run_id: of the run that the items are from.
+        allow_unmatched: leave out labels without an output, or of a metric that is not judged there.
+
+    Raises:
+        ConfigError: labels are unmatched, and that is not allowed; or none is matched.
+    """
+    finder = _Finder(labels, run_id)
+    for item in items:
+        finder.look_at(item)
+    matches: list[Match] = []
+    unmatched: list[Label] = []
+    problems: list[Problem] = []
+    for number, label in enumerate(labels):
+        found = finder.found(number)
+        if isinstance(found, JudgedItem):
+            matches.append(Match(label, found))
+            continue
+        unmatched.append(label)
+        if len(problems) < _MOST_NAMED:
+            problems.append(finder.problem(label, found))
+    if len(unmatched) > len(problems):
+        rest = len(unmatched) - len(problems)
+        hint = "is it the right run? --run names another one"
+        problems.append(Problem(f"{rest:,} more labels have no output in this run", labels[0].location, hint))
+    if problems and (not allow_unmatched or not matches):
+        raise ConfigError(problems)
+    return Matching(tuple(matches), tuple(unmatched), tuple(problems))
+
+
+class _Finder:
+    """Labels by what they say about their item, so that the run is gone through once."""
+
+    def __init__(self, labels: Sequence[Label], run_id: str) -> None:
+        self._labels = labels
+        self._run_id = run_id
+        self._wanted: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self._said: set[tuple[bool, bool, bool]] = set()
+        self._candidates: dict[int, list[JudgedItem]] = defaultdict(list)
+        self._names: dict[str, None] = {}
+        self._metrics: dict[str, None] = {}
+        for number, label in enumerate(labels):
+            for key in self._keys(label.item):
+                self._wanted[key].append(number)
+
+    def _keys(self, item: ItemRef) -> Iterator[tuple[object, ...]]:
+        """Yield what finds the outputs that a label could be about: any one of these."""
+        if item.test_key is not None:
+            yield _TEST, item.test_key
+        if item.id is not None:
+            yield (item.id,)
+            if not self._may_have_moved(item):
+                return
+        says = (item.description is not None, item.variables is not None, item.output_sha256 is not None)
+        if any(says):
+            self._said.add(says)
+            yield _content_key(says, item)
+
+    def _may_have_moved(self, item: ItemRef) -> bool:
+        """Return whether a label of another run says what its test says, whose id may be another's in this run."""
+        is_of_other_run = bool(self._run_id) and item.run_id not in (None, self._run_id)
+        return is_of_other_run and not (item.description is None and item.variables is None)
+
+    def look_at(self, item: JudgedItem) -> None:
+        """Keep an item if a label means it."""
+        self._metrics.update(dict.fromkeys(item.scores))
+        if len(self._names) < _MOST_CANDIDATES:
+            self._names.update(dict.fromkeys(sorted(item.names)))
+        keys = [(name,) for name in item.names] + [_content_key(says, item) for says in self._said]
+        keys.append((_TEST, item.test_key))
+        for number in {number for key in keys for number in self._wanted.get(key, ())}:
+            self._candidates[number].append(item)
+
+    def found(self, number: int) -> JudgedItem | list[JudgedItem]:
+        """Return the one output that a label is about; else all that it could be about, and is not clearly."""
+        label = self._labels[number]
+        candidates = self._candidates.get(number, [])
+        fitting = [item for item in candidates if self._fits(label, item)]
+        if len(fitting) > 1 and label.item.id is not None:  # equal tests: the one that also has the id
+            fitting = [item for item in fitting if label.item.id in item.names] or fitting
+        return fitting[0] if len(fitting) == 1 else fitting or candidates
+
+    def _fits(self, label: Label, item: JudgedItem) -> bool:
+        said = label.item
+        return (
+            label.metric in item.scores
+            and said.prompt in (None, *item.prompt)
+            and said.provider in (None, *item.provider)
+            and said.repeat in (None, item.repeat)
+            and self._is_of_test(said, item)
+            and self._is_of_output(said, item)
+        )
+
+    def _is_of_test(self, said: ItemRef, item: JudgedItem) -> bool:
+        """Return whether a label can be about the test of an output; where it does not say which, it can."""
+        if said.test_key is not None and item.test_key is not None:
+            return said.test_key == item.test_key
+        if not self._may_have_moved(said):
+            return True
+        return said.description in (None, item.description) and said.variables in (None, item.variables)
+
+    def _is_of_output(self, said: ItemRef, item: JudgedItem) -> bool:
+        if said.output_sha256 is not None:
+            return said.output_sha256 == item.output_sha256
+        return not self._run_id or said.run_id in (None, self._run_id)
+
+    def problem(self, label: Label, candidates: list[JudgedItem]) -> Problem:
+        """Return why a label has no output, with the nearest id."""
+        if label.metric not in self._metrics:
+            near = did_you_mean(label.metric, self._metrics)
+            known = ", ".join(self._metrics) or "none"
+            hint = f"did you mean `{near}`?" if near else f"the run has: {known}"
+            return Problem(f"no judge of this run marks `{label.metric}`", label.place.value("metric"), hint)
+        if not candidates:
+            return self._missing(label)
+        fitting = [item for item in candidates if self._fits(label, item)]
+        if len(fitting) > 1:
+            hint = (
+                f"add `prompt`, `provider` or `repeat`, or give the id: {_few(item.id for item in fitting)}"
+            )
+            return Problem(f"this label could be about {len(fitting)} outputs", _named_at(label), hint)
+        if all(label.metric not in item.scores for item in candidates):
+            message = f"`{label.metric}` is not judged for this output"
+            return Problem(
+                message, label.place.value("metric"), "leave the label out, or pass --allow-unmatched"
+            )
+        candidates = [item for item in candidates if self._is_of_test(label.item, item)]
+        if not candidates:
+            where = label.place.value("test_key") or _named_at(label)
+            return Problem("this label was made for another test", where, _OTHER_HINT)
+        if not any(self._is_of_output(label.item, item) for item in candidates):
+            return self._of_other_output(label)
+        hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
+        message = "there is no output of this item by that prompt, provider or repeat"
+        return Problem(message, _named_at(label), hint)
+
+    def _missing(self, label: Label) -> Problem:
+        name = label.item.id
+        if name is None:
+            message = "no output of this run has this description, these vars or this text"
+            return Problem(message, label.location, "give the result's `id`, or pass --allow-unmatched")
+        near = did_you_mean(name, self._names)
+        hint = f"the nearest id is `{near}`" if near else "is it the right run? --run names another one"
+        return Problem(f"this run has no output `{name}`", label.place.value("id"), hint)
+
+    def _of_other_output(self, label: Label) -> Problem:
+        if label.item.output_sha256 is not None:
+            message, where = "this label was made for another output", label.place.value("output_sha256")
+            return Problem(message, where, _OTHER_HINT)
+        message = f"this label was made for the run `{label.item.run_id}`, and says no `output_sha256`"
+        return Problem(message, label.place.value("run_id"), _OTHER_HINT)
+
+
+def _content_key(says: tuple[bool, bool, bool], item: ItemRef | JudgedItem) -> tuple[object, ...]:
+    parts = (item.description, item.variables, item.output_sha256)
+    return (says, *(part for part, is_said in zip(parts, says, strict=True) if is_said))
+
+
+def _named_at(label: Label) -> Location | None:
+    return label.place.value("id") or label.location
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(dict.fromkeys(names))
+    more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
+    return ", ".join(listed[:_MOST_LISTED]) + more

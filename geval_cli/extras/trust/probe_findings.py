@@ -1,0 +1,327 @@
+"""The findings of probes: figures with their intervals, held against their bars. Pure.
+
+A finding holds when its whole interval is on the right side of the bar, fails when the whole of it is on the wrong one,
+and is unclear between. The bars are proposals.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from scipy import stats
+
+from geval_cli.extras.trust.probes import Finding, Kind, Pair, Probe, Verdict
+from geval_cli.statistics.correlation import (
+    MIN_CLUSTERS,
+    Mask,
+    Numbers,
+    dataset_level,
+    jackknife,
+    kendall,
+    spearman,
+)
+from geval_cli.statistics.intervals import ClusteredMean, Estimate, wilson_interval
+
+LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
+MOST_JOINT_FLIPS, MOST_LOSS = 0.05, 0.05
+LEAST_TAU, LEAST_AGREEMENT = 0.8, 0.8
+SAME = 1e-9
+"""Scores that differ by less are equal."""
+_TOST_QUANTILE = 0.95
+_MOST_NEEDED = 2000
+_CERTAIN = 1 - 1e-12
+
+
+def clustered(pairs: Sequence[Pair], value_of: Callable[[Pair], float]) -> ClusteredMean:
+    """Return the mean of a value over pairs, by cluster."""
+    mean = ClusteredMean()
+    for pair in sorted(pairs, key=lambda pair: pair.cluster):
+        mean.add(pair.cluster, value_of(pair))
+    return mean
+
+
+def _share(pairs: Sequence[Pair], value_of: Callable[[Pair], bool]) -> Estimate:
+    mean = clustered(pairs, lambda pair: float(value_of(pair)))
+    if mean.mean is None:
+        return Estimate(None)
+    interval = mean.share_interval() if mean.n > 1 else wilson_interval(mean.mean, 1)
+    return Estimate(mean.mean, interval or wilson_interval(mean.mean * mean.n, mean.n), mean.n, mean.clusters)
+
+
+def _mean(pairs: Sequence[Pair], quantile: float) -> Estimate:
+    """Return the mean change with its two-sided interval; none from fewer than `MIN_CLUSTERS` tests."""
+    mean = clustered(pairs, lambda pair: pair.after - pair.before)
+    error = mean.standard_error()
+    if mean.mean is None or error is None or mean.clusters < MIN_CLUSTERS:
+        return Estimate(mean.mean, None, mean.n, mean.clusters)
+    spread = float(stats.t.ppf(quantile, mean.clusters - 1)) * error
+    return Estimate(mean.mean, (mean.mean - spread, mean.mean + spread), mean.n, mean.clusters)
+
+
+def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
+    """Return how many tests would do if the share stays what it is."""
+    share = estimate.value
+    if share is None or (share >= bar if is_upper else share <= bar):
+        return ""
+    for count in range(max(1, estimate.clusters), _MOST_NEEDED):
+        low, high = wilson_interval(share * count, count) or (0.0, 1.0)
+        if high <= bar if is_upper else low >= bar:
+            return f"needs {count:,} tests"
+    return ""
+
+
+def damage_finding(probe: Probe, metric: str, pairs: Sequence[Pair], *, is_certain: bool) -> Finding:
+    """Return how often the score fell. Without `is_certain` nobody knows whether the metric is about the damage."""
+    estimate = _share(pairs, lambda pair: pair.after < pair.before - SAME)
+    is_empty = probe.name == "empty"
+    note, verdict = "", Verdict.UNCLEAR
+    if estimate.value is None or estimate.interval is None:
+        return _nothing(probe, metric, "share fallen")
+    low, high = estimate.interval
+    if is_empty:
+        verdict = Verdict.HOLDS if estimate.value == 1 else Verdict.FAILS
+    elif low >= LEAST_FALLEN:
+        verdict = Verdict.HOLDS
+    elif high < LEAST_FALLEN:
+        verdict = Verdict.FAILS if is_certain else Verdict.UNCLEAR
+        note = "" if is_certain else "is the metric about this? --only NAME demands it"
+    else:
+        note = _needed(estimate, LEAST_FALLEN, is_upper=False)
+    return Finding(
+        probe.name, metric, probe.kind, "share fallen", estimate, "= 1" if is_empty else f">= {LEAST_FALLEN:g}",
+        verdict=verdict, note=note,
+    )  # fmt: skip
+
+
+def harmless_findings(probe: Probe, metric: str, pairs: Sequence[Pair]) -> list[Finding]:
+    """Return how far the mean score shifted, and how many verdicts flipped."""
+    if not pairs:
+        return [_nothing(probe, metric, "shift")]
+    shift = _mean(pairs, _TOST_QUANTILE)
+    verdict, note = Verdict.UNCLEAR, ""
+    if shift.interval is None:
+        note = f"needs {MIN_CLUSTERS} tests"
+    elif shift.interval[0] >= -MOST_SHIFT and shift.interval[1] <= MOST_SHIFT:
+        verdict = Verdict.HOLDS
+    elif shift.interval[0] > MOST_SHIFT or shift.interval[1] < -MOST_SHIFT:
+        verdict = Verdict.FAILS
+    bar = f"+-{MOST_SHIFT:g}"
+    first = Finding(probe.name, metric, probe.kind, "shift", shift, bar, verdict=verdict, note=note)
+    return [first, flips_finding(probe, metric, pairs)]
+
+
+def flips_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+    """Return how many verdicts changed."""
+    share = _share(pairs, lambda pair: pair.passed_before != pair.passed_after)
+    return _few(
+        probe, metric, "flips", share, most=MOST_JOINT_FLIPS if probe.kind is Kind.JOINT else MOST_FLIPS
+    )
+
+
+def deception_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+    """Return how many failed outputs pass; `pairs` are of outputs that failed."""
+    return _few(probe, metric, "flips", _share(pairs, lambda pair: pair.passed_after))
+
+
+def _few(probe: Probe, metric: str, figure: str, estimate: Estimate, most: float = MOST_FLIPS) -> Finding:
+    if estimate.interval is None:
+        return _nothing(probe, metric, figure)
+    low, high = estimate.interval
+    verdict = Verdict.HOLDS if high <= most else Verdict.FAILS if low > most else Verdict.UNCLEAR
+    note = _needed(estimate, most, is_upper=True) if verdict is Verdict.UNCLEAR else ""
+    bar = f"<= {most:g}"
+    return Finding(probe.name, metric, probe.kind, figure, estimate, bar, verdict=verdict, note=note)
+
+
+def padding_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+    """Return how far the mean score rose."""
+    if not pairs:
+        return _nothing(probe, metric, "rise")
+    rise, note, verdict = _mean(pairs, 0.975), "", Verdict.UNCLEAR
+    if rise.interval is None:
+        note = f"needs {MIN_CLUSTERS} tests"
+    elif rise.interval[1] <= MOST_RISE:
+        verdict = Verdict.HOLDS
+    elif rise.interval[0] > MOST_RISE:
+        verdict = Verdict.FAILS
+    bar = f"<= {MOST_RISE:g}"
+    return Finding(probe.name, metric, probe.kind, "rise", rise, bar, verdict=verdict, note=note)
+
+
+def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Pair]) -> list[Finding]:
+    """Return whether outputs are in the same order, and how many verdicts flipped."""
+    named = Probe(form if form in probe.name else f"{probe.name} {form}", probe.kind, (form,), probe.source)
+    if not pairs:
+        return [_nothing(named, metric, "tau")]
+    before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
+    tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
+    verdict, note = Verdict.UNCLEAR, ""
+    if tau.value is None:
+        note = "all scores are equal: they have no order"
+    elif tau.clusters < MIN_CLUSTERS:
+        note = f"needs {MIN_CLUSTERS} tests"
+    elif tau.interval is None:  # of a tau that stays 1, whatever is left out
+        verdict = Verdict.HOLDS if tau.value > _CERTAIN else Verdict.UNCLEAR
+    elif tau.interval[0] >= LEAST_TAU:
+        verdict = Verdict.HOLDS
+    elif tau.interval[1] < LEAST_TAU:
+        verdict = Verdict.FAILS
+    bar = f">= {LEAST_TAU:g}"
+    first = Finding(named.name, metric, probe.kind, "tau", tau, bar, verdict=verdict, note=note)
+    return [first, flips_finding(named, metric, pairs)]
+
+
+def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]]) -> Finding:
+    """Return how often the same output wins when outputs stand in the other order; `agreed` by test."""
+    pairs = [Pair(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
+    estimate = _share(pairs, lambda pair: pair.passed_after)
+    if estimate.interval is None:
+        return _nothing(probe, metric, "agreement")
+    low, high = estimate.interval
+    is_low = high < LEAST_AGREEMENT
+    verdict = Verdict.HOLDS if low >= LEAST_AGREEMENT else Verdict.FAILS if is_low else Verdict.UNCLEAR
+    note = _needed(estimate, LEAST_AGREEMENT, is_upper=False) if verdict is Verdict.UNCLEAR else ""
+    bar = f">= {LEAST_AGREEMENT:g}"
+    return Finding(probe.name, metric, probe.kind, "agreement", estimate, bar, verdict=verdict, note=note)
+
+
+class JointScores(Struct, frozen=True):
+    """The scores of one output by dimension, 0..1: asked one by one, and all in one call."""
+
+    cluster: int
+    separate: Mapping[str, float]
+    joint: Mapping[str, float]
+
+
+def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
+    """Return how much more the dimensions go together when they are asked for in one call.
+
+    The figure is the mean Spearman correlation between dimensions, joint minus separate, with a jackknife interval by
+    test. More than 0 is a halo: the judge lets its first rating colour the others.
+    """
+    names = sorted({name for item in outputs for name in item.joint})
+    whole = [item for item in outputs if item.joint.keys() == item.separate.keys() == set(names)]
+    if len(names) < 2 or not whole:  # noqa: PLR2004 - a correlation is between two
+        return _nothing(probe, "", "halo", "needs outputs that are rated by two dimensions")
+    sides = [
+        np.array([[getattr(item, side)[name] for item in whole] for name in names])
+        for side in ("joint", "separate")
+    ]
+
+    def halo(kept: Mask) -> float | None:
+        joint, separate = (_mean_correlation(side[:, kept]) for side in sides)
+        return None if joint is None or separate is None else joint - separate
+
+    found = jackknife(halo, [str(item.cluster) for item in whole], is_correlation=False)
+    if found.value is None:
+        return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
+    verdict, note = Verdict.UNCLEAR, ""
+    if found.clusters < MIN_CLUSTERS or found.interval is None:
+        note = f"needs {MIN_CLUSTERS} tests"
+    elif found.interval[1] <= SAME:
+        verdict = Verdict.HOLDS
+    elif found.interval[0] > SAME:
+        verdict = Verdict.FAILS
+    return Finding(probe.name, "", probe.kind, "halo", found, "<= 0", verdict=verdict, note=note)
+
+
+class JointLabel(Struct, frozen=True):
+    """People's mean label of one output and dimension, with its scores one by one and together, all 0..1."""
+
+    cluster: str
+    human: float
+    separate: float
+    joint: float
+
+
+def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Finding:
+    """Return how much agreement with people is lost when dimensions are rated in one call.
+
+    The figure is Spearman's rho with people's labels, separate minus joint, with a jackknife interval by cluster.
+    """
+    human, separate, joint = (
+        np.array([getattr(one, side) for one in scores]) for side in ("human", "separate", "joint")
+    )
+
+    def loss(kept: Mask) -> float | None:
+        before, after = spearman(separate[kept], human[kept]), spearman(joint[kept], human[kept])
+        return None if before is None or after is None else before - after
+
+    found = jackknife(loss, [one.cluster for one in scores], is_correlation=False)
+    if found.value is None:
+        return _nothing(
+            probe, metric, "loss", "all scores or labels of a dimension are equal: they have no order"
+        )
+    verdict, note = Verdict.UNCLEAR, ""
+    if found.clusters < MIN_CLUSTERS or found.interval is None:
+        found, note = replace(found, interval=None), f"needs {MIN_CLUSTERS} labelled tests"
+    elif found.interval[1] <= MOST_LOSS:
+        verdict = Verdict.HOLDS
+    elif found.interval[0] > MOST_LOSS:
+        verdict = Verdict.FAILS
+    bar = f"<= {MOST_LOSS:g}"
+    return Finding(probe.name, metric, probe.kind, "loss", found, bar, verdict=verdict, note=note)
+
+
+def _mean_correlation(scores: Numbers) -> float | None:
+    """Return the mean Spearman correlation between rows; None where a row is constant."""
+    pairs = [(one, other) for one in range(len(scores)) for other in range(one)]
+    found = [spearman(scores[one], scores[other]) for one, other in pairs]
+    known = [item for item in found if item is not None]
+    return math.fsum(known) / len(known) if len(known) == len(pairs) else None
+
+
+class LabelledScore(Struct, frozen=True):
+    """A judge's error on one output, `score - human`; whether a model of the judge's own family wrote it."""
+
+    cluster: str
+    error: float
+    is_own: bool
+
+
+def family_finding(probe: Probe, metric: str, scores: Sequence[LabelledScore]) -> Finding:
+    """Return how much kinder the judge is to its own family than people are, against how it is to others.
+
+    The difference of two means with standard errors that are robust to clusters: Liang and Zeger, "Longitudinal data
+    analysis using generalized linear models", 1986.
+    """
+    own = np.array([score.is_own for score in scores], dtype=np.float64)
+    clusters = {score.cluster for score in scores}
+    if not scores or own.all() or not own.any() or len(clusters) < 2:  # noqa: PLR2004 - a spread needs two
+        return _nothing(probe, metric, "difference", "needs labels of outputs by two families of models")
+    errors = np.array([score.error for score in scores])
+    means = {side: errors[own == side].mean() for side in (0.0, 1.0)}
+    value = float(means[1.0] - means[0.0])
+    centred, rest = own - own.mean(), errors - np.where(own > 0, means[1.0], means[0.0])
+    sums = dict.fromkeys(clusters, 0.0)
+    for score, part in zip(scores, centred * rest, strict=True):
+        sums[score.cluster] += float(part)
+    count = len(clusters)
+    variance = (
+        count / (count - 1) * math.fsum(part**2 for part in sums.values()) / float(centred @ centred) ** 2
+    )
+    spread = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
+    interval = (value - spread, value + spread)
+    estimate = Estimate(value, interval if count >= MIN_CLUSTERS else None, len(scores), count)
+    bar = f"<= {MOST_RISE:g}"
+    if estimate.interval is None:
+        note = f"needs {MIN_CLUSTERS} tests"
+        return Finding(
+            probe.name, metric, probe.kind, "difference", estimate, bar, verdict=Verdict.UNCLEAR, note=note
+        )
+    fails, holds = interval[0] > 0, interval[1] <= MOST_RISE
+    verdict = Verdict.FAILS if fails else Verdict.HOLDS if holds else Verdict.UNCLEAR
+    return Finding(probe.name, metric, probe.kind, "difference", estimate, bar, verdict=verdict)
+
+
+def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:
+    return Finding(
+        probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=Verdict.SKIPPED, note=note
+    )
+
+
+def skipped(probe: Probe, metric: str, why: str) -> Finding:
+    """Return the finding of a probe that was not made."""
+    return _nothing(probe, metric, "", why)

@@ -1,0 +1,275 @@
+"""`POST /api/geval`: one output judged, by the request alone."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic.alias_generators import to_camel
+from starlette.types import Receive
+
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.errors import JudgeError, ProviderError, UsageError
+from geval_cli.extras.web.problems_json import RefusedError, described, upstream_problem
+from geval_cli.extras.web.settings import ServerSettings
+from geval_cli.judge.metric import Grade, JudgedCase, Metric
+from geval_cli.judge.source import as_text
+from geval_cli.records import JsonValue, to_json
+from geval_cli.report.json_file import json_text
+from geval_cli.runs.judging import Judges
+from geval_cli.specs.base import ProviderSpec, samples_of
+
+T = TypeVar("T")
+
+_TOO_MANY, _UNAVAILABLE = 429, 503
+_AGAIN_S = 1
+
+
+class Evaluations:
+    """Runs work on behalf of clients. Belongs to one event loop.
+
+    Attributes:
+        most: so much work may be under way at a time; more is refused at once.
+        timeout_s: so long a piece of work may take, in seconds.
+    """
+
+    def __init__(self, most: int, timeout_s: float) -> None:
+        self.most = most
+        self.timeout_s = timeout_s
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
+        """Return the result of `work`. Cancel it when its client disconnects, or when it takes too long.
+
+        Raises:
+            RefusedError: 429 when too much is under way, 503 when it took too long or the server stops.
+        """
+        if len(self._under_way) >= self.most:
+            work.close()
+            message = f"{self.most} evaluations are under way already"
+            hint = "send it again after the time that `Retry-After` says, or fewer at a time"
+            raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
+        task = asyncio.create_task(work)
+        gone = asyncio.create_task(_gone(receive))
+        self._under_way.add(task)
+        try:
+            await asyncio.wait({task, gone}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not task.cancelled():
+                return task.result()
+            raise self._unfinished(task, gone)
+        finally:
+            self._under_way.discard(task)
+            task.cancel()
+            gone.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+    def stop_all(self) -> None:
+        """Cancel all work; the clients are told."""
+        for task in self._under_way:
+            task.cancel()
+
+    def _unfinished(self, task: "asyncio.Task[T]", gone: "asyncio.Task[None]") -> RefusedError:
+        if task.cancelled():
+            hint = "send it again when the server is back"
+            return RefusedError("the server was stopped", status=_UNAVAILABLE, hint=hint)
+        if gone.done():
+            return RefusedError(
+                "the client has gone", status=_UNAVAILABLE, hint="stay until the answer is there"
+            )
+        message = f"the evaluation took longer than {self.timeout_s:g} s"
+        hint = "the judge may be overloaded: try again, or ask for fewer at a time"
+        return RefusedError(message, status=_UNAVAILABLE, hint=hint, retry_after_s=_AGAIN_S)
+
+
+async def _gone(receive: Receive) -> None:
+    """Wait until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _listed(value: object) -> object:
+    """Return one text as a list of one; nothing but white space as nothing at all."""
+    if value is None or isinstance(value, str):
+        return (value,) if value and value.strip() else None
+    if not isinstance(value, list):
+        raise ValueError("this must be a text or a list of texts")  # noqa: TRY004 - pydantic reports ValueErrors
+    return tuple(value) or None
+
+
+def _texts_schema(item: Mapping[str, JsonValue]) -> WithJsonSchema:
+    listed = {"type": "array", "items": {"type": "string", **item}}
+    return WithJsonSchema({"anyOf": [{"type": "string"}, listed, {"type": "null"}]})
+
+
+_Filled = Annotated[str, StringConstraints(pattern=r"\S")]
+_Texts = Annotated[tuple[str, ...] | None, BeforeValidator(_listed), _texts_schema({})]
+_FilledTexts = Annotated[
+    tuple[_Filled, ...] | None, BeforeValidator(_listed), _texts_schema({"pattern": r"\S"})
+]
+
+
+class GEvalRequest(BaseModel):
+    """An output to judge. The optional fields that are sent are what the judge sees beside input and output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    name: _Filled = Field(description="Name of the evaluation.", examples=["order_relevance"])
+    input: _Filled = Field(
+        description="What the model was asked.", examples=["Python course roadmap for beginners first module"]
+    )
+    actual_output: str = Field(description="What the model answered.", examples=["- module 1: python basics"])
+    criteria: _FilledTexts = Field(
+        None,
+        description="What is valued. Of several, each is judged for itself and the mean counts.",
+        examples=["check if the course has the correct order for the intended audience"],
+    )
+    expected_output: _Texts = Field(
+        None, description="A good answer, for comparison.", examples=["module 1: python basics"]
+    )
+    evaluation_steps: _FilledTexts = Field(
+        None,
+        description="The procedure that the judge follows. Without it the judge writes one from the criteria.",
+        examples=[["Verify the order of modules", "Check if topics follow a logical progression"]],
+    )
+    context: _Texts = Field(
+        None,
+        description="What is true about the matter.",
+        examples=["Python is a fundamental programming language."],
+    )
+    retrieval_context: _Texts = Field(None, description="What a search found for the input.")
+
+
+class Details(BaseModel):
+    """How a score came about."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel)
+
+    estimator: str = Field(description="How the rating was found: logprobs, samples, single or mixed.")
+    fallback: str | None = Field(None, description="Why it was not the way that was hoped for.")
+    rating: float = Field(description="In the scale that the judge was asked for.")
+    score_range: tuple[float, float] = Field(description="That scale.")
+    criteria: list[str] = Field(description="What was valued; empty when only steps were sent.")
+    criteria_from: str | None = Field(
+        None, description="What the criteria were derived from when neither criteria nor steps were sent."
+    )
+    evaluation_steps: list[str] = Field(description="The procedure that the judge followed.")
+    evaluation_params: list[str] = Field(description="What the judge saw, in its order.")
+    judge: str = Field(description="Who judged.")
+    usage: dict[str, Any] = Field(description="What the judge's requests cost; a cost of null is not known.")
+    latency_ms: float = Field(description="From the request's arrival to the verdict, in milliseconds.")
+
+
+class GEvalAnswer(BaseModel):
+    """The verdict."""
+
+    model_config = ConfigDict(frozen=True)
+
+    score: float = Field(ge=0, le=1, description="0 is worst, 1 is best.")
+    reason: str = Field(description="The judge's explanation.")
+    details: Details | None = Field(None, description="With `?details=true`: how the score came about.")
+
+
+router = APIRouter(tags=["Judging"])
+
+NO_REASON = "The judge gave no reason."
+
+
+@router.post(
+    "/api/geval",
+    summary="Judge one output",
+    operation_id="geval",
+    response_model=GEvalAnswer,
+    responses=described(400, 401, 403, 408, 413, 415, 422, 429, 502, 503),
+)
+async def judge_output(
+    request: Request,
+    asked: GEvalRequest,
+    details: Annotated[bool, Query(description="Add how the score came about.")] = False,
+) -> Response:
+    """Have an LLM judge score an output by G-Eval, with a reason.
+
+    With neither criteria nor steps, a criterion is derived from the name and, if there is one, the expected output.
+    """
+    started = time.perf_counter()
+    state = request.app.state
+    settings: ServerSettings = state.settings
+    evaluations: Evaluations = state.evaluations
+    metric, derived_from = _metric(asked, settings)
+    try:
+        grade = await evaluations.run(
+            _grade(state.judges, judge_spec(settings), metric, _case(asked)), request.receive
+        )
+    except (ProviderError, JudgeError, UsageError) as error:
+        return upstream_problem(error)
+    body: dict[str, JsonValue] = {"score": grade.score, "reason": grade.reason or NO_REASON}
+    if details:
+        latency_ms = (time.perf_counter() - started) * 1000
+        body["details"] = _details(metric, grade, derived_from, latency_ms)
+    return Response(json_text(body), media_type="application/json")
+
+
+def judge_spec(settings: ServerSettings) -> ProviderSpec:
+    """Return who judges what is sent to `/api/geval`."""
+    return DEFAULT_JUDGE if settings.grader is None else ProviderSpec(id=settings.grader)
+
+
+async def _grade(judges: Judges, spec: ProviderSpec, metric: Metric, case: JudgedCase) -> Grade:
+    return await judges.grade(metric, case, judges.find(spec))
+
+
+def _case(asked: GEvalRequest) -> JudgedCase:
+    return JudgedCase(
+        actual_output=asked.actual_output,
+        input=asked.input,
+        expected_output=as_text(asked.expected_output) if asked.expected_output else None,
+        context=asked.context,
+        retrieval_context=asked.retrieval_context,
+    )
+
+
+def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str | None]:
+    """Return the metric, and what its criteria were derived from when none were sent."""
+    criteria, derived_from = asked.criteria or (), None
+    if not criteria and not asked.evaluation_steps:
+        what = " ".join(asked.name.replace("_", " ").split())
+        criteria = (f"Judge the actual output by its {what}.",)
+        derived_from = "name"
+        if asked.expected_output:
+            criteria = (f"{criteria[0]} It should say the same as the expected output.",)
+            derived_from = "name, expectedOutput"
+    # Texts of clients are no templates, so they are given as rendered ones and not as fields of the assertion.
+    metric = metric_from_spec(
+        GEvalFields(type="g-eval", metric=asked.name),
+        criteria=criteria,
+        evaluation_steps=asked.evaluation_steps,
+        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, samples_of(settings.samples)),)),
+    )
+    # The answer is a score without a verdict, so there is none that fewer samples could settle.
+    return replace(metric, stop_error=None), derived_from
+
+
+def _details(metric: Metric, grade: Grade, derived_from: str | None, latency_ms: float) -> JsonValue:
+    parts = grade.detail.get("parts", [])
+    seen = (parts[0] if parts else grade.detail).get("evaluation_params", [])
+    return {
+        **_in_camel_case({**grade.detail, "parts": [_in_camel_case(part) for part in parts]}),
+        "estimator": grade.estimator,
+        "fallback": grade.fallback,
+        "rating": grade.rating,
+        "scoreRange": list(metric.asked_range),
+        "criteria": list(metric.criteria),
+        "criteriaFrom": derived_from,
+        "evaluationSteps": list(grade.evaluation_steps),
+        "evaluationParams": [to_camel(name) for name in seen],
+        "usage": _in_camel_case(to_json(grade.usage)),
+        "latencyMs": latency_ms,
+    }
+
+
+def _in_camel_case(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {to_camel(name): value for name, value in values.items()}

@@ -1,0 +1,390 @@
+"""`/api/runs/{id}/labels`: outputs that people are to rate, what they said of them, and it beside the judge."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from msgspec import Struct
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
+
+from geval_cli.errors import UsageError
+from geval_cli.extras.trust.draws import draw_name
+from geval_cli.extras.trust.labelling import (
+    Given,
+    LabelChoice,
+    Output,
+    Sheet,
+    label_row,
+    outputs_to_label,
+    removed_run,
+    scales_of,
+    stored_label,
+)
+from geval_cli.extras.trust.labels.file import UNIT_SCALE, Scale
+from geval_cli.extras.trust.labels.matching import judged_items
+from geval_cli.extras.trust.labels.review import Reviewed, review
+from geval_cli.extras.trust.labels.sheet import Criterion
+from geval_cli.extras.web.api.runs import RunId
+from geval_cli.extras.web.problems_json import RefusedError, answered, described
+from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.json_file import json_text
+from geval_cli.runs.stored import load_report
+from geval_cli.store.labels import RunLabels, StoredLabel
+from geval_cli.store.runs import RunStore
+
+_NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 404, 409, 422
+_WORDS = {"pass": 1.0, "fail": 0.0}
+_MOST_AT_ONCE = 1000
+_NUMBER = r"-?\d{1,9}(\.\d{1,9})?"
+
+
+def _whole(value: object) -> object:
+    """Return 8.0 as 8: JSON knows no difference."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class LabelAsked(BaseModel):
+    """One person's word on one metric of one output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    id: str = Field(
+        min_length=1, max_length=200, description="Of the result: test, repeat, column.", examples=["0.0.0"]
+    )
+    metric: str = Field(min_length=1, max_length=1000, description="As the config calls it.")
+    label: Literal["pass", "fail"] | StrictInt | StrictFloat = Field(
+        description="`pass`, `fail`, or a number on the scale."
+    )
+    scale: tuple[StrictInt | StrictFloat, StrictInt | StrictFloat] | None = Field(
+        None,
+        description="Lowest and highest label. Without it that of the labels which are kept, else 0 to 1.",
+    )
+    annotator: str = Field("", max_length=200, description="Who says so; empty for nobody in particular.")
+    note: str = Field("", max_length=20_000, description="Why.")
+    seed: Annotated[StrictInt, Field(ge=0, le=2**53), BeforeValidator(_whole)] | None = Field(
+        None, description="Of the random draw that the output is from."
+    )
+    output_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        None, description="Of the text that was read. A label of another text than the run's is refused."
+    )
+
+
+class LabelsAsked(BaseModel):
+    """Labels to keep, all or none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: list[LabelAsked] = Field(min_length=1, max_length=_MOST_AT_ONCE)
+
+
+class SheetAsked(BaseModel):
+    """Which outputs are to be rated, by whom, on which scale."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: list[str] = Field(
+        [], max_length=100, description="Only these; without it all that a judge rates."
+    )
+    draw: int | None = Field(None, ge=1, le=2**31, description="So many, drawn at random; without it all.")
+    seed: int = Field(0, ge=0, le=2**53, description="Of the draw.")
+    annotator: str = Field("", max_length=200, description="Whose labels are given beside them.")
+    scale: str | None = Field(
+        None, pattern=f"^{_NUMBER},{_NUMBER}$", description="Lowest and highest label, such as `1,5`."
+    )
+
+
+class LabelsAnswer(Struct, frozen=True):
+    """The labels that are kept for a run, each as a line of a file of labels."""
+
+    run_id: str
+    labels: list[JsonValue]
+
+
+class KeptAnswer(Struct, frozen=True):
+    """So many labels are kept now; `replaced` of them stand in the place of one that said something else."""
+
+    kept: int
+    replaced: int
+
+
+class SheetMetric(Struct, frozen=True):
+    """A metric to rate: its scale, and the words that told the judge where to look."""
+
+    name: str
+    scale: tuple[float, float]
+    criteria: str
+    steps: tuple[str, ...]
+
+
+class SheetOutput(Struct, frozen=True):
+    """One metric of one output to rate, without its text; `label` and `note` are the annotator's own so far."""
+
+    id: str
+    metric: str
+    test_index: int
+    repeat_index: int
+    column: int
+    output_sha256: str
+    label: JsonValue = None
+    note: str = ""
+
+
+class SheetAnswer(Struct, frozen=True):
+    """Outputs to rate, in the order in which they are shown. Nothing in it says what the judge found."""
+
+    run_id: str
+    annotator: str
+    draw: str
+    metrics: list[SheetMetric]
+    outputs: list[SheetOutput]
+
+
+class ReviewAnswer(Struct, frozen=True):
+    """People beside the judge, disagreements first: `flipped` verdicts differ, on `broken` ones the judge broke."""
+
+    run_id: str
+    flipped: int
+    broken: int
+    rows: list[Reviewed]
+
+
+LABEL_ANSWERS: tuple[type[Struct], ...] = (LabelsAnswer, KeptAnswer, SheetAnswer, ReviewAnswer)
+
+router = APIRouter(prefix="/api/runs/{id}", tags=["Labels"])
+
+
+@router.get(
+    "/labels",
+    summary="Read labels",
+    operation_id="read_labels",
+    responses={200: answered(LabelsAnswer), **described(401, 403, 404, 422, 503)},
+)
+async def read_labels(request: Request, run_id: RunId) -> Response:
+    """Return what people said of a run's outputs, in the order in which they said it first; also of a removed run."""
+    return _json(await asyncio.to_thread(_kept, _runs(request), run_id))
+
+
+@router.get(
+    "/labels.jsonl",
+    summary="Download labels",
+    operation_id="download_labels",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A file of labels.",
+            "content": {"application/jsonl": {"schema": {"type": "string"}}},
+        },
+        **described(401, 403, 404, 422, 503),
+    },
+)
+async def download_labels(request: Request, run_id: RunId) -> Response:
+    """Return the labels of a run as a file that `geval agree` and `geval label --import` read."""
+    found = await asyncio.to_thread(_kept, _runs(request), run_id)
+    text = "".join(f"{json_text(row)}\n" for row in found.labels)
+    name = {"content-disposition": f'attachment; filename="labels-{found.run_id}.jsonl"'}
+    return Response(text, headers=name, media_type="application/jsonl")
+
+
+@router.post(
+    "/labels",
+    summary="Keep labels",
+    operation_id="keep_labels",
+    responses={200: answered(KeptAnswer), **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)},
+)
+async def keep_labels(request: Request, run_id: RunId, asked: LabelsAsked) -> Response:
+    """Store labels, all or none, in the place of what the same people said of the same outputs and metrics."""
+    async with request.app.state.saving:  # of two that choose a scale at once, the second finds the first's
+        return _json(await asyncio.to_thread(_keep, _runs(request), run_id, asked.labels))
+
+
+@router.get(
+    "/labels/sheet",
+    summary="List outputs to rate",
+    operation_id="list_outputs_to_rate",
+    responses={200: answered(SheetAnswer), **described(401, 403, 404, 409, 422, 503)},
+)
+async def list_outputs_to_rate(
+    request: Request,
+    run_id: RunId,
+    asked: Annotated[SheetAsked, Query()],
+) -> Response:
+    """Return the outputs to rate: the same draw as `geval label --draw --seed` makes. It tells no verdict."""
+    choice = LabelChoice(tuple(asked.metric), asked.draw, asked.seed)
+    sheet = asyncio.to_thread(
+        sheet_of, _runs(request), run_id, choice, asked.annotator.strip(), _scale(asked.scale)
+    )
+    return _json(await sheet)
+
+
+@router.get(
+    "/labels/review",
+    summary="Compare labels with the judge",
+    operation_id="review_labels",
+    responses={200: answered(ReviewAnswer), **described(401, 403, 404, 422, 503)},
+)
+async def review_labels(request: Request, run_id: RunId) -> Response:
+    """Return what people and the judge said of the same outputs, disagreements first."""
+    return _json(await asyncio.to_thread(reviewed_labels, _runs(request), run_id))
+
+
+def sheet_of(
+    runs: RunStore, run_id: str, choice: LabelChoice, annotator: str, scale: Scale | None = None
+) -> SheetAnswer:
+    """Return the outputs of a run to rate, with what the annotator said of them so far.
+
+    Raises:
+        UsageError: there is no such run or metric.
+        RefusedError: labels on another scale are kept.
+    """
+    report = load_report(runs, run_id)
+    sheet = outputs_to_label(report.results(), choice)
+    kept = runs.labels().of_run(report.run.id)
+    names = dict.fromkeys(output.metric for output in sheet.outputs)
+    try:
+        scales = scales_of(names, kept, scale)
+    except UsageError as error:
+        raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
+    own = {(item.case_id, item.metric): item for item in kept if item.annotator == annotator}
+    return SheetAnswer(
+        run_id=report.run.id,
+        annotator=annotator,
+        draw="" if choice.count is None else draw_name(choice.seed),
+        metrics=[_sheet_metric(name, scales[name], sheet) for name in names],
+        outputs=[_sheet_output(output, own.get((output.id, output.metric))) for output in sheet.outputs],
+    )
+
+
+def _sheet_metric(name: str, scale: Scale, sheet: Sheet) -> SheetMetric:
+    criterion = sheet.criteria.get(name, Criterion())
+    return SheetMetric(name, scale, criterion.text, criterion.steps)
+
+
+def _sheet_output(output: Output, kept: StoredLabel | None) -> SheetOutput:
+    row = own_row(kept, output.output_sha256)
+    return SheetOutput(
+        id=output.id,
+        metric=output.metric,
+        test_index=output.test_index,
+        repeat_index=output.repeat_index,
+        column=output.column,
+        output_sha256=output.output_sha256,
+        label=row.get("label"),
+        note=str(row.get("note") or ""),
+    )
+
+
+def own_row(kept: StoredLabel | None, output_sha256: str) -> Mapping[str, JsonValue]:
+    """Return the row of a label that was given to this very text; empty for none, or for one of another text."""
+    if kept is None or kept.output_sha256 != output_sha256:
+        return {}
+    row: Mapping[str, JsonValue] = kept.row
+    return row
+
+
+def reviewed_labels(runs: RunStore, run_id: str) -> ReviewAnswer:
+    """Return the labels of a run beside the judge's scores.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    report = load_report(runs, run_id)
+    kept = runs.labels().of_run(report.run.id)
+    rows = review(report.results(), kept) if kept else []
+    flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
+    return ReviewAnswer(report.run.id, flipped, broken, rows)
+
+
+def _kept(runs: RunStore, name: str) -> LabelsAnswer:
+    run_id = removed_run(runs, name) or runs.find(name).run.id
+    return LabelsAnswer(run_id, [item.row for item in runs.labels().of_run(run_id)])
+
+
+def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
+    run_id, labels = runs.find(name).run.id, runs.labels()
+    writer = _LabelWriter(run_id, runs.pages().cases(run_id, {label.id for label in asked}), labels)
+    stored = [writer.stored(label, f"#/labels/{number}") for number, label in enumerate(asked)]
+    before = [labels.find(run_id, item.case_id, item.metric, item.annotator) for item in stored]
+    labels.put(run_id, stored)
+    pairs = zip(before, stored, strict=True)
+    replaced = sum(old is not None and old.row["label"] != new.row["label"] for old, new in pairs)
+    return KeptAnswer(len(stored), replaced)
+
+
+class _LabelWriter:
+    """Holds labels of a request against the run that they are about."""
+
+    def __init__(self, run_id: str, results: Mapping[str, CaseResult], labels: RunLabels) -> None:
+        self._run_id, self._results = run_id, results
+        kept = labels.of_run(run_id)
+        self._scales = scales_of({item.metric for item in kept}, kept)
+
+    def stored(self, asked: LabelAsked, pointer: str) -> StoredLabel:
+        """Return a label as it is stored; raise RefusedError for one that has no output, or no place on the scale."""
+        result = self._results.get(asked.id)
+        item = None if result is None or result.output is None else next(judged_items([result]), None)
+        if item is None:
+            hint = "`GET /api/runs/{id}/labels/sheet` lists those that can be rated"
+            raise _refused(f"the run has no output {asked.id} to rate ({pointer}/id)", _NOT_FOUND, hint)
+        if asked.metric not in item.scores:
+            hint = f"it has: {', '.join(sorted(item.scores))}"
+            message = f"the output {asked.id} has no metric {asked.metric} ({pointer}/metric)"
+            raise _refused(message, _NOT_FOUND, hint)
+        if asked.output_sha256 not in (None, item.output_sha256):
+            hint = "the run has another text now: read it, then rate it"
+            raise _refused(f"this label was made for another output ({pointer})", _CONFLICT, hint)
+        scale = self._scale(asked, pointer)
+        given = Given(
+            _on_scale(asked.label, scale, pointer),
+            scale,
+            asked.annotator.strip(),
+            asked.note,
+            "" if asked.seed is None else draw_name(asked.seed),
+        )
+        return stored_label(label_row(item, asked.metric, self._run_id, given))
+
+    def _scale(self, asked: LabelAsked, pointer: str) -> Scale:
+        wanted = None if asked.scale is None else (float(asked.scale[0]), float(asked.scale[1]))
+        if wanted is not None and not wanted[0] < wanted[1]:
+            hint = "write the lowest label, then the highest, for example [1, 5]"
+            raise _refused(f"this is no scale ({pointer}/scale)", _UNPROCESSABLE, hint)
+        known = self._scales.setdefault(asked.metric, wanted or UNIT_SCALE)
+        if wanted not in (None, known):
+            low, high = known
+            message = f"labels of {asked.metric} from {low:g} to {high:g} are kept for this run"
+            raise _refused(f"{message} ({pointer}/scale)", _CONFLICT, "one metric has one scale: use that")
+        return known
+
+
+def _on_scale(label: str | float, scale: Scale, pointer: str) -> float:
+    low, high = scale
+    is_word = isinstance(label, str)
+    value = _WORDS[label] if isinstance(label, str) else float(label)
+    if (is_word and scale != UNIT_SCALE) or not low <= value <= high:
+        hint = "send `pass`, `fail` or a number from 0 to 1" if scale == UNIT_SCALE else "send a number"
+        message = f"{label} is no label from {low:g} to {high:g} ({pointer}/label)"
+        raise _refused(message, _UNPROCESSABLE, hint)
+    return value
+
+
+def _scale(text: str | None) -> Scale | None:
+    if text is None:
+        return None
+    low, high = map(float, text.split(","))
+    if low >= high:
+        hint = "write the lowest label, then the highest, for example `scale=1,5`"
+        raise _refused(f"{text} is no scale", _UNPROCESSABLE, hint)
+    return low, high
+
+
+def _refused(message: str, status: int, hint: str) -> RefusedError:
+    return RefusedError(message, status=status, hint=hint)
+
+
+def _json(value: Struct) -> Response:
+    return Response(json_text(value), media_type="application/json")
+
+
+def _runs(request: Request) -> RunStore:
+    runs: RunStore = request.app.state.state.runs
+    return runs

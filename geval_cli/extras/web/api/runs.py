@@ -1,0 +1,359 @@
+"""`/api/runs`: start runs, watch them, read what came out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model
+
+from geval_cli.extras.web.live_run import EventJson, run_json
+from geval_cli.extras.web.live_runs import LiveRuns
+from geval_cli.extras.web.problems_json import answered, described
+from geval_cli.records import SCHEMA_VERSION, AskedTest, CaseResult, JsonValue, RunRecord, RunSummary, to_json
+from geval_cli.report.json_file import json_document, json_text
+from geval_cli.runs.options import InApi, Option, RunOptions, declared_options, default_of
+from geval_cli.runs.stored import load_report
+from geval_cli.specs.base import Scoring
+from geval_cli.specs.dialect import Dialect
+from geval_cli.store.run_pages import RunChoice
+from geval_cli.store.runs import RunStore, StoredRun
+
+
+def _no_text(value: object) -> object:
+    """Return a number as JSON has it: neither a text that looks like one nor a truth value."""
+    if isinstance(value, str | bool):
+        raise ValueError("this must be a number")  # noqa: TRY004 - pydantic reports ValueErrors
+    return value
+
+
+UNLESS_RUNNING: Any = Field(
+    False,
+    strict=True,
+    description="Refuse (409) while a run of this config is under way; `running` in the answer is its id.",
+)
+
+
+class _StartRequest(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str = Field(
+        min_length=1,
+        max_length=1000,
+        description="A config file, relative to the served folder.",
+        examples=["gevalconfig.yaml"],
+    )
+
+    unless_running: bool = UNLESS_RUNNING
+
+    def options(self) -> RunOptions:
+        """Return how the run is to differ from what its config says."""
+        return RunOptions(**self.model_dump(exclude={"config", "unless_running"}))
+
+
+def start_request(options: type[RunOptions]) -> type[_StartRequest]:
+    """Return the body of a request for a run: a config, and the options that clients may set."""
+    types = get_type_hints(options, localns={"Scoring": Scoring, "Dialect": Dialect}, include_extras=True)
+    named: dict[str, Any] = {
+        field.name: _in_api(get_args(types[field.name])[0], default_of(field), option)
+        for field, option in declared_options(options)
+        if option.in_api is not None
+    }
+    return create_model(
+        "StartRequest",
+        __base__=_StartRequest,
+        __doc__="Which config to run, and what differs from it.",
+        **named,
+    )
+
+
+def _in_api(kind: Any, default: object, option: Option) -> tuple[Any, Any]:
+    """Return the type and the field of an option as a client sends it, with the limits of numbers and texts."""
+    said = option.in_api or InApi(option.help)
+    if said.default is not None:
+        kind, default = type(said.default), said.default
+    limits = Field(ge=option.minimum, le=said.maximum or option.maximum)
+    strict: dict[Any, Any] = {
+        int: Annotated[int, limits, BeforeValidator(_no_text)],
+        bool: StrictBool,
+        str: Annotated[str, Field(min_length=1)],
+    }
+    is_optional = NoneType in get_args(kind)
+    plain = get_args(kind)[0] if is_optional else kind
+    taken = strict.get(plain, plain)
+    return taken | None if is_optional else taken, Field(default, description=said.description)
+
+
+if TYPE_CHECKING:
+    StartRequest = _StartRequest
+else:
+    StartRequest = start_request(RunOptions)
+
+
+class StopRequest(BaseModel):
+    """Nothing needs to be said: `{}`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunStartedAnswer(BaseModel):
+    """Where the new run is found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    url: str
+    events: str
+    results: str
+
+
+class RunAnswer(Struct, frozen=True):
+    """A run as in `results.json`, without its results unless they were asked for."""
+
+    schema_version: int
+    kind: Literal["run"]
+    run: RunRecord
+    summary: RunSummary
+    tests: list[AskedTest] | None = None
+    results: list[CaseResult] | None = None
+
+
+class ListedRun(Struct, frozen=True):
+    """A run without its config, and its counts."""
+
+    run: dict[str, Any]
+    summary: RunSummary
+
+
+class RunListAnswer(Struct, frozen=True):
+    """Some of all stored runs."""
+
+    runs: list[ListedRun]
+    total: int
+    offset: int
+    limit: int
+
+
+class ResultsAnswer(Struct, frozen=True):
+    """Some of all results of a run, and what their tests bring beside variables."""
+
+    tests: list[AskedTest]
+    results: list[CaseResult]
+    total: int
+    offset: int
+    limit: int
+
+
+ANSWERS: tuple[type[Struct], ...] = (RunAnswer, RunListAnswer, ResultsAnswer)
+"""Responses that hold records; the OpenAPI document describes each, with the records in it, under its name."""
+
+
+router = APIRouter(prefix="/api/runs", tags=["Runs"])
+
+HEARTBEAT_S = 15.0
+"""A comment goes to the watchers of a run in which nothing happens: proxies cut what is silent."""
+
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+LINKS = {
+    name: {"operationId": name, "parameters": {"id": "$response.body#/id"}}
+    for name in ("read_run", "read_results", "watch_run", "stop_run")
+}
+
+RunId = Annotated[
+    str, Path(alias="id", max_length=200, description="A run's id, its beginning, or `latest`.")
+]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="So many are left out.")]
+
+
+@router.get(
+    "",
+    summary="List runs",
+    operation_id="list_runs",
+    responses={200: answered(RunListAnswer), **described(401, 403, 422)},
+)
+async def list_runs(
+    request: Request,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 20,
+    config: Annotated[
+        str | None, Query(description="Only runs of the config with this path, absolute or as it was typed.")
+    ] = None,
+    tag: Annotated[
+        list[Annotated[str, Field(pattern="^[^=]+=")]] | None,
+        Query(description="Only runs with this tag, `name=value`; repeatable.", max_length=20),
+    ] = None,
+) -> Response:
+    """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
+    pages = await asyncio.to_thread(runs_of(request).pages)
+    pairs = (text.partition("=") for text in tag or ())
+    chosen = RunChoice.of_config(config, tuple((name, value) for name, _, value in pairs))
+    outlines, total = await asyncio.to_thread(pages.outlines, chosen, offset=offset, limit=limit)
+    listed = [{"run": run_json(item.run), "summary": to_json(item.counts)} for item in outlines]
+    return json_answer({"runs": listed, "total": total, "offset": offset, "limit": limit})
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Start a run",
+    operation_id="start_run",
+    response_model=RunStartedAnswer,
+    responses={201: {"links": LINKS}, **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)},
+)
+async def start_run(request: Request, asked: StartRequest) -> Response:
+    """Check a config of the served folder and begin to run it. The answer comes when it runs, not when it is over."""
+    run_id = await live_of(request).start(asked.config, asked.options(), unless_running=asked.unless_running)
+    return started_answer(run_id, 201)
+
+
+def started_answer(run_id: str, status: int) -> Response:
+    """Return where a run is found that has just begun."""
+    where = f"/api/runs/{run_id}"
+    body = {"id": run_id, "url": where, "events": f"{where}/events", "results": f"{where}/results"}
+    return json_answer(body, status, {"location": where})
+
+
+@router.get(
+    "/{id}",
+    summary="Read a run",
+    operation_id="read_run",
+    responses={200: answered(RunAnswer), **described(401, 403, 404, 422, 503)},
+)
+async def read_run(
+    request: Request,
+    run_id: RunId,
+    results: Annotated[
+        bool, Query(description="With all results: the same document as `-o results.json`.")
+    ] = False,
+) -> Response:
+    """A run with its config, and its counts. The results have an address of their own, since they may be many."""
+    runs = runs_of(request)
+    report = await asyncio.to_thread(load_report, runs, run_id)
+    if results:
+        return StreamingResponse(_bytes(json_document(report)), media_type="application/json")
+    head = {"schema_version": SCHEMA_VERSION, "kind": "run"}
+    body = {**head, "run": to_json(report.run), "summary": to_json(report.summary)}
+    return json_answer(body)
+
+
+@router.get(
+    "/{id}/results",
+    summary="Read results",
+    operation_id="read_results",
+    responses={200: answered(ResultsAnswer), **described(401, 403, 404, 422, 503)},
+)
+async def read_results(
+    request: Request,
+    run_id: RunId,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+) -> Response:
+    """Return some results of a run by test, repeat and column; those that are there, when it is under way."""
+    runs = runs_of(request)
+    stored = await asyncio.to_thread(runs.find, run_id)
+    pages = await asyncio.to_thread(runs.pages)
+    found, total = await asyncio.to_thread(pages.results, stored.run.id, offset=offset, limit=limit)
+    tests = {item.test_index: to_json(item.asked) for item in found if item.asked is not None}
+    listed = [to_json(replace(item, test=UNSET)) for item in found]
+    return json_answer(
+        {"tests": list(tests.values()), "results": listed, "total": total, "offset": offset, "limit": limit}
+    )
+
+
+@router.get(
+    "/{id}/events",
+    summary="Watch a run",
+    operation_id="watch_run",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events.",
+            "content": {"text/event-stream": {"schema": _EVENT}},
+        },
+        **described(401, 403, 404, 422, 503),
+    },
+)
+async def watch_run(request: Request, run_id: RunId) -> Response:
+    """Return what happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
+    stored = await asyncio.to_thread(runs_of(request).find, run_id)
+    return StreamingResponse(
+        event_stream(live_of(request), stored),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )
+
+
+@router.post(
+    "/{id}/stop",
+    status_code=202,
+    summary="Stop a run",
+    operation_id="stop_run",
+    responses={
+        202: {"description": "It was told to stop."},
+        **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    },
+)
+async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Response:
+    """Start no further case of a run; what is under way has two seconds. What is finished is kept."""
+    stored = await asyncio.to_thread(runs_of(request).find, run_id)
+    live_of(request).stop(stored.run.id)
+    return json_answer({"id": stored.run.id, "stopping": True}, 202)
+
+
+async def event_stream(
+    live_runs: LiveRuns, stored: StoredRun, heartbeat_s: float = HEARTBEAT_S
+) -> AsyncIterator[bytes]:
+    """The events of a run as the bytes of an event stream; a comment when nothing happens for `heartbeat_s` seconds."""
+    events = live_runs.events(stored)
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=heartbeat_s)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            event = following.result()
+            if event is None:
+                return
+            yield _event_bytes(event)
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def _event_bytes(event: EventJson) -> bytes:
+    return f"event: {event['type']}\ndata: {json_text(event)}\n\n".encode()
+
+
+def _bytes(parts: Iterator[str]) -> Iterator[bytes]:
+    for part in parts:
+        yield part.encode()
+
+
+def json_answer(value: JsonValue, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with a JSON body."""
+    return Response(json_text(value), status, headers, media_type="application/json")
+
+
+def runs_of(request: Request) -> RunStore:
+    """Return the runs that the server keeps."""
+    runs: RunStore = request.app.state.state.runs
+    return runs
+
+
+def live_of(request: Request) -> LiveRuns:
+    """Return the runs that the server has under way."""
+    live: LiveRuns = request.app.state.live_runs
+    return live

@@ -1,0 +1,137 @@
+"""`geval serve` and `geval view`: the HTTP API and the web page, until a signal ends them."""
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_cli.cli.options import ServeOptions
+from geval_cli.errors import UsageError
+from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
+from geval_cli.version import install_hint
+
+if TYPE_CHECKING:
+    from geval_cli.extras.web.settings import ServerSettings
+
+_TOKEN_BYTES = 32
+_NEEDED = ("fastapi", "uvicorn")
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until the first signal, and until everything under way is finished then.
+
+    Raises:
+        UsageError: an extra is missing, the folder is none, the address cannot be had, or a token is missing.
+        ConfigError: an env file cannot be read.
+    """
+    _check_extra()
+    from geval_cli.extras.web.api.geval import judge_spec
+    from geval_cli.extras.web.server import Server, bind
+    from geval_cli.extras.web.settings import address_with
+    from geval_cli.runs.judging import judge_problems
+
+    listening, settings = bind(_settings(options))
+    with listening:
+        # A browser's command line can be read by everybody on this machine: what stands there opens the pages once.
+        address = address_with(settings.ticket, settings.url)
+        opens = options.opens_browser
+        server = Server(settings, say=_say, on_started=lambda: _open_browser(address) if opens else None)
+        # A token of the user's own is known, and stays out of what may be a log.
+        printed = settings.token if settings.has_open_geval else None
+        _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (Ctrl-C ends it)")
+        _say_who_may_ask(settings)
+        for problem in judge_problems(judge_spec(settings), env=server.judge_env, base_dir=settings.folder):
+            _say(f"warning: /api/geval cannot judge yet: {problem.message} ({problem.hint})")
+        asyncio.run(server.serve([listening]))
+
+
+def _say_who_may_ask(settings: "ServerSettings") -> None:
+    if settings.token is None:
+        _say("without a token every user of this machine can use the server, and your keys through it")
+    elif settings.has_open_geval:
+        _say(
+            "the token in the address opens pages and runs; POST /api/geval is open to every user of this machine"
+        )
+
+
+def _settings(options: ServeOptions) -> "ServerSettings":
+    from geval_cli.cli.arguments import check_scoring
+    from geval_cli.extras.web.settings import TOKEN_VARIABLE, ServerSettings, is_loopback
+
+    check_scoring(options.scoring, options.samples)
+    if options.allow_code and is_untrusted(os.environ):
+        hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
+        raise UsageError(
+            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+        )
+    if not options.folder.is_dir():
+        raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
+    own = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if own and options.has_no_token:
+        hint = f"leave --no-token out, or unset {TOKEN_VARIABLE}"
+        raise UsageError(f"--no-token, and {TOKEN_VARIABLE} is set", hint=hint)
+    is_made = not own and not options.has_no_token and is_loopback(options.host)
+    token = own or (secrets.token_urlsafe(_TOKEN_BYTES) if is_made else None)
+    settings = ServerSettings(
+        folder=options.folder.resolve(),
+        environ=os.environ,
+        home=_home(options),
+        env_file=options.env_file,
+        token=token,
+        ticket=secrets.token_urlsafe(_TOKEN_BYTES) if token else None,
+        has_open_geval=is_made,
+        allows_code=options.allow_code,
+        grader=options.grader,
+        scoring=options.scoring,
+        samples=options.samples,
+        host=options.host,
+        port=options.port,
+        allowed_origins=options.origins,
+        allowed_hosts=options.hosts,
+    )
+    if not settings.is_loopback and settings.token is None:
+        message = f"on {options.host} others than this machine may reach the server, so it needs a token"
+        hint = f"set {TOKEN_VARIABLE} to a long random text, or leave --host out"
+        raise UsageError(message, hint=hint)
+    return settings
+
+
+def _home(options: ServeOptions) -> Path | None:
+    """Return the state folder. Where every config is untrusted, it is one that no stranger can have filled."""
+    if not is_untrusted(os.environ):
+        return options.home
+    from geval_cli.cli.stranger import Wall
+
+    wall = Wall()
+    home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)
+    wall.tell()
+    return home
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if not _is_installed(name)]
+    if missing:
+        hint = f"install it {install_hint('server')}"
+        raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it is not there
+        return False
+
+
+def _open_browser(url: str) -> None:
+    """Open the browser in a thread, since some block whoever starts them."""
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True, name="browser").start()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

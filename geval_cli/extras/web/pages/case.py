@@ -1,0 +1,105 @@
+"""The page of one case."""
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+from msgspec.structs import replace
+
+from geval_cli.errors import ConfigError, UnjudgeableError, UsageError
+from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.pages.routing import (
+    PageRoute,
+    case_link,
+    link_with,
+    place_link,
+    run_link,
+    stored_runs,
+)
+from geval_cli.records import CaseResult, RunRecord
+from geval_cli.report.html.case_parts import ShownImage, case_values, images_of
+from geval_cli.report.html.matrix import row_title
+from geval_cli.report.report import run_title
+from geval_cli.source.access import access_in
+from geval_cli.source.images import names_image, read_image
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
+def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
+    """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
+    runs = stored_runs(request)
+    run = runs.find(run_id).run
+    row = _row(request, run.id, test, repeat)
+    result = next((item for item in row if str(item.column) == column), None)
+    if result is None:
+        hint = "it may not be finished yet; the run's page shows what is there"
+        raise UsageError(f"the run {run.id} has no result in this place", hint=hint)
+    place = (result.test_index, result.repeat_index)
+    before, after = (
+        None if found is None else place_link(run.id, *found, result.column)
+        for found in stored_runs(request).pages().neighbours(run.id, place, result.column)
+    )
+    return render_page(
+        "case.html",
+        section="runs",
+        run=run,
+        before=before,
+        after=after,
+        rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
+        run_link=run_link,
+        case_link=lambda item: case_link(run.id, item),
+        config_name=run_title(run),
+        **{**case_values(result, row, row_title(result)), "images": _images(request, run, result)},
+    )
+
+
+@router.get("/runs/{run_id}/images/{sha256}")
+def show_image(request: Request, run_id: str, sha256: str) -> Response:
+    """Return an image that a run named, out of the served folder, if it still has this hash."""
+    run = stored_runs(request).find(run_id).run
+    name = request.query_params.get("name", "")
+    path = _image_path(request, run, name)
+    gone = UsageError(f"the run {run.id} has no such image in the served folder any more")
+    if path is None:
+        raise gone
+    try:
+        image = read_image(path, name, access_in(request.app.state.settings.folder), None)
+        content = image.read()
+    except (ConfigError, UnjudgeableError) as error:
+        raise gone from error
+    if image.sha256 != sha256:
+        raise gone
+    return Response(content, media_type=image.media_type, headers={"cache-control": "private, max-age=3600"})
+
+
+def _images(request: Request, run: RunRecord, case: CaseResult) -> list[ShownImage]:
+    """Return the images that a case names, with a link where the file is still in the served folder."""
+    found = []
+    for image in images_of(case):
+        path = _image_path(request, run, image.name)
+        link = link_with(f"{run_link(run.id)}/images/{image.sha256}", {"name": image.name})
+        found.append(replace(image, link=link if path is not None and path.is_file() else None))
+    return found
+
+
+def _image_path(request: Request, run: RunRecord, name: str) -> Path | None:
+    """Return the path of an image beside the config of a run; None where it leads out of the served folder."""
+    folder = request.app.state.settings.folder
+    try:
+        path = (folder / run.config_path).parent / name
+        is_served = names_image(f"file://{name}") and path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a NUL, too long, a loop of links
+        return None
+    return path if is_served else None
+
+
+def _row(request: Request, run_id: str, test: str, repeat: str) -> list[CaseResult]:
+    """Return the results of one test and repeat by column; empty for what is no number."""
+    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
+        return []
+    return stored_runs(request).pages().row(run_id, int(test), int(repeat))
+
+
+_DIGITS_MAX = 10

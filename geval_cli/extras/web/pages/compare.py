@@ -1,0 +1,486 @@
+"""Two runs side by side: what `geval compare` decides on top, then the cases, those whose verdict changed first."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import UsageError
+from geval_cli.extras.web.html import error_page, render_page
+from geval_cli.extras.web.pages.routing import (
+    PageRoute,
+    Recent,
+    case_link,
+    link_with,
+    number_in_query,
+    page_count,
+    page_number,
+    page_shown,
+    run_link,
+    stored_runs,
+    whole_number_in_query,
+    word_in_query,
+)
+from geval_cli.metrics import with_members
+from geval_cli.numbers import format_score
+from geval_cli.records import CaseResult, RunStatus, Status
+from geval_cli.report.charts.pair_charts import ScoreRange
+from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, row_name
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.matrix import row_title
+from geval_cli.report.matching import match_columns
+from geval_cli.report.numbers import format_difference, format_p, plural
+from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs, verdict_of
+from geval_cli.report.report import RunReport, assertion_name, run_title
+from geval_cli.report.run_comparison import (
+    ComparedRow,
+    ComparisonOptions,
+    NamedRun,
+    RunComparison,
+    compare,
+    turned_assertion,
+)
+from geval_cli.report.sanitize import one_line
+from geval_cli.runs.stored import load_report
+from geval_cli.statistics.paired import Verdict
+from geval_cli.store.run_pages import RunPages, StoredVerdict
+
+PAIRS_PER_PAGE = 50
+_RUNS_COMPARED = 2
+_UNPROCESSABLE = 422
+_DIFFERENCE_MAX = 100_000
+"""Characters of both outputs beyond which no difference is shown."""
+_MATCHES_MAX = 30_000
+_METRIC_WIDTH = 60
+
+router = APIRouter(route_class=PageRoute)
+
+
+class Piece(Struct, frozen=True):
+    """A part of two texts: `same`, `removed` or `added`."""
+
+    kind: str
+    text: str
+
+
+class ShownPair(Struct, frozen=True):
+    """One case in both runs with both outputs.
+
+    Attributes:
+        cause: the assertion that turned the verdict, and its reason, where the verdict changed and that can be told.
+        difference: from the earlier output to the later one; empty where they are equal or too long.
+        is_same_output: whether both runs had the same output, so that only judging differs.
+    """
+
+    pair: Pair
+    before: CaseResult
+    after: CaseResult
+    cause: tuple[str, str] | None = None
+    difference: tuple[Piece, ...] = ()
+    is_same_output: bool = False
+
+
+class DecidedRow(Struct, frozen=True):
+    """One row of the decision, in words and figures as `geval compare` has them."""
+
+    name: str
+    verdict: Verdict
+    means: tuple[str, str]
+    change: str
+    interval: str
+    p: str
+    tests: int
+    power: str
+
+
+class DecidedColumn(Struct, frozen=True):
+    """The decision for one pair of columns; `index` is that of the later run."""
+
+    index: int
+    label: str
+    rows: tuple[DecidedRow, ...]
+    flips: str
+
+
+class Headline(Struct, frozen=True):
+    """The decision on top: the verdict (None where columns are better and worse), a sentence, and one by column."""
+
+    verdict: Verdict | None
+    sentence: str
+    by_column: str = ""
+
+
+class PairChoice(Struct, frozen=True):
+    """The pairs that an address chooses; None chooses all.
+
+    Attributes:
+        change: of the verdict.
+        column: the index of the later run's column.
+        metric: whose scores the two ranges are about; None for those of the case.
+        before: scores of the earlier run.
+        after: scores of the later run.
+    """
+
+    change: Change | None = None
+    column: int | None = None
+    metric: str | None = None
+    before: ScoreRange = ScoreRange()
+    after: ScoreRange = ScoreRange()
+
+    @property
+    def has_ranges(self) -> bool:
+        """Return whether pairs are chosen by their scores."""
+        return self.before != ScoreRange() or self.after != ScoreRange()
+
+    @property
+    def query(self) -> dict[str, object]:
+        """The query that makes this choice."""
+        return {"change": self.change, "column": self.column, **self.ranges}
+
+    @property
+    def ranges(self) -> dict[str, object]:
+        """The part of the query that a dot of a drawing made."""
+        return {
+            "metric": self.metric,
+            "before_low": self.before.low,
+            "before_high": self.before.high,
+            "after_low": self.after.low,
+            "after_high": self.after.high,
+        }
+
+    def fits(self, pair: Pair) -> bool:
+        """Return whether a pair is chosen, whatever its change is."""
+        if self.column not in (None, pair.after.column):
+            return False
+        return not self.has_ranges or (
+            self.before.holds(self._score(pair.before)) and self.after.holds(self._score(pair.after))
+        )
+
+    def _score(self, verdict: StoredVerdict) -> float | None:
+        return verdict.score if self.metric is None else verdict.named_scores.get(self.metric)
+
+    @property
+    def words(self) -> str:
+        """The ranges in words: `tone from 0.50 to below 0.54 before, below 0.02 after`."""
+        what = "score" if self.metric is None else one_line(self.metric, _METRIC_WIDTH)
+        sides = ((self.before, "before"), (self.after, "after"))
+        said = [f"{_range_words(side)} {when}" for side, when in sides if side != ScoreRange()]
+        return f"{what} {', '.join(said)}"
+
+
+def _range_words(scores: ScoreRange) -> str:
+    low = "" if scores.low is None else f"from {format_score(scores.low)}"
+    high = "" if scores.high is None else f"below {format_score(scores.high)}"
+    return " to ".join(part for part in (low, high) if part)
+
+
+def pair_choice(request: Request) -> PairChoice:
+    """Read the query of an address; what makes no sense is passed over."""
+    before, after = (
+        ScoreRange(number_in_query(request, f"{side}_low"), number_in_query(request, f"{side}_high"))
+        for side in ("before", "after")
+    )
+    return PairChoice(
+        change=word_in_query(request, "change", Change),
+        column=whole_number_in_query(request, "column"),
+        metric=request.query_params.get("metric") or None,
+        before=before,
+        after=after,
+    )
+
+
+@router.get("/compare", response_class=HTMLResponse)
+def show_comparison(request: Request) -> Response:
+    """Compare `?before=RUN&after=RUN`; of `?run=RUN&run=RUN` the one that began first is the earlier one."""
+    runs = stored_runs(request)
+    chosen = request.query_params.getlist("run")
+    if chosen:
+        return _by_age([load_report(runs, name) for name in chosen[: _RUNS_COMPARED + 1]])
+    names = [request.query_params.get(name, "") for name in ("before", "after")]
+    if not all(names):
+        hint = "choose two runs in the list, then Compare"
+        raise UsageError("it takes two runs to compare", hint=hint)
+    before, after = (load_report(runs, name) for name in names)
+    try:
+        decided, cases = compared(request, before, after)
+    except UsageError as error:
+        return refusal(error)
+    return _page(request, runs.pages(), (before, after), decided, cases)
+
+
+class _NotedRun:
+    """A run whose verdicts are kept while something goes through its results."""
+
+    def __init__(self, report: RunReport) -> None:
+        self.report = report
+        self.verdicts: list[StoredVerdict] = []
+
+    def noting(self) -> RunReport:
+        """Return the run as a report that keeps the verdicts of the results it yields."""
+        return replace(self.report, results=self._results)
+
+    def _results(self) -> Iterator[CaseResult]:
+        self.verdicts = []
+        for result in self.report.results():
+            self.verdicts.append(verdict_of(result))
+            yield result
+
+
+def refusal(error: UsageError) -> HTMLResponse:
+    """Return the page that says why two runs are not compared."""
+    return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
+
+
+def compared(request: Request, before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+    """Return what is decided about two runs, and their cases in pairs; what was compared last is kept.
+
+    Raises:
+        UsageError: the suites are unrelated.
+    """
+    if RunStatus.RUNNING in (before.run.status, after.run.status):
+        return _compared(before, after)
+    recent: Recent[tuple[str, ...], tuple[RunComparison, Comparison]] = request.app.state.comparisons
+    made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
+    return recent.get(made_of, lambda: _compared(before, after))
+
+
+def _compared(before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+    """Return what is decided about two runs, and their cases in pairs.
+
+    Raises:
+        UsageError: the suites are unrelated.
+    """
+    # One reading of each run serves both: of large runs it takes most of the time.
+    noted = [_NotedRun(before), _NotedRun(after)]
+    first, second = (NamedRun(item.report.run.id, item.noting()) for item in noted)
+    decided = compare(first, second, ComparisonOptions())
+    cases = compare_runs(
+        noted[0].verdicts,
+        noted[1].verdicts,
+        before_columns=before.run.columns,
+        after_columns=after.run.columns,
+    )
+    return decided, cases
+
+
+def _page(
+    request: Request,
+    pages: RunPages,
+    sides: tuple[RunReport, RunReport],
+    decided: RunComparison,
+    cases: Comparison,
+) -> HTMLResponse:
+    before, after = sides
+    chosen = pair_choice(request)
+    fitting = [pair for pair in cases.pairs if chosen.fits(pair)]
+    pairs = [pair for pair in fitting if chosen.change in (None, pair.change)]
+    number = page_shown(page_number(request), len(pairs), PAIRS_PER_PAGE)
+    shown = pairs[(number - 1) * PAIRS_PER_PAGE : number * PAIRS_PER_PAGE]
+    runs = {"before": before.run.id, "after": after.run.id}
+    query = {**runs, **chosen.query}
+    columns = decided_columns(decided, sides)
+    return render_page(
+        "compare.html",
+        section="runs",
+        before=before,
+        after=after,
+        decided=decided,
+        columns=columns,
+        headline=headline(columns, decided),
+        counts=_counts(fitting),
+        cases_total=len(fitting),
+        columns_by=cases.columns_by,
+        only_before=cases.only_before,
+        only_after=cases.only_after,
+        change=chosen.change,
+        column=chosen.column,
+        score_words=chosen.words if chosen.has_ranges else "",
+        pairs=[shown_pair(pages, (before.run.id, after.run.id), pair) for pair in shown],
+        pairs_total=len(pairs),
+        page=number,
+        pages_total=page_count(len(pairs), PAIRS_PER_PAGE),
+        page_link=lambda page: link_with("/compare", {**query, "page": page}),
+        change_link=lambda word: link_with("/compare", {**query, "change": word}),
+        column_link=lambda index: (
+            link_with("/compare", {**query, "change": None, "column": index}) + "#cases"
+        ),
+        all_link=link_with("/compare", runs) + "#cases",
+        charts_link=link_with("/compare/charts", runs),
+        swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
+        run_link=run_link,
+        case_link=case_link,
+        config_name=run_title,
+        has_columns=max(len(before.run.columns), len(after.run.columns)) > 1,
+        title_of=row_title,
+    )
+
+
+def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) -> list[DecidedColumn]:
+    """Return the rows of a comparison by pair of columns, in the order of the later run."""
+    indexes = column_indexes(sides)
+    found = []
+    for label in dict.fromkeys(row.column for row in decided.rows):
+        rows = [row for row in decided.rows if row.column == label]
+        flips = next((flips_text(row) for row in rows if row.kind is Kind.PASS_RATE and row.flipped), "")
+        shown = tuple(_decided_row(row, decided.detect) for row in rows)
+        found.append(DecidedColumn(indexes.get(label, 0), label, shown, flips))
+    return found
+
+
+def column_indexes(sides: tuple[RunReport, RunReport]) -> dict[str, int]:
+    """Return the indexes of the later run's columns by the label of their pair."""
+    matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
+    return {pair.label: pair.after.index for pair in reversed(matched)}
+
+
+def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
+    delta = row.delta
+    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
+    power = ""
+    if delta.mde is not None and delta.needed_tests is not None:
+        shown = format_score(delta.mde) if delta.mde <= 1 else "more than 1"
+        power = f"{shown}; {needed_text(delta.needed_tests, detect)}"
+    return DecidedRow(
+        name=row_name(row),
+        verdict=row.verdict,
+        means=(format_score(row.a), format_score(row.b)),
+        change=format_difference(delta.value or 0.0),
+        interval=interval_text(delta),
+        p="" if p is None else format_p(p),
+        tests=delta.clusters,
+        power=power,
+    )
+
+
+def headline(columns: Sequence[DecidedColumn], decided: RunComparison) -> Headline:
+    """Return what is decided about the pass rate: of the only column, or of all together and then of each."""
+    rows = [row for column in columns for row in column.rows[:1] if row.name == "pass rate"]
+    if not rows:
+        return Headline(None, "Nothing was judged in both runs, so nothing is decided.")
+    if decided.overall is None or len(rows) == 1:
+        return Headline(rows[0].verdict, _sentence(rows[0], "The pass rate"))
+    overall = _decided_row(decided.overall, decided.detect)
+    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
+    by_column = (
+        f"The pass rate column by column: {said}.{_reason(overall.verdict, counts, len(decided.rows))}"
+    )
+    is_mixed = bool(counts[Verdict.BETTER] and counts[Verdict.WORSE])
+    sentence = _sentence(overall, "The pass rate of all columns together")
+    return Headline(None if is_mixed else overall.verdict, sentence, by_column)
+
+
+def _reason(overall: Verdict, counts: Mapping[Verdict, int], rows: int) -> str:
+    """Return why columns are decided otherwise than all of them together; "" where they are not."""
+    shown = [verdict for verdict in (Verdict.BETTER, Verdict.WORSE) if counts[verdict]]
+    if overall in (Verdict.BETTER, Verdict.WORSE) and not shown:
+        return (
+            " One column has fewer cases than all together, and its p is corrected for the"
+            f" {rows:,} rows below, so that it shows less."
+        )
+    if overall is Verdict.UNDECIDED and shown:
+        return " What a column shows may be lost among the others."
+    return ""
+
+
+def _sentence(row: DecidedRow, subject: str) -> str:
+    moved = f"from {row.means[0]} to {row.means[1]} ({row.change})"
+    tests = f"{plural(row.tests, 'test')} in both runs"
+    sure = f", 95 % interval {row.interval}" if row.interval else ""
+    match row.verdict:
+        case Verdict.IDENTICAL:
+            return f"{subject} is the same case by case: {row.means[1]} of {tests}."
+        case Verdict.UNDECIDED:
+            power = f" Reliably shown is a change from {row.power}." if row.power else ""
+            if row.means[0] == row.means[1]:
+                return f"{subject} stayed at {row.means[1]}{sure}: {tests}.{power}"
+            return f"{subject} moved {moved}{sure}, which may be chance: {tests}.{power}"
+        case _:
+            went = "rose" if row.verdict is Verdict.BETTER else "fell"
+            return f"{subject} {went} {moved}{sure}, more than chance explains: {tests}."
+
+
+def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPair:
+    """Return a pair with its outputs and, where the verdict changed, why and what became of the output."""
+    before, after = _result(pages, run_ids[0], pair.before), _result(pages, run_ids[1], pair.after)
+    if pair.change is Change.SAME:
+        return ShownPair(pair, before, after)
+    old, new = shown_text(before.output), shown_text(after.output)
+    has_both = before.output is not None and after.output is not None
+    return ShownPair(
+        pair,
+        before,
+        after,
+        cause=_cause(before, after),
+        difference=text_difference(old, new) if has_both else (),
+        is_same_output=has_both and before.output == after.output,
+    )
+
+
+def _cause(before: CaseResult, after: CaseResult) -> tuple[str, str] | None:
+    """Return the assertion that turned the verdict, and the reason that it gave when it did not pass."""
+    earlier = [item for item, _ in with_members(before.assertions)]
+    turned = turned_assertion([item.status for item in earlier], after)
+    if turned is None:
+        return None
+    place, item = turned
+    failed = earlier[place] if item.status is Status.PASSED else item
+    return assertion_name(item), failed.reason or ""
+
+
+def text_difference(before: str, after: str) -> tuple[Piece, ...]:
+    """Return how `before` becomes `after`, by words, by lines where that takes too long, or as a whole; () if equal."""
+    if before == after or len(before) + len(after) > _DIFFERENCE_MAX:
+        return ()
+    for parts in (r"\s+|\w+|[^\w\s]", r"[^\n]*\n|[^\n]+"):
+        old, new = re.findall(parts, before), re.findall(parts, after)
+        start = _same_at_the_start(old, new)
+        end = _same_at_the_start(old[start:][::-1], new[start:][::-1])
+        middles = old[start : len(old) - end], new[start : len(new) - end]
+        if _matches(*middles) <= _MATCHES_MAX:
+            pieces = [Piece("same", "".join(old[:start])), *_changes(*middles)]
+            pieces.append(Piece("same", "".join(old[len(old) - end :])))
+            return tuple(piece for piece in pieces if piece.text)
+    return Piece("removed", before), Piece("added", after)
+
+
+def _same_at_the_start(old: Sequence[str], new: Sequence[str]) -> int:
+    places = zip(old, new, strict=False)
+    return next((place for place, (a, b) in enumerate(places) if a != b), min(len(old), len(new)))
+
+
+def _matches(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many pairs of equal parts there are, which is what comparing takes time for."""
+    counts = Counter(new)
+    return sum(counts[part] for part in old if not part.isspace())
+
+
+def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Piece]:
+    for kind, low, high, start, end in SequenceMatcher(str.isspace, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield Piece("same", "".join(new[start:end]))
+        else:
+            yield Piece("removed", "".join(old[low:high]))
+            yield Piece("added", "".join(new[start:end]))
+
+
+def _counts(pairs: Sequence[Pair]) -> dict[Change, int]:
+    return {change: sum(pair.change is change for pair in pairs) for change in Change}
+
+
+def _by_age(chosen: list[RunReport]) -> RedirectResponse:
+    if len({report.run.id for report in chosen}) != _RUNS_COMPARED:
+        hint = "choose exactly two different runs in the list, then Compare"
+        raise UsageError(f"two runs can be compared, and {len(chosen)} were chosen", hint=hint)
+    before, after = sorted(chosen, key=lambda report: report.run.started_at)
+    return RedirectResponse(link_with("/compare", {"before": before.run.id, "after": after.run.id}))
+
+
+def _result(pages: RunPages, run_id: str, verdict: StoredVerdict) -> CaseResult:
+    row = pages.row(run_id, verdict.test_index, verdict.repeat_index)
+    return next(item for item in row if item.column == verdict.column)

@@ -1,0 +1,223 @@
+"""One run as a matrix: tests down, prompts x providers across."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import UsageError
+from geval_cli.extras.web.html import render_page
+from geval_cli.extras.web.pages.routing import (
+    PageRoute,
+    case_link,
+    link_with,
+    number_in_query,
+    page_count,
+    page_number,
+    page_shown,
+    place_link,
+    run_link,
+    stored_runs,
+    whole_number_in_query,
+    word_in_query,
+)
+from geval_cli.extras.web.pages.run_actions import actions_of, seen_run
+from geval_cli.records import CaseResult, RunRecord, Status
+from geval_cli.report.charts.pair_charts import ScoreRange
+from geval_cli.report.csv_file import csv_document
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.matrix import ROWS_PER_PAGE, Matrix, columns_of, heads_of, shown_row
+from geval_cli.report.html.run_view import run_values
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport
+from geval_cli.runs.stored import kept_labels_of
+from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
+from geval_cli.store.run_pages import ResultPage, RunPages, SortOrder
+from geval_cli.store.runs import RunStore
+
+_CONFIG_CHARACTERS_MAX = 40_000
+_ROWS_AT_ONCE = 200
+_METADATA = "meta."
+"""Begins the names of query parameters that choose by metadata."""
+
+router = APIRouter(route_class=PageRoute)
+
+
+class Choice(Struct, frozen=True):
+    """A run's results as the query of an address chooses them."""
+
+    wanted: ResultFilter
+    sort: SortOrder
+    page: int
+
+    @property
+    def query(self) -> Mapping[str, object]:
+        """The query that makes this choice, without the page."""
+        wanted = self.wanted
+        return {
+            "status": wanted.status,
+            "metric": wanted.metric,
+            "q": wanted.text,
+            "differs": "yes" if wanted.differs else None,
+            "column": wanted.column,
+            "low": wanted.low,
+            "high": wanted.high,
+            "label_low": wanted.label_low,
+            "label_high": wanted.label_high,
+            "test": wanted.test,
+            "repeats": wanted.repeats,
+            **{f"{_METADATA}{name}": value for name, value in wanted.metadata},
+            "sort": None if self.sort is SortOrder.TEST else self.sort,
+        }
+
+
+def choice_of(request: Request, runs: RunStore, run_id: str) -> Choice:
+    """Read the query of an address about a run; what makes no sense is passed over."""
+    choice = _asked_choice(request)
+    wanted = choice.wanted
+    labels = ScoreRange(wanted.label_low, wanted.label_high)
+    if wanted.metric is None or labels == ScoreRange():
+        return choice
+    outputs = [item.outputs for item in kept_labels_of(runs, run_id) if item.metric == wanted.metric]
+    ids = frozenset(item.id for item in chain.from_iterable(outputs) if labels.holds(item.label))
+    return replace(choice, wanted=replace(wanted, ids=ids))
+
+
+def _asked_choice(request: Request) -> Choice:
+    metadata = {
+        name.removeprefix(_METADATA): value
+        for name, value in request.query_params.items()
+        if name.startswith(_METADATA) and value
+    }
+    wanted = ResultFilter(
+        status=word_in_query(request, "status", Status),
+        metric=request.query_params.get("metric") or None,
+        text=request.query_params.get("q", "").strip(),
+        metadata=tuple(metadata.items()),
+        differs=request.query_params.get("differs") == "yes",
+        column=whole_number_in_query(request, "column"),
+        low=number_in_query(request, "low"),
+        high=number_in_query(request, "high"),
+        test=whole_number_in_query(request, "test"),
+        repeats=word_in_query(request, "repeats", Repeats),
+        label_low=number_in_query(request, "label_low"),
+        label_high=number_in_query(request, "label_high"),
+    )
+    sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
+    return Choice(wanted, sort, page_number(request))
+
+
+@router.get("/runs")
+def go_to_runs() -> RedirectResponse:
+    """Redirect to the list of runs, which has a shorter address."""
+    return RedirectResponse("/")
+
+
+@router.get("/runs/{run_id}", response_class=HTMLResponse)
+def show_run(request: Request, run_id: str) -> Response:
+    """Return a run by its id, the beginning of it, or `latest`."""
+    runs = stored_runs(request)
+    report, progress = seen_run(request, run_id)
+    run = report.run
+    if run.id != run_id:
+        return RedirectResponse(link_with(run_link(run.id), request.query_params))
+    choice, pages = choice_of(request, runs, run.id), runs.pages()
+    origin = runs.origin(run.id)
+    return render_page(
+        "run.html",
+        section="runs",
+        previous=pages.previous(run.id),
+        run_link=run_link,
+        form_action=run_link(run.id),
+        filter_link=lambda **changes: link_with(run_link(run.id), {**choice.query, **changes}),
+        place_link=lambda *place: place_link(run.id, *place),
+        config_file_name=Path(run.config_path).name or run.config_path,
+        config_link=link_with("/", {"config": run.config_path if origin is None else origin.config_file}),
+        tag_link=lambda name, value: link_with("/", {"tag": f"{name}={value}"}),
+        progress=progress,
+        actions=actions_of(request, report),
+        planned=report.planned or 0,
+        missing=max((report.planned or 0) - report.summary.total, 0),
+        config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),
+        **{**run_values(report), "is_live": progress is not None},
+        **_results_values(pages, report, choice, pages.facets(run.id)),
+    )
+
+
+@router.get("/runs/{run_id}/results", response_class=HTMLResponse)
+def show_results(request: Request, run_id: str) -> HTMLResponse:
+    """Return the part of a run's page that its filters change, for the script that puts it in place."""
+    runs = stored_runs(request)
+    report, progress = seen_run(request, run_id)
+    values = _results_values(runs.pages(), report, choice_of(request, runs, report.run.id))
+    return render_page("results.html", run=report.run, is_live=progress is not None, **values)
+
+
+@router.get("/runs/{run_id}/results.{kind}")
+def export_results(request: Request, run_id: str, kind: str) -> StreamingResponse:
+    """Return the results that fit the filter as a file, `csv` or `jsonl`."""
+    runs = stored_runs(request)
+    run = runs.find(run_id).run
+    choice, pages = choice_of(request, runs, run.id), runs.pages()
+
+    def results() -> Iterator[CaseResult]:
+        return _fitting(pages, run, choice)
+
+    if kind == "csv":
+        text, media_type = csv_document(results), "text/csv; charset=utf-8"
+    elif kind == "jsonl":
+        text, media_type = (json_text(result) + "\n" for result in results()), "application/x-ndjson"
+    else:
+        raise UsageError(f"results are not exported as `{kind}`", hint="there are csv and jsonl")
+    headers = {"content-disposition": f'attachment; filename="{run.id}.{kind}"'}
+    return StreamingResponse(text, media_type=media_type, headers=headers)
+
+
+def _fitting(pages: RunPages, run: RunRecord, choice: Choice) -> Iterator[CaseResult]:
+    """Yield the results that fit a filter; each batch is read by whichever thread asks for it."""
+    places = pages.places(run.id, choice.wanted, choice.sort)
+    for first in range(0, len(places), _ROWS_AT_ONCE):
+        for row in pages.rows_at(run.id, places[first : first + _ROWS_AT_ONCE]):
+            yield from (row.cells[column] for column in sorted(row.matching))
+
+
+def _rows_of_page(pages: RunPages, run_id: str, choice: Choice, page: int) -> ResultPage:
+    first = (page - 1) * ROWS_PER_PAGE
+    return pages.rows(run_id, choice.wanted, sort=choice.sort, offset=first, limit=ROWS_PER_PAGE)
+
+
+def _results_values(
+    pages: RunPages, report: RunReport, choice: Choice, facets: tuple[Facet, ...] = ()
+) -> dict[str, Any]:
+    """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
+    run, wanted = report.run, choice.wanted
+    path = run_link(run.id)
+    found = _rows_of_page(pages, run.id, choice, choice.page)
+    page = page_shown(choice.page, found.total, ROWS_PER_PAGE)
+    if page != choice.page:
+        found = _rows_of_page(pages, run.id, choice, page)
+    matrix = Matrix(
+        heads=heads_of(columns_of(run.columns, found.rows), report.summary),
+        rows=tuple(shown_row(row, wanted.metric) for row in found.rows),
+        rows_total=found.total,
+        wanted=wanted,
+        sort=choice.sort,
+        facets=facets,
+        page=page,
+        pages_total=page_count(found.total, ROWS_PER_PAGE),
+    )
+    return {
+        "matrix": matrix,
+        "page_link": lambda page: link_with(path, {**choice.query, "page": page}),
+        "case_link": lambda result: case_link(run.id, result),
+        "export_link": lambda kind: link_with(f"{path}/results.{kind}", choice.query),
+        "has_own_export": False,
+        "export_command": None,
+        "clear_link": path,
+    }

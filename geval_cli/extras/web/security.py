@@ -1,0 +1,241 @@
+"""Who may ask the server, and which bodies it takes: names of the server, origins of pages, the token; size and time.
+
+All of this is ASGI middleware, so that it holds for every address, also for one that does not exist.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from geval_cli.extras.web.problems_json import has_route, problem_answer, problem_response
+from geval_cli.extras.web.settings import TOKEN_VARIABLE, ServerSettings
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Addresses that need no token: they tell nobody anything but that the server is there."""
+
+OPEN_OPERATIONS = frozenset({("POST", "/api/geval")})
+"""Addresses that need none either on a server that only this machine reaches and that was given no token."""
+
+_PARAMETER = "token"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_HTTP_PORT = 80
+
+
+class HostAndOrigin:
+    """Refuses requests meant for another server name (DNS rebinding) or sent by another site's page (CSRF)."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._authorities = _authorities(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refusal(Headers(scope=scope))
+            if refusal is not None:
+                response = problem_answer(scope, 403, refusal, hint="see docs/http-api.md, “Who may ask”")
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> str | None:
+        host = headers.get("host", "").lower()
+        if len(headers.getlist("host")) > 1:
+            return "a request names one server in its Host header"
+        if self._authorities is not None and host not in self._authorities:
+            return "this server does not answer to the name in the Host header"
+        origin = headers.get("origin")
+        if origin is None or origin in self._settings.allowed_origins:
+            return None
+        if not host or origin.lower().removeprefix("https://").removeprefix("http://") != host:
+            return "pages of other origins may not use this server"
+        return None
+
+
+class TokenCheck:
+    """Demands the token: as `Authorization: Bearer TOKEN`, as the password of Basic authentication, or as a cookie.
+
+    A browser gets the cookie for the token in an address (`/?token=TOKEN`), from which a redirect removes it.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        assert settings.token is not None
+        self._app = app
+        self._token = settings.token.encode("utf-8", "surrogateescape")
+        self._ticket = (settings.ticket or "").encode()
+        self._open_operations = OPEN_OPERATIONS if settings.has_open_geval else frozenset()
+        # Browsers send a host's cookies to all of its ports, so the name tells servers apart. The value is not the
+        # token itself, since that may hold what no cookie can.
+        self._cookie_name = f"geval-{settings.port}"
+        self._cookie = hmac.new(self._token, b"geval's cookie", hashlib.sha256).hexdigest().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._answer(scope) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """Return a refusal, or the redirect that takes a token out of the address; None for a request that may pass."""
+        if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
+            return None
+        if self._takes_token_of(scope):
+            return self._let_in(scope)
+        if self._has_token(Headers(scope=scope)):
+            return None
+        return problem_answer(
+            scope,
+            401,
+            "this server wants its token",
+            hint="open the address that the server printed when it started, or send `Authorization: Bearer TOKEN`; "
+            f"TOKEN is {TOKEN_VARIABLE} of the server, or stands in that address",
+            headers={"www-authenticate": _challenge(scope["path"])},
+        )
+
+    def _has_token(self, headers: Headers) -> bool:
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie_name, "")
+        given = _given_token(headers.get("authorization", ""))
+        # Both are compared, so that the time tells nothing either.
+        is_cookie = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._cookie)
+        return hmac.compare_digest(given, self._token) or is_cookie
+
+    def _takes_token_of(self, scope: Scope) -> bool:
+        """Return whether the address of a page holds the token, or the ticket, which is then used up."""
+        if scope["method"] != "GET" or scope["path"].startswith("/api/"):
+            return False
+        given = dict(_query(scope)).get(_PARAMETER, "").encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(given, self._token):
+            return True
+        is_ticket = bool(self._ticket) and hmac.compare_digest(given, self._ticket)
+        if is_ticket:
+            self._ticket = b""
+        return is_ticket
+
+    def _let_in(self, scope: Scope) -> Response:
+        query = urlencode([(name, value) for name, value in _query(scope) if name != _PARAMETER])
+        # One slash: two would name another server.
+        address = f"/{quote(scope['path'].lstrip('/'))}" + (f"?{query}" if query else "")
+        cookie = f"{self._cookie_name}={self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
+        return Response(status_code=303, headers={"location": address, "set-cookie": cookie})
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    text = scope["query_string"].decode("latin-1")
+    return parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+
+
+def _challenge(path: str) -> str:
+    """Return the challenge: Basic for pages, so that browsers ask for the token, Bearer for programs."""
+    return 'Bearer realm="geval"' if path.startswith("/api/") else 'Basic realm="geval", charset="UTF-8"'
+
+
+def _given_token(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        # Starlette reads headers as latin-1, whatever they are: this gives back the bytes that were sent.
+        return value.strip().encode("latin-1")
+    if scheme.lower() == "basic":
+        try:
+            # The user's name does not matter: browsers ask for one, and people leave it empty.
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except ValueError:
+            return b""
+    return b""
+
+
+def _authorities(settings: ServerSettings) -> frozenset[str] | None:
+    """Return the values allowed in `Host`; None for any, where the server has every address and a token."""
+    if settings.is_wildcard and not settings.allowed_hosts:
+        return None
+    names = [*_LOOPBACK_NAMES, *(name.lower() for name in settings.allowed_hosts)]
+    if not settings.is_wildcard:
+        names.append(f"[{settings.host}]" if ":" in settings.host else settings.host.lower())
+    found = {f"{name}:{settings.port}" for name in names}
+    found.update(name.lower() for name in settings.allowed_hosts)  # behind a proxy that has a port of its own
+    if settings.port == _HTTP_PORT:
+        found.update(names)
+    return frozenset(found)
+
+
+_BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+class BodyGuard:
+    """Refuses bodies that no endpoint takes: 415 for what is not JSON, 413 for too much, 408 for too slow.
+
+    A form or a plain text can be sent by any web page without asking first, JSON cannot.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._limit = settings.max_body_bytes
+        self._timeout_s = settings.body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in _BODY_METHODS or not has_route(scope):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if not _is_json(headers.get("content-type", "")):
+            detail = "the request must say that it is JSON"
+            response = problem_response(415, detail, hint="send the header `Content-Type: application/json`")
+            await response(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._read(headers, receive)
+        except TimeoutError:
+            response = problem_response(408, f"the body took longer than {self._timeout_s:g} s to arrive")
+            await response(scope, receive, send)
+            return
+        if body is None:
+            response = problem_response(
+                413,
+                f"the body is larger than {self._limit:,} bytes",
+                hint="send less at a time",
+                headers={"connection": "close"},
+            )
+            await response(scope, receive, send)
+            return
+        await self._app(scope, _Replay(body, receive), send)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """Return the whole body; None when it is too large."""
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) > self._limit:
+            return None
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return b"".join(parts)  # the client has gone; nobody reads the answer
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._limit:
+                return None
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+class _Replay:
+    """Gives the body once more, then whatever else the client sends: that it has gone."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await self._receive()
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"

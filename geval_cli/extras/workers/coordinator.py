@@ -1,0 +1,449 @@
+"""A run whose cases are done by several processes: hand out shards and permits, take results, and do lost shards again.
+
+Only this process writes to the store; it emits the events of all workers as if they were its own.
+"""
+
+import asyncio
+import os
+from collections import Counter, deque
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.engine.case import blank_result
+from geval_cli.engine.content_keys import key_of
+from geval_cli.engine.runner import EventStream, StopReason, StopSignal
+from geval_cli.errors import (
+    BudgetError,
+    ConfigError,
+    GevalError,
+    Problem,
+    StoppedError,
+    UndoneError,
+    UsageError,
+)
+from geval_cli.events import CaseFinished, Noticed
+from geval_cli.extras.workers.executors import (
+    LocalWorkers,
+    ShardExecutor,
+    WorkerLostError,
+    WorkerNotStartedError,
+    check_loky,
+)
+from geval_cli.extras.workers.ray_cluster import RayWorkers, check_cluster, join_cluster
+from geval_cli.extras.workers.shards import (
+    MOST_LOSSES,
+    DoneCases,
+    Lot,
+    Permit,
+    Permits,
+    Shard,
+    ShardEnd,
+    ShardOrder,
+    cut,
+    shard_size,
+)
+from geval_cli.extras.workers.worker import CachePlace, WorkerSetup
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import CallPolicy, Gateway
+from geval_cli.judge.grading import write_steps
+from geval_cli.judge.memory import JudgeMemory, LockedSteps
+from geval_cli.records import ErrorInfo, WorkerRecord
+from geval_cli.runs.fingerprint import fingerprint
+from geval_cli.runs.jobs import request_limit
+from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
+from geval_cli.runs.options import AUTO, LOCAL
+from geval_cli.runs.preparation import reads_cache, resolved
+from geval_cli.runs.record import STOPPED
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.resume import ResumedRun
+from geval_cli.store.cache import CacheOfRun, ResponseCache
+
+_SLOWEST = 1 / 64
+_QUICKENS = 1.25
+
+
+def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
+    """Check that a run can be done by several processes, which find each other's answers in `cache`.
+
+    Raises:
+        UsageError: it cannot, and why.
+    """
+    request = prepared.request
+    if request.workers is not None and request.ray is not None:
+        raise UsageError(
+            "--workers does not go with --ray", hint="a cluster has as many workers as processors"
+        )
+    if request.ray is None:
+        check_loky()
+    else:
+        _check_sent_as_one(request)
+        check_cluster(request.ray)
+    option = "--workers" if request.ray is None else "--ray"
+    hint = f"leave {option} out: one process does this run"
+    if prepared.plan.is_serial:
+        message = f"{option} cannot do tests of which one depends on the one before it"
+        raise UsageError(message, hint=hint)
+    if request.is_untrusted:
+        raise UsageError(f"{option} does not go with --untrusted", hint=hint)
+    if cache is not None and cache.folder is None:
+        message = f"{option} needs a cache on disk, where its processes find each other's answers"
+        raise UsageError(message, hint="make room, or name another place with --cache-dir")
+
+
+def _check_sent_as_one(request: RunRequest) -> None:
+    """Check that configs that are one suite are in one folder, as only the first one's is sent to a cluster.
+
+    Raises:
+        UsageError: one is elsewhere.
+    """
+    folder = request.config.resolve().parent
+    outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
+    if outside and request.ray != LOCAL:
+        hint = f"move it there, or use --ray {LOCAL}"
+        raise UsageError(f"--ray sends the folder {folder}, and {outside[0]} is not in it", hint=hint)
+
+
+def asked_workers(request: RunRequest) -> int:
+    """Return how many workers a request asks for: those of a cluster, one for each processor, or a number.
+
+    Raises:
+        UsageError: there is no such cluster.
+    """
+    if request.ray is not None:
+        return join_cluster(request.ray, request.config)
+    return os.cpu_count() or 1 if request.workers == AUTO else int(request.workers or 1)
+
+
+def capped_workers(prepared: PreparedRun, count: int) -> int:
+    """Return the number of workers: as asked for, but never more than a cap on requests at once allows."""
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+    caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
+    return max(1, min([count, request_limit(prepared), *(cap for cap in caps if cap is not None)]))
+
+
+class _Crew(Struct):
+    """The state of a run that workers do."""
+
+    prepared: PreparedRun
+    events: EventStream
+    stop: StopSignal
+    budget: Budget
+    cache: CacheOfRun
+    done: DoneCases
+    shards: deque[Shard] = field(default_factory=deque)
+    records: list[WorkerRecord] = field(default_factory=list)
+    under_way: int = 0
+    pace: float = 1.0
+    slowings: int = 0
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    noticed: set[str] = field(default_factory=set)
+    _permits: Permits | None = None
+
+    @property
+    def permits(self) -> Permits:
+        """The parts of the budget that workers hold."""
+        if self._permits is None:
+            self._permits = Permits(self.budget)
+        return self._permits
+
+    async def work(self, worker: int, executor: ShardExecutor) -> None:
+        """Have one worker do shards until there are none, or the run stops."""
+        while (shard := await self._next_shard()) is not None:
+            try:
+                await self._do(shard, worker, executor)
+            finally:
+                async with self.news:
+                    self.under_way -= 1
+                    self.news.notify_all()
+
+    async def _next_shard(self) -> Shard | None:
+        """Return the next shard; None when there will be none. One that is under way may come back."""
+        async with self.news:
+            while not self.shards and self.under_way and not self.stop.is_requested:
+                await self.news.wait()
+            if not self.shards or self.stop.is_requested:
+                self.news.notify_all()
+                return None
+            self.under_way += 1
+            return self.shards.popleft()
+
+    async def _do(self, shard: Shard, worker: int, executor: ShardExecutor) -> None:
+        permit = await self._next_permit()
+        if permit is None:
+            return
+        slowings = self.slowings
+        marks = self.done.marks_of(shard.start, shard.stop)
+        order = ShardOrder(shard.start, shard.stop, marks, permit, self.pace, is_repeated=shard.losses > 0)
+
+        async def hear(lot: Lot) -> None:
+            await self._enter(worker, lot)
+
+        try:
+            end = await executor.run(worker, order, hear)
+        except WorkerLostError as error:
+            if isinstance(error, WorkerNotStartedError):
+                self.permits.give_back(permit, requests=0, cost_usd=0.0)
+            else:
+                self.permits.lose(permit)
+            self._lost(shard, worker)
+            return
+        self.records[worker] = replace(self.records[worker], host=executor.host(worker))
+        self.permits.give_back(permit, requests=end.requests, cost_usd=end.cost_usd)
+        self._end(shard, worker, end, was_slowed=slowings != self.slowings)
+
+    async def _next_permit(self) -> Permit | None:
+        """Return what may be spent on the next shard, once others gave it back; None when the run stops."""
+        try:
+            async with self.news:
+                while (permit := self.permits.take()) is None and not self.stop.is_requested:
+                    await self.news.wait()
+        except BudgetError as error:
+            self.stop_paying(error)
+            return None
+        return permit
+
+    def _end(self, shard: Shard, worker: int, end: ShardEnd, *, was_slowed: bool) -> None:
+        """Take note of how a worker ended a shard.
+
+        Raises:
+            ConfigError: the tests can no longer be read.
+        """
+        record = self.records[worker]
+        self.records[worker] = replace(record, requests=record.requests + end.requests)
+        if end.mistakes:
+            raise ConfigError([Problem(text) for text in end.mistakes])
+        if end.unpriced is not None:
+            self.budget.give_up(end.unpriced)
+        if end.is_overloaded and not was_slowed:
+            # Once for all shards that were under way: only the new pace shows whether it is still too fast.
+            self.pace, self.slowings = max(_SLOWEST, self.pace / 2), self.slowings + 1
+        elif not end.is_overloaded:
+            self.pace = min(1.0, self.pace * _QUICKENS)
+        if end.is_out_of_permit:
+            self.shards.appendleft(shard)
+
+    def _lost(self, shard: Shard, worker: int) -> None:
+        """Have the rest of a shard done again whose worker is gone; or make errors of it, if that was in vain."""
+        record = self.records[worker]
+        self.records[worker] = replace(record, lost=record.lost + 1)
+        shard.losses += 1
+        if shard.losses <= MOST_LOSSES:
+            if not self.stop.is_requested:
+                self._notice(f"{record.name} was lost; what it had not finished is done again")
+            self.shards.appendleft(shard)
+            return
+        plan = self.prepared.plan
+        error = ErrorInfo(
+            "WorkerLostError",
+            f"the process that did this case ended {shard.losses} times before it was done",
+            "it may have been killed for its memory, or by code of the config; try with fewer --workers, or without",
+        )
+        for test in self.prepared.suite.tests:
+            if shard.start <= test.index < shard.stop:
+                for job in self.done.missing(list(plan.jobs_of(test))):
+                    result = replace(blank_result(job), error=error, test_key=key_of(job.test))
+                    self.done.add(result)
+                    self.events.emit(CaseFinished(result))
+
+    async def _enter(self, worker: int, lot: Lot) -> None:
+        """Emit what a worker tells as events of the run; a result that is known already is passed over."""
+        if lot.answers:  # kept before anything uses them
+            await self.cache.put_many(lot.answers)
+        numbers, record = len(self.records), self.records[worker]
+        for call in lot.calls:
+            self.events.emit(replace(call, call=call.call * numbers + worker))
+        for request in lot.requests:
+            self.events.emit(replace(request, call=request.call * numbers + worker))
+        for begun in lot.begun:
+            self.events.emit(begun)
+        for text in lot.notices:
+            self._notice(text)
+        new = [result for result in lot.results if not self.done.has(result)]
+        for result in new:
+            self.done.add(result)
+            self.events.emit(CaseFinished(result))
+        self.records[worker] = replace(record, cases=record.cases + len(new))
+        if self.budget.is_ended:
+            try:
+                self.budget.check()
+            except BudgetError as error:
+                self.stop_paying(error)
+        await self.events.wait_for_room()
+
+    def _notice(self, text: str) -> None:
+        """Tell the user something once, whichever worker finds it out."""
+        if text not in self.noticed:
+            self.noticed.add(text)
+            self.events.emit(Noticed(text))
+
+    def stop_paying(self, error: BudgetError) -> None:
+        """Stop the run, as it may spend no more."""
+        if self.stop.reason is not StopReason.BUDGET:
+            self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+        self.stop.request(StopReason.BUDGET)
+
+
+async def run_in_workers(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    events: EventStream,
+    stop: StopSignal,
+    resumed: ResumedRun | None,
+    policy: CallPolicy,
+) -> tuple[WorkerRecord, ...]:
+    """Do the cases of a run in several processes, and return what each has done.
+
+    Raises:
+        ConfigError: the tests can no longer be read as they were checked.
+    """
+    try:
+        if resumed is not None:
+            cache.begin_at(resumed.started_s)
+        began_s = cache.now() if resumed is None else resumed.started_s
+        shared = cache.used_by(policy.run_id)
+        crew = _Crew(prepared, events, stop, policy.budget, shared, _done_before(prepared, resumed))
+        steps = await _ask_for_steps(crew, cache, policy, began_s)
+        if steps is None or cache.folder is None:
+            return ()
+        count = capped_workers(prepared, await asyncio.to_thread(asked_workers, prepared.request))
+        crew.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
+        count = max(1, min(count, len(crew.shards)))
+        setup = WorkerSetup(
+            request=prepared.request.for_workers,
+            tests=prepared.tests,
+            cases=prepared.cases,
+            is_in_rows=prepared.plan.is_in_rows,
+            covered=fingerprint(prepared),
+            run_id=policy.run_id or "",
+            began_s=began_s,
+            is_resumed=resumed is not None,
+            reads_since_s=0.0 if reads_cache(prepared) else began_s,
+            cache=CachePlace(cache.folder, cache.ttl_s, cache.is_read_only),
+            workers=count,
+            steps=steps,
+        )
+        address = prepared.request.ray
+        executor = LocalWorkers(setup) if address is None else RayWorkers(setup, address)
+        await _run_crew(crew, executor, count)
+        return tuple(crew.records)
+    finally:
+        events.end()
+
+
+def _done_before(prepared: PreparedRun, resumed: ResumedRun | None) -> DoneCases:
+    if resumed is not None:
+        return resumed.done
+    return DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
+
+
+async def _run_crew(crew: _Crew, executor: ShardExecutor, count: int) -> None:
+    crew.records += [WorkerRecord(f"worker {number + 1}", executor.host(number)) for number in range(count)]
+    watching = [
+        asyncio.ensure_future(_pass_on_stop(crew.stop, executor, crew.news)),
+        asyncio.ensure_future(_pass_on_hurry(crew.stop, executor)),
+    ]
+    working = [asyncio.ensure_future(crew.work(number, executor)) for number in range(count)]
+    try:
+        await asyncio.gather(*working)
+    finally:
+        for task in (*working, *watching):
+            task.cancel()
+        await asyncio.gather(*working, *watching, return_exceptions=True)
+        await executor.aclose()
+
+
+async def _pass_on_stop(stop: StopSignal, executor: ShardExecutor, news: asyncio.Condition) -> None:
+    await stop.wait()
+    executor.stop(stop.reason or StopReason.REQUEST)
+    async with news:
+        news.notify_all()
+
+
+async def _pass_on_hurry(stop: StopSignal, executor: ShardExecutor) -> None:
+    await stop.wait_for_urgency()
+    executor.hurry()
+
+
+def _shards_of(prepared: PreparedRun, workers: int) -> list[Shard]:
+    size = shard_size(prepared.tests, workers)
+    return cut((test.index for test in prepared.suite.tests), size)
+
+
+async def _ask_for_steps(
+    crew: _Crew, cache: ResponseCache, policy: CallPolicy, began_s: float
+) -> LockedSteps | None:
+    """Ask for the evaluation steps that several tests need, so that all workers judge by the same ones.
+
+    Those of judges that share their id with another one, of other parameters, are not returned: workers find them in
+    the cache. A judge that does not answer is passed over: the cases that need it will say so. None when the run stops
+    meanwhile.
+    """
+    prepared, suite = crew.prepared, crew.prepared.suite
+    needs = await asyncio.to_thread(
+        needs_of_plan,
+        prepared.plan,
+        prepared.templates,
+        prepared.defaults,
+        lambda spec: resolved(spec, suite),
+        with_variables=True,
+    )
+    known = prepared.locked_steps
+    shared = [item for key, item in needs.found.items() if needs.uses[key] > 1 and key not in known]
+    async with AsyncExitStack() as stack:
+        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
+        stack.push_async_callback(pool.aclose)
+        gateway = Gateway(
+            cache=cache,
+            reads_since=None if reads_cache(prepared) else began_s,
+            on_event=crew.events.emit,
+            max_concurrency=request_limit(prepared),
+            policy=policy,
+        )
+        stack.push_async_callback(gateway.aclose)
+        memory = JudgeMemory()
+        asking = asyncio.gather(
+            *(_steps_of(item, pool, gateway, memory) for item in shared), return_exceptions=True
+        )
+        hurrying = asyncio.ensure_future(crew.stop.wait_for_urgency())
+        try:
+            ends: set[asyncio.Future[Any]] = {asking, hurrying}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done() or crew.stop.is_requested:
+                return None
+            found = asking.result()  # of all of them: what was asked beside one that failed is paid for, too
+            for item in found:
+                if isinstance(item, BaseException):
+                    raise item
+            judges = Counter(judge.public_id for judge in prepared.judges)
+            return {
+                needed.key: steps
+                for needed, steps in zip(shared, found, strict=True)
+                if isinstance(steps, tuple) and steps and judges[needed.judge.public_id] == 1
+            }
+        except StoppedError:
+            return None
+        except BudgetError as error:
+            crew.stop_paying(error)
+            return None
+        finally:
+            asking.cancel()
+            hurrying.cancel()
+            await asyncio.gather(asking, hurrying, return_exceptions=True)
+
+
+async def _steps_of(
+    needed: NeededSteps, pool: ProviderPool, gateway: Gateway, memory: JudgeMemory
+) -> tuple[str, ...]:
+    """Return the steps for a criterion; none when the judge did not answer."""
+    try:
+        return await write_steps(
+            needed.criteria, needed.params, gateway.model(pool.get(needed.judge)), memory
+        )
+    except UndoneError:
+        raise
+    except GevalError:
+        return ()

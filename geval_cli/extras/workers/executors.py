@@ -1,0 +1,439 @@
+"""Run shards in other processes: on this machine, kept by loky.
+
+Starting processes, noticing that one died and starting another is loky's work. Each worker is a pool of one process: a
+pool of several would end all of them when one is killed. On Linux they are copies of one process that has imported what
+all of them need, as imports cost as much as hundreds of tests. What a worker has found out comes over a connection of
+its own while it works, since a pool gives results back only at the end of a task.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import platform
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor
+from contextlib import AsyncExitStack
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from geval_cli.engine.runner import StopReason
+from geval_cli.errors import ConfigError, GevalError, UsageError
+from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
+from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
+from geval_cli.runs.event_loop import loop_factory
+from geval_cli.version import install_hint
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+Hear = Callable[[Lot], Awaitable[None]]
+"""Takes what a worker tells."""
+
+_MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
+_LAST_WORDS_S = 5.0
+_LISTENING_S = 2.0  # for workers to end that are to hurry; one may be stopped, or compute without end
+_PAUSE_S = 0.1  # before a worker that could not be started is tried again; what it is copied from may still be ending
+_HEAVY = ("aiohttp", "uvloop")
+"""Libraries that workers need if the coordinator does."""
+
+HURRY = b"hurry"
+"""The word to workers that grants no grace."""
+
+
+class WorkerLostError(Exception):
+    """A worker ended before its shard did."""
+
+
+class WorkerNotStartedError(WorkerLostError):
+    """A worker could not be started, so it has spent nothing."""
+
+
+class ShardExecutor(Protocol):
+    """Does shards somewhere else."""
+
+    def host(self, worker: int) -> str:
+        """Return the machine of a worker, by its number."""
+
+    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have a worker do a shard; `hear` takes what it tells meanwhile. Returns how it ended.
+
+        Raises:
+            WorkerLostError: the worker ended before.
+            RuntimeError: something went wrong that is no loss: a bug, or a cache that cannot be read.
+        """
+
+    def stop(self, reason: StopReason) -> None:
+        """Have all workers start no further job."""
+
+    def hurry(self) -> None:
+        """Have all workers grant no grace to what is under way."""
+
+    async def aclose(self) -> None:
+        """End all workers. Safe to call twice."""
+
+
+def check_loky() -> None:
+    """Check that processes can be kept here.
+
+    Raises:
+        UsageError: what keeps them is not installed, or processes cannot talk to each other.
+    """
+    from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
+
+    try:
+        import loky  # noqa: F401, PLC0415 - few runs have workers
+    except ImportError as error:
+        raise UsageError(
+            "--workers needs loky, which is not installed", hint=install_hint("workers")
+        ) from error
+    try:
+        Listener().close()
+    except OSError as error:  # its path is too long, for one
+        message = f"--workers cannot make a socket in {tempfile.gettempdir()}: {error}"
+        raise UsageError(message, hint="set TMPDIR to a folder with a short path") from error
+
+
+class LocalWorkers:
+    """Workers on this machine, each in a process of its own. Belongs to one event loop."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
+
+        self._setup = setup
+        self._loop = asyncio.get_running_loop()
+        self._key = secrets.token_bytes(32)
+        self._listener = Listener(authkey=self._key, backlog=64)
+        self._workers: dict[int, _LocalWorker] = {}
+        self._is_closed = False
+        logging.getLogger("concurrent.futures").addFilter(_is_news)  # where loky logs
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def host(self, worker: int) -> str:
+        """Return the name of this machine."""
+        return platform.node()
+
+    async def run(self, worker: int, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have a worker do a shard; as `ShardExecutor.run`."""
+        known = self._workers.get(worker)
+        if known is None or known.is_gone:
+            known = self._workers[worker] = await self._new_worker(worker)
+        try:
+            return await known.run(order, hear)
+        except WorkerLostError:
+            known.kill()
+            raise
+
+    async def _new_worker(self, number: int) -> "_LocalWorker":
+        try:
+            return _LocalWorker(self._listener.address, self._key, number, self._setup)
+        except OSError as error:  # too many open files, or no room for semaphores
+            await asyncio.sleep(_PAUSE_S)
+            raise WorkerNotStartedError from error
+
+    def stop(self, reason: StopReason) -> None:
+        """Have all workers start no further job."""
+        for worker in self._workers.values():
+            worker.tell(reason.value.encode())
+
+    def hurry(self) -> None:
+        """Have all workers grant no grace to what is under way; one that does not listen is ended soon."""
+        for worker in self._workers.values():
+            worker.tell(HURRY)
+        self._loop.call_later(_LISTENING_S, self._kill)
+
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+
+    async def aclose(self) -> None:
+        """End all workers. Safe to call twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._kill()
+            from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
+            # Wakes the thread that accepts; it may have ended, so nothing is asked of it.
+            with contextlib.suppress(OSError):
+                Client(self._listener.address).close()
+            self._listener.close()
+
+    def _accept(self) -> None:
+        from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
+
+        while not self._is_closed:
+            try:
+                connection = self._listener.accept()
+                worker = int(connection.recv_bytes())
+            except (OSError, EOFError, ValueError, AuthenticationError):
+                continue  # the last call of `aclose`, or somebody who is no worker
+            self._loop.call_soon_threadsafe(self._connected, worker, connection)
+
+    def _connected(self, worker: int, connection: "Connection[Any, Any]") -> None:
+        if worker in self._workers:
+            self._workers[worker].connect(connection, self._loop)
+
+
+class _LocalWorker:
+    """One process: its pool, and the connection over which it tells what happens."""
+
+    def __init__(self, address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
+        from loky import ProcessPoolExecutor  # noqa: PLC0415 - few runs have workers
+
+        self._pool = ProcessPoolExecutor(
+            max_workers=1,
+            timeout=None,
+            initializer=start_local_worker,
+            initargs=(address, key, number, dict(os.environ), _umask(), setup),
+            context=_process_context(),
+        )
+        self._connection: Connection[Any, Any] | None = None
+        self._lots: asyncio.Queue[Lot | None] = asyncio.Queue(_MESSAGES_WAITING)
+        self._told: list[bytes] = []
+        self.is_gone = False
+
+    def connect(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
+        """Take the connection of the process, and say what it was to be told before."""
+        self._connection = connection
+        threading.Thread(target=self._listen, args=(connection, loop), daemon=True).start()
+        for message in self._told:
+            self.tell(message)
+
+    def tell(self, message: bytes) -> None:
+        """Tell the process to stop, or to hurry."""
+        if self._connection is None:
+            self._told.append(message)
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            self._connection.send_bytes(message)
+
+    async def run(self, order: ShardOrder, hear: Hear) -> ShardEnd:
+        """Have the process do a shard."""
+        try:
+            with _without_ctrl_c(), _without_main():
+                task = asyncio.wrap_future(self._pool.submit(do_shard, order))
+        except BrokenExecutor as error:  # it ended while it had nothing to do
+            raise WorkerLostError from error
+        except (
+            EOFError,
+            OSError,
+        ) as error:  # it cannot be started: the process to copy ended, or there is no room
+            await asyncio.sleep(_PAUSE_S)
+            raise WorkerNotStartedError from error
+        task.add_done_callback(_forget_failure)
+        while (lot := await self._next_lot(task)) is not None:
+            await hear(lot)
+            if lot.end is not None:
+                return lot.end
+        raise WorkerLostError
+
+    async def _next_lot(self, task: "asyncio.Future[None]") -> Lot | None:
+        """Return what the process tells next; None when it is gone."""
+        told = asyncio.ensure_future(self._lots.get())
+        try:
+            ends: set[asyncio.Future[Any]] = {told, task}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            failure = task.exception() if task.done() else None
+            is_end = self.is_gone or isinstance(failure, BrokenExecutor)
+            if isinstance(failure, Exception) and not is_end:
+                raise failure
+            if failure is not None and not told.done():
+                # It broke, or was told to end (KeyboardInterrupt): what it said before is still on its way.
+                await asyncio.wait({told}, timeout=_LAST_WORDS_S if self._connection else 0.0)
+                return told.result() if told.done() else None
+            return await told
+        finally:
+            told.cancel()
+
+    def kill(self) -> None:
+        """End the process: it does so itself when nobody listens any more, and loky ends one that does not notice."""
+        self.is_gone = True
+        if self._connection is not None:
+            _hang_up(self._connection)
+        self._pool.shutdown(wait=False, kill_workers=True)
+
+    def _listen(self, connection: "Connection[Any, Any]", loop: asyncio.AbstractEventLoop) -> None:
+        """Pass on what the process tells, until it is gone. In a thread of its own.
+
+        What cannot be read counts as its end, too: nobody must wait for the rest.
+        """
+        # TypeError is what reading says when `kill` closes the connection meanwhile.
+        with contextlib.suppress(EOFError, OSError, TypeError, ValueError):
+            while True:
+                self._put(lot_from_json(connection.recv_bytes()), loop)
+        self._put(None, loop)
+
+    def _put(self, lot: Lot | None, loop: asyncio.AbstractEventLoop) -> None:
+        putting = self._lots.put(lot)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        except RuntimeError:  # the loop is closed: nobody wants to know
+            putting.close()
+
+
+def _hang_up(connection: "Connection[Any, Any]") -> None:
+    """Close a connection so that both ends hear of it: while a thread reads, closing alone leaves it open."""
+    with contextlib.suppress(OSError):  # the other end is gone
+        if sys.platform != "win32":
+            with socket.socket(fileno=os.dup(connection.fileno())) as both:
+                both.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out that loky could not end a process: psutil trips over some that are ending. Ours end by themselves."""
+    trace = record.exc_info[2] if record.exc_info else None
+    return all(frame.f_code.co_name != "kill_process_tree" for frame, _ in traceback.walk_tb(trace))
+
+
+def _forget_failure(task: "asyncio.Future[None]") -> None:
+    """Look at how a task ended that nobody waits for any more, so that asyncio says nothing about it."""
+    if not task.cancelled():
+        task.exception()
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Keep Ctrl-C from processes that are started in the block: the one that shows the run tells them to stop."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker  # noqa: PLC0415 - few runs have workers
+
+    from loky.backend import resource_tracker as loky_tracker  # noqa: PLC0415 - as above
+
+    # Starting these would let Ctrl-C through again, before the first worker is started.
+    resource_tracker.ensure_running()
+    loky_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _process_context() -> Any:
+    """Return how processes are started: as copies of one that has imported what they need; None for loky's own way."""
+    if sys.platform != "linux":
+        return None
+    from multiprocessing import get_context  # noqa: PLC0415 - as above
+
+    context = get_context("forkserver")
+    libraries = [name for name in _HEAVY if name in sys.modules]
+    context.set_forkserver_preload([*libraries, "geval_cli.extras.workers.template"])
+    return context
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep processes that are started in the block from running the program's main script again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class _Process:
+    """The state that a worker process keeps from one shard to the next. There is one in a process."""
+
+    current: "_Process | None" = None
+
+    def __init__(self, connection: "Connection[Any, Any]", setup: WorkerSetup) -> None:
+        self._connection = connection
+        self._setup = setup
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
+        self._stack = AsyncExitStack()
+        self._runner: ShardRunner | None = None
+        self._told: list[bytes] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def do(self, order: ShardOrder) -> None:
+        """Do a shard."""
+        self._loop.run_until_complete(self._do(order))
+
+    async def _do(self, order: ShardOrder) -> None:
+        """Do a shard; what it was told while the suite was being opened holds, too."""
+        if self._runner is None:
+            opening = open_runner(self._setup, order.permit, Lots(self._send))
+            try:
+                self._runner = await self._stack.enter_async_context(opening)
+            except ConfigError as error:
+                self._send(lot_to_json(Lot(end=ShardEnd(mistakes=mistakes_of(error)))))
+                return
+            gc.freeze()  # what is there stays: loky looks for garbage after a task, and would go through all of it
+            for message in self._told:
+                self._obey(message)
+        await self._runner.run(order)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError:
+            os._exit(1)
+
+    def _listen(self) -> None:
+        """Wait for the word to stop; without the coordinator there is nothing to do. In a thread of its own."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._loop.call_soon_threadsafe(self._obey, self._connection.recv_bytes())
+        os._exit(1)
+
+    def _obey(self, message: bytes) -> None:
+        if self._runner is None:
+            self._told.append(message)
+        elif message == HURRY:
+            self._runner.hurry()
+        else:
+            self._runner.stop(StopReason(message.decode()))
+
+
+def _umask() -> int:
+    """Return which permissions new files of this process lack."""
+    umask = os.umask(0o077)  # it cannot be read alone; a file that is made meanwhile is nobody else's
+    os.umask(umask)
+    return umask
+
+
+def start_local_worker(
+    address: Any, key: bytes, number: int, environ: Mapping[str, str], umask: int, setup: WorkerSetup
+) -> None:
+    """Begin a worker process, in the environment and with the umask of the coordinator, and connect to that."""
+    from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
+    from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        # Of a terminal or a service manager, to all processes at once: the coordinator hears it, and says when to stop.
+        # Not ignored, which programs that are started here would inherit.
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda *_: None)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.umask(umask)
+    try:
+        connection = Client(address, authkey=key)
+        connection.send_bytes(str(number).encode())
+    except (OSError, EOFError, AuthenticationError):  # the run has ended meanwhile, which is nobody's mistake
+        os._exit(1)
+    _Process.current = _Process(connection, setup)
+
+
+def do_shard(order: ShardOrder) -> None:
+    """Do a shard in this process."""
+    if _Process.current is None:
+        raise RuntimeError("no worker was started in this process")
+    try:
+        _Process.current.do(order)
+    except GevalError as error:
+        raise RuntimeError(
+            error.message
+        ) from error  # others of ours do not survive the way to another process

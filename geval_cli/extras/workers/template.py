@@ -1,0 +1,11 @@
+"""The process of which workers are copies imports this, and with it all that they need."""
+
+import gc
+
+from geval_cli.garbage import collect_garbage_rarely
+
+collect_garbage_rarely()  # before the imports below, which make much and drop little
+
+import geval_cli.extras.workers.executors  # noqa: E402, F401
+
+gc.freeze()  # no copy looks through it again

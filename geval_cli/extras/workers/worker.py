@@ -1,0 +1,305 @@
+"""Do the shards of a run in a process of its own, by the same engine and gateway as any run, and report in lots."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import TestCase
+from geval_cli.engine.plan import Plan
+from geval_cli.engine.runner import StopReason, StopSignal, run_plan
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.events import CaseFinished, CaseStarted, ModelCalled, Noticed, RequestEnded, RunEvent
+from geval_cli.extras.workers.shards import (
+    LOT_RESULTS,
+    DoneCases,
+    Lot,
+    Permit,
+    ShardEnd,
+    ShardOrder,
+    lot_to_json,
+)
+from geval_cli.garbage import collect_garbage_rarely
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.limits import Pace
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.records import JsonValue
+from geval_cli.runs.fingerprint import fingerprint
+from geval_cli.runs.jobs import (
+    JOBS_PER_REQUEST,
+    JobRunner,
+    answer_patience_s,
+    call_policy,
+    open_jobs,
+    request_limit,
+)
+from geval_cli.runs.preparation import reopened
+from geval_cli.runs.record import STOPPED
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.store.cache import ResponseCache, StoredChoice
+from geval_cli.suite.suite import TestSource
+
+LOT_EVERY_S = 0.05
+"""So much of what a worker knows is lost with it at most; its answers are in the cache all the same."""
+
+
+class CachePlace(Struct, frozen=True):
+    """Where a worker finds the cache of its run, and how it uses it."""
+
+    folder: Path
+    ttl_s: float | None
+    is_offline: bool
+
+
+class WorkerSetup(Struct, frozen=True):
+    """The facts of a run that its workers need.
+
+    Attributes:
+        request: for the run; its `environ` is a plain dict.
+        tests, cases, is_in_rows: what checking all tests has found.
+        covered: the fingerprint of the run; the worker's must be the same.
+        run_id: the run.
+        began_s: when it began, in seconds since 1970 by the cache's clock.
+        is_resumed: whether an earlier process began it.
+        reads_since_s: answers kept before this time are asked for again; 0 reads all that have not expired.
+        cache: where answers are kept.
+        workers: how many there are, who share all caps.
+        steps: evaluation steps that were asked for before, of judges whose answers no cache keeps.
+    """
+
+    request: RunRequest
+    tests: int
+    cases: int
+    is_in_rows: bool
+    covered: Mapping[str, JsonValue]
+    run_id: str
+    began_s: float
+    is_resumed: bool
+    reads_since_s: float
+    cache: CachePlace
+    workers: int
+    steps: LockedSteps = field(default_factory=dict)
+
+
+class ShardRunner:
+    """Does one shard after another. Belongs to one event loop; `open_runner` makes it."""
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        jobs: JobRunner,
+        lots: "Lots",
+        budget: Budget,
+        pace: Pace,
+        look_again: Callable[[], None],
+    ) -> None:
+        self._prepared = prepared
+        self._jobs = jobs
+        self._lots = lots
+        self._budget = budget
+        self._pace = pace
+        self._look_again = look_again
+        self._tests = _TestReader(prepared.suite.tests)
+        self._stop = StopSignal()
+        self._patience_s = answer_patience_s(prepared, jobs.pool)
+        self._reason: StopReason | None = None
+
+    async def run(self, order: ShardOrder) -> None:
+        """Do what an order says, and report in lots; the last one tells how it ended."""
+        self._stop = StopSignal(wire=self._jobs.gateway.wire, patience_s=self._patience_s)
+        if self._reason is not None:
+            self._stop.request(self._reason)
+        spent = self._budget.requests, self._budget.cost_usd
+        allow(self._budget, order.permit)
+        self._pace.share, overloads = order.pace, self._pace.overloads
+        if order.is_repeated:  # another process has paid for some of its answers
+            self._look_again()
+        mistakes: tuple[str, ...] = ()
+        ticking = asyncio.ensure_future(self._lots.send_regularly())
+        try:
+            await self._run(order)
+        except ConfigError as error:
+            mistakes = mistakes_of(error)
+        finally:
+            ticking.cancel()
+        self._lots.end(
+            ShardEnd(
+                requests=self._budget.requests - spent[0],
+                cost_usd=self._budget.cost_usd - spent[1],
+                is_out_of_permit=self._stop.reason is StopReason.BUDGET,
+                is_overloaded=self._pace.overloads > overloads,
+                unpriced=self._budget.unpriced,
+                mistakes=mistakes,
+            )
+        )
+
+    def stop(self, reason: StopReason) -> None:
+        """Start no further job, of this shard or a later one."""
+        self._reason = reason
+        self._stop.request(reason)
+
+    def hurry(self) -> None:
+        """Wait for nothing that is under way."""
+        self._stop.hurry()
+
+    async def _run(self, order: ShardOrder) -> None:
+        prepared, plan = self._prepared, self._prepared.plan
+        tests = self._tests.between(order.start, order.stop)
+        suite = dataclasses.replace(plan.suite, tests=tests)
+        part = Plan(suite, plan.repeats, is_in_rows=plan.is_in_rows)
+        done = DoneCases(
+            repeats=plan.repeats, columns=len(plan.columns), first_test=order.start, marks=order.done
+        )
+        at_once = self._pace.part(request_limit(prepared)) or 1
+        await run_plan(
+            tuple(done.missing(queue) for queue in part.queues),
+            partial(self._jobs.execute, stop=self._stop),
+            parallel=at_once * JOBS_PER_REQUEST,
+            events=self._lots,
+            stop=self._stop,
+        )
+
+
+@asynccontextmanager
+async def open_runner(
+    setup: WorkerSetup, first: Permit, lots: "Lots", cache: ResponseCache | None = None
+) -> AsyncIterator[ShardRunner]:
+    """Open the suite, the cache and the models of a run for its shards, until the end of the block.
+
+    Args:
+        setup: the run.
+        first: what may be spent on the first shard: where money is bounded, it is so for all of them.
+        lots: gather what happens.
+        cache: where answers are kept, which stays open; None for the place that `setup` names.
+
+    Raises:
+        ConfigError: the config changed while the run went on.
+        StoreError: the cache cannot be used.
+    """
+    collect_garbage_rarely()
+    prepared = reopened(setup.request, tests=setup.tests, cases=setup.cases, is_in_rows=setup.is_in_rows)
+    prepared = replace(prepared, steps=setup.steps)
+    _check_same(prepared, setup)
+    budget, pace = Budget(), Pace(setup.workers)
+    allow(budget, first)
+    policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
+    async with AsyncExitStack() as stack:
+        cache = cache or _open_cache(setup.cache, stack)
+        if setup.is_resumed:
+            cache.begin_at(setup.began_s)
+        else:
+            await cache.begin_with_others(setup.began_s)
+        jobs = await stack.enter_async_context(
+            open_jobs(prepared, cache, lots, policy, began_s=setup.began_s)
+        )
+        look_again = partial(cache.begin_at, setup.began_s)
+        yield ShardRunner(prepared, jobs, lots, budget, pace, look_again)
+
+
+def mistakes_of(error: ConfigError) -> tuple[str, ...]:
+    """Return the problems of an error as `ShardEnd` has them: each with its place, if it has one."""
+    return tuple(
+        problem.message if problem.location is None else f"{problem.message} ({problem.location})"
+        for problem in error.problems
+    )
+
+
+def _check_same(prepared: PreparedRun, setup: WorkerSetup) -> None:
+    if fingerprint(prepared) != setup.covered:
+        message = f"{setup.request.config} is another one than it was when the run began"
+        raise ConfigError([Problem(message, None, "leave the config alone while it is run")])
+
+
+def _open_cache(place: CachePlace, stack: AsyncExitStack) -> ResponseCache:
+    if place.is_offline:
+        return stack.enter_context(ResponseCache.open_read_only(place.folder))
+    cache = ResponseCache.open(place.folder, ttl_s=place.ttl_s)
+    stack.callback(cache.close)
+    return cache
+
+
+def allow(budget: Budget, permit: Permit) -> None:
+    """Let as much more be spent of `budget` as the permit says."""
+    requests, cost_usd = permit.max_requests, permit.max_cost_usd
+    budget.max_requests = None if requests is None else budget.requests + requests
+    budget.max_cost_usd = None if cost_usd is None else budget.cost_usd + cost_usd
+
+
+class _TestReader:
+    """Reads ranges of tests. Ranges mostly rise, so one pass over the source serves many of them."""
+
+    def __init__(self, source: TestSource) -> None:
+        self._source = source
+        self._tests: Iterator[TestCase] = iter(())
+        self._next: TestCase | None = None
+        self._position = -1  # every test before this number has been passed
+
+    def between(self, start: int, stop: int) -> list[TestCase]:
+        """Return the tests with numbers from `start` up to, but without, `stop`.
+
+        Raises:
+            ConfigError: they can no longer be read.
+        """
+        if self._position < 0 or start < self._position:
+            self._tests = iter(self._source)
+            self._next = next(self._tests, None)
+        found: list[TestCase] = []
+        while self._next is not None and self._next.index < stop:
+            if self._next.index >= start:
+                found.append(self._next)
+            self._next = next(self._tests, None)
+        self._position = stop
+        return found
+
+
+class Lots:
+    """Gathers what happens into lots. The results of one row are never in two of them."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._lot = Lot()
+
+    def emit(self, event: RunEvent) -> None:
+        """Add an event to the lot."""
+        lot = self._lot
+        if isinstance(event, CaseFinished):
+            lot.results.append(event.result)
+        elif isinstance(event, ModelCalled):
+            lot.calls.append(event)
+        elif isinstance(event, RequestEnded):
+            lot.requests.append(event)
+        elif isinstance(event, CaseStarted):
+            lot.begun.append(event)
+        # Whether the budget of the run is used up is for the coordinator to say, and not for one permit.
+        elif isinstance(event, Noticed) and not event.message.startswith(STOPPED):
+            lot.notices.append(event.message)
+
+    def share(self, answers: Mapping[str, StoredChoice]) -> None:
+        """Add answers for the cache of the run."""
+        self._lot.answers.update(answers)
+
+    async def wait_for_room(self) -> None:
+        """Send a full lot."""
+        if len(self._lot.results) >= LOT_RESULTS:
+            self._flush()
+
+    async def send_regularly(self) -> None:
+        """Send what there is again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOT_EVERY_S)
+            self._flush()
+
+    def end(self, end: ShardEnd) -> None:
+        """Send the last lot of a shard."""
+        self._lot.end = end
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self._lot.is_empty:
+            lot, self._lot = self._lot, Lot()
+            self._send(lot_to_json(lot))
