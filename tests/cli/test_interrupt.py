@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -254,10 +253,8 @@ def test_after_a_signal_nothing_more_is_sent_and_what_was_sent_is_kept(
         options = ("--no-progress", "-j", str(UNDER_WAY), *words)
         process = runs.launch(*options, grace_s=NO_GRACE_S, **keys)
         # Workers may have less under way: those at the ends of their shards.
-        model.server.wait_for_requests(2 * UNDER_WAY + UNDER_WAY // 2)
-        before = 0
-        while before < (before := len(model.server.requests)):
-            time.sleep(0.3)
+        unanswered = 1 if "--workers" in words else UNDER_WAY
+        before = model.server.wait_until_quiet(2 * UNDER_WAY + unanswered)
         process.send_signal(sent)
         assert process.stderr is not None
         said = next(line for line in process.stderr if f"{sent.name}: stopping" in line)

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,8 +14,7 @@ from support.geval_command import Finished, clean_environment, run_geval
 from support.sample_run import RUN, make_case, make_report
 from support.stored_runs import write_config
 
-from geval_cli.cli.stranger import Wall
-from geval_cli.errors import OutputError, UsageError
+from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunStarted
 from geval_cli.report import safe_file
 from geval_cli.report.output import FORMATS, check_output_path, open_results_file
@@ -327,11 +328,28 @@ def test_a_state_folder_that_leads_elsewhere(tmp_path: Path, link: str, option: 
     assert list(outside.iterdir()) == []
 
 
-def test_the_wall_is_not_opened_for_what_a_link_means(checkout: Path) -> None:
-    distrust_links([checkout])
-    (checkout / "out").symlink_to(checkout.parent / "outside")
-    from geval_cli.runs.requests import RunRequest
+NO_WALL = """
+import sys
+from pathlib import Path
+from geval_cli.cli.stranger import Wall
+from geval_cli.errors import UsageError
+from geval_cli.report.safe_file import distrust_links
+from geval_cli.runs.requests import RunRequest
 
-    request = RunRequest(write_config(checkout, "c.json", []), {}, untrusted=True)
-    with pytest.raises(UsageError, match="is a link"):
-        Wall().put_up([request], outputs=[checkout / "out" / "r.csv"])
+checkout = Path(sys.argv[1])
+distrust_links([checkout])
+try:
+    Wall().put_up([RunRequest(checkout / "c.json", {}, untrusted=True)], outputs=[checkout / "out" / "r.csv"])
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_the_wall_is_not_opened_for_what_a_link_means(checkout: Path) -> None:
+    """In a process of its own: where threads run already, no wall is put up."""
+    write_config(checkout, "c.json", [])
+    (checkout / "out").symlink_to(checkout.parent / "outside")
+    words = [sys.executable, "-c", NO_WALL, str(checkout)]
+    ended = subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "is a link" in ended.stdout

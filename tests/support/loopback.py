@@ -154,6 +154,15 @@ class LoopbackServer(LoopThread):
             if not self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s):
                 raise TimeoutError(f"{len(self.requests)} of {count} requests arrived")
 
+    def wait_until_quiet(self, count: int, *, quiet_s: float = 1.0) -> int:
+        """Block until `count` requests have arrived, and then no more for a while. Returns how many there are."""
+        self.wait_for_requests(count)
+        with self._arrival:
+            while True:
+                before = len(self.requests)
+                if not self._arrival.wait_for(lambda: len(self.requests) > before, quiet_s):  # noqa: B023
+                    return before
+
     def wait_for_hang_ups(self, count: int, *, timeout_s: float = 60.0) -> None:
         """Block until `count` clients have gone away from a `hang` reply."""
         with self._arrival:
