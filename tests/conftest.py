@@ -197,6 +197,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadOfGroups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+_beyond_tests: list[object] = []
+"""What went wrong besides tests: modules that cannot be loaded, processes that crashed."""
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        _beyond_tests.append(report)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str) -> None:
+    _beyond_tests.append(crashitem)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Exit code 1 says that tests failed, and nothing else: `make test` runs them again."""
+    if _beyond_tests and exitstatus == pytest.ExitCode.TESTS_FAILED:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly that the web page was not tested, where no browser could be had."""
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]

@@ -1,5 +1,6 @@
 """What `make` does with the Python that it is given, and what each target installs."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -38,3 +39,57 @@ def test_development_installs_everything_at_once(target: str) -> None:
 
 def test_a_full_environment_is_enough_for_the_demo() -> None:
     assert "touch .venv/.installed-runtime .venv/.installed" in commands("test", "PYTHON=python3")
+
+
+AT_FIRST = """
+from pathlib import Path
+import os, pytest
+
+def test_at_first():
+    tried = Path(__file__).with_name("tried")
+    if not tried.exists():
+        tried.touch()
+        {what}
+
+def test_always():
+    assert {outcome}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "code", "is_tried_again"),
+    [
+        ("assert False", True, 0, True),
+        ("assert False", False, 2, True),
+        ("os._exit(0)", True, 2, False),
+        ("pytest.exit('enough')", True, 2, False),
+        ("assert True\nassert False", True, 2, False),
+    ],
+    ids=["unsteady", "broken", "crashed", "interrupted", "cannot be loaded"],
+)
+def test_what_fails_only_beside_others_is_named_and_no_failure(
+    tmp_path: Path, what: str, outcome: bool, code: int, is_tried_again: bool
+) -> None:
+    for name in ("Makefile", "pyproject.toml", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(HERE / name, tmp_path / name)
+    os.utime(tmp_path / "pyproject.toml", (0, 0))  # what it asks for is installed
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "tests" / "test_it.py").write_text(AT_FIRST.format(what=what, outcome=outcome))
+    words = [
+        "make",
+        "--silent",
+        "JOBS=1",
+        *(f"--assume-old={done}" for done in ("check", "browser", "model")),
+    ]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MAKE"))}
+    # No other plugins: each of six processes would load them.
+    clean |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin -p pytest_timeout"}
+    ended = subprocess.run(
+        [*words, "test"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code, ended.stdout
+    again = ended.stdout.partition("unsteady and must be mended:\n")[2]
+    assert bool(again) is is_tried_again, ended.stdout
+    assert ("tests/test_it.py::test_at_first\n" in again) is is_tried_again
+    assert ("1 passed" in again) is is_tried_again

@@ -25,6 +25,8 @@ FLAGS = (
 )
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """What a Chromium may be called; the first takes half of the processor time of the others."""
+_NOT_INSTALLED = ("Executable doesn't exist", "loading shared libraries", "missing dependencies")
+"""What Playwright says of a browser that is not there, or for which the system lacks libraries."""
 _PATIENCE_MS = 60_000
 _TOKEN = "token-of-the-pages-0123456789"
 
@@ -45,17 +47,26 @@ def open_browser() -> Iterator[Any]:
     except ImportError:
         skip_without_browser("Playwright is not installed (pip install playwright)")
     with sync_playwright() as playwright:
-        own = Path(playwright.chromium.executable_path)
-        path = str(own) if own.is_file() else next(filter(None, map(shutil.which, _NAMES)), None)
-        if path is None:
-            skip_without_browser(
-                "there is no Chromium (apt-get install chromium-headless-shell, or playwright install chromium)"
-            )
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        browser = _launched(playwright.chromium)
         try:
             yield browser
         finally:
             browser.close()
+
+
+def _launched(chromium: Any) -> Any:
+    """The first that there is: Playwright's own, or one of the system."""
+    from playwright.sync_api import Error
+
+    for path in (None, *filter(None, map(shutil.which, _NAMES))):
+        try:
+            return chromium.launch(executable_path=path, args=list(FLAGS))
+        except Error as error:
+            if not any(words in error.message for words in _NOT_INSTALLED):
+                raise
+    skip_without_browser(
+        "there is no Chromium (apt-get install chromium-headless-shell, or playwright install chromium-headless-shell)"
+    )
 
 
 @contextmanager
