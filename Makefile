@@ -47,7 +47,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: check browser model
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --cache-clear || { code=$$?; \
 	[ $$code -eq 1 ] || exit $$code; \
-	echo "These tests failed. Those that pass now, alone, are unsteady and must be mended:"; \
+	echo "These tests failed. Those that pass now, alone, are unsteady and must be fixed:"; \
 	$(BIN)/python -c "import json; print(*json.load(open('.pytest_cache/v/cache/lastfailed')), sep='\n')" || exit 1; \
 	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none; }
 
