@@ -40,7 +40,7 @@ demo: $(RUNTIME) model
 	if [ $$code -gt 1 ]; then exit $$code; fi
 
 # What failed beside other tests is run once more, alone: a test that fails again makes `make test` fail, one that passes
-# is unsteady and is named, to be mended. Whatever else may happen, an interruption or a process that crashes, is final.
+# is unsteady and is named, to be fixed. Whatever else may happen, an interruption or a process that crashes, is final.
 # They share what pytest makes of the tests' asserts by keeping it as bytecode, also where the environment says that
 # none is written.
 test: export PYTHONDONTWRITEBYTECODE =

@@ -89,7 +89,7 @@ def test_what_fails_only_beside_others_is_named_and_no_failure(
         [*words, "test"], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
     )
     assert ended.returncode == code, ended.stdout
-    again = ended.stdout.partition("unsteady and must be mended:\n")[2]
+    again = ended.stdout.partition("unsteady and must be fixed:\n")[2]
     assert bool(again) is is_tried_again, ended.stdout
     assert ("tests/test_it.py::test_at_first\n" in again) is is_tried_again
     assert ("1 passed" in again) is is_tried_again
