@@ -167,6 +167,7 @@ ALLOWED: dict[str, str] = {
     "extras/trust/__init__.py": "imports geval's own library, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "extras/web/": "the server's own pages, and configs by their names in the served folder",
+    "cli/app.py": "imports modules of its own table",
     "cli/stranger.py": "lists the state folder that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
     "runs/results_file.py": "reads results that the user named; `baseline:` of a config only after asking its access",

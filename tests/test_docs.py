@@ -45,7 +45,9 @@ def test_a_page_says_first_whom_it_is_for(page: Path) -> None:
 
 def commands(group: TyperGroup, name: str) -> Iterator[tuple[str, TyperCommand]]:
     """Every command with its name, those of groups too."""
-    for word, command in group.commands.items():
+    context: Any = None
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
         if isinstance(command, TyperGroup):
             yield from commands(command, f"{name} {word}")
         elif isinstance(command, TyperCommand) and not command.hidden:

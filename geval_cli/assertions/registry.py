@@ -4,6 +4,7 @@ A class is imported on its first use, since some bring libraries that take long 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -23,8 +24,9 @@ from geval_cli.assertions.base import (
 from geval_cli.assertions.metric_names import default_metric_of, metric_name
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
-from geval_cli.errors import GevalError, Problem
+from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.judge.metric import Judge
+from geval_cli.plugins import ASSERTIONS, find_plugin, plugin_names
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
@@ -36,24 +38,41 @@ _PROGRAMS = "geval_cli.extras.programs.assertions"
 
 
 class AssertionTypes(Mapping[str, type[Assertion]]):
-    """The class of each type, imported when it is looked up; names alone load nothing."""
+    """The class of each type, imported when it is looked up; names alone load nothing.
 
-    def __init__(self, classes: Mapping[str, str]) -> None:
+    Types of installed packages can be looked up too, where `takes_plugins`; what is counted are geval's own.
+    """
+
+    def __init__(self, classes: Mapping[str, str], *, takes_plugins: bool = False) -> None:
         self._classes = classes
+        self._takes_plugins = takes_plugins
 
     def __getitem__(self, name: str) -> type[Assertion]:
+        if name not in self._classes and name in self:
+            return _plugin_class(name)
         module, _, class_name = self._classes[name].partition(":")
         found: type[Assertion] = getattr(import_module(module), class_name)
         return found
 
     def __contains__(self, name: object) -> bool:
-        return name in self._classes
+        return name in self._classes or (self._takes_plugins and name in plugin_names(ASSERTIONS))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)
 
     def __len__(self) -> int:
         return len(self._classes)
+
+
+@cache
+def _plugin_class(name: str) -> type[Assertion]:
+    found = find_plugin(ASSERTIONS, name)
+    if not (isinstance(found, type) and issubclass(found, Assertion)):
+        raise UsageError(
+            f"the plugin `{name}` is no assertion",
+            hint=f"its entry point must name a subclass of {Assertion.__module__}.{Assertion.__qualname__}",
+        )
+    return found
 
 
 ASSERTION_TYPES = AssertionTypes(
@@ -126,7 +145,8 @@ ASSERTION_TYPES = AssertionTypes(
         "select-best": f"{_HERE}.best_of:SelectBestAssertion",
         "pairwise": f"{_HERE}.graded.pairwise:PairwiseAssertion",
         "max-score": f"{_HERE}.best_of:MaxScoreAssertion",
-    }
+    },
+    takes_plugins=True,
 )
 """The types that a config may name, without `not-`, and the class of each: `module:Class`."""
 

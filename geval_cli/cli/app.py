@@ -1,32 +1,29 @@
 """The commands. Their bodies import what they need when they run, so that `--help` is quick."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from geval_cli.cli import options
 from geval_cli.cli.options import (
+    EXIT_CODES,
     CompareOptions,
     GroupedCommand,
-    McpOptions,
     RemoveOptions,
-    ServeOptions,
     ShowOptions,
     TracesOptions,
     declared,
+    exit_with,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
-from geval_cli.extras.trust.commands.options import (
-    AgreeOptions,
-    CalibrateOptions,
-    EstimateOptions,
-    LabelOptions,
-    ProbeOptions,
-)
+from geval_cli.plugins import COMMANDS, find_plugin, plugin_names
 from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
 
@@ -34,13 +31,46 @@ if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
     from geval_cli.runs.requests import RunRequest
 
-EXIT_CODES = """\
-Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
-could not be judged; 4 a bug in geval; 75 batches were handed in and are not done; 130 stopped by Ctrl-C;
-143 terminated."""
+EXTRA_COMMANDS: Mapping[str, str] = {
+    **dict.fromkeys(("agree", "calibrate", "estimate", "label", "probe"), "geval_cli.extras.trust.commands"),
+    **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
+    "mcp": "geval_cli.extras.mcp.command",
+    "batches": "geval_cli.extras.batches.cli",
+    "models": "geval_cli.extras.local.command",
+}
+"""The commands of extras, and the module whose `commands` holds each: imported when the command is called."""
+
+_IN_HELP = (
+    *("run", "demo", "judge", "lock", "validate", "init", "schema", "list", "show", "rm"),
+    *("agree", "calibrate", "estimate", "label", "probe", "compare", "serve", "view", "mcp"),
+    *("export", "import", "cache", "batches", "models"),
+)
+
+
+class Commands(TyperGroup):
+    """The commands of geval, of its extras, and of packages that are installed beside it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, in the order of the help."""
+        return [*_IN_HELP, *(name for name in plugin_names(COMMANDS) if name not in _IN_HELP)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name, None where there is none."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in EXTRA_COMMANDS:
+            found = get_group(import_module(EXTRA_COMMANDS[cmd_name]).commands).commands[cmd_name]
+        elif found is None and (plugin := find_plugin(COMMANDS, cmd_name)) is not None:
+            if not isinstance(plugin, typer.Typer):
+                hint = "its entry point must name a `typer.Typer`"
+                raise UsageError(f"the plugin `{cmd_name}` is no command", hint=hint)
+            found = get_command(plugin)
+            found.name = cmd_name
+        return found
+
 
 app = typer.Typer(
     name="geval",
+    cls=Commands,
     help="Run prompts against models and have every answer checked, first of all by G-Eval.",
     epilog=f"{EXIT_CODES}\n\nWith --debug, any command shows the tracebacks of errors.",
     no_args_is_help=True,
@@ -94,7 +124,7 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     if given.plan:
         from geval_cli.cli.plan import show_plans
 
-        _exit(show_plans(requests, given.outputs, home=home, cache=cache, wall=wall))
+        exit_with(show_plans(requests, given.outputs, home=home, cache=cache, wall=wall))
     written: set[Path] = set()
     display = RunDisplay(
         given.outputs,
@@ -108,10 +138,10 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
         return run_configs(requests, display, home=home, cache=cache, wall=wall)
 
     if not given.watch:
-        _exit(run_all())
+        exit_with(run_all())
     from geval_cli.cli.watch import watch as watch_files
 
-    _exit(watch_files(run_all, named, own=lambda: written))
+    exit_with(watch_files(run_all, named, own=lambda: written))
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
@@ -136,7 +166,7 @@ def judge(
     # Without a config, that of the run is judged by, and the current folder may be a stranger's, too.
     wall, home = _against_strangers([config or Path("gevalconfig.yaml")], given)
     given = replace(given, home=home, untrusted=wall is not None)
-    _exit(
+    exit_with(
         judge_again(
             source,
             config,
@@ -162,7 +192,7 @@ def lock(given: RunOptions, configs: options.Configs = None, update: options.Upd
         replace(request, asks_judges_only=True)
         for request in _requests(config_groups(named, merge=False), given)
     ]
-    _exit(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
+    exit_with(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
 
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
@@ -220,7 +250,7 @@ def validate(
         dialect=asked_dialect(given.dialect, as_promptfoo=promptfoo),
     )
     requests = _requests(config_groups(named, merge=given.merge), given)
-    _exit(validate_configs(requests, wall, lists_differences=promptfoo, form=form, output=output))
+    exit_with(validate_configs(requests, wall, lists_differences=promptfoo, form=form, output=output))
 
 
 @app.command()
@@ -366,60 +396,6 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
     remove_runs(runs or (), given, older_than_s=age_s)
 
 
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(AgreeOptions)
-def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
-    """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
-    from geval_cli.extras.trust.extra import require_statistics
-
-    require_statistics("geval agree")
-    from geval_cli.extras.trust.commands.agree import run_agree
-
-    _exit(run_agree(labels, given))
-
-
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(CalibrateOptions)
-def calibrate(given: CalibrateOptions, labels: options.GivenLabels) -> None:
-    """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
-    from geval_cli.extras.trust.extra import require_statistics
-
-    require_statistics("geval calibrate")
-    from geval_cli.extras.trust.commands.calibrate import run_calibrate
-
-    _exit(run_calibrate(labels, given))
-
-
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(EstimateOptions)
-def estimate(given: EstimateOptions, labels: options.GivenLabels) -> None:
-    """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
-    from geval_cli.extras.trust.commands.estimate import run_estimate
-
-    _exit(run_estimate(labels, given))
-
-
-@app.command(cls=GroupedCommand)
-@declared(LabelOptions)
-def label(given: LabelOptions, run: options.RunName = "latest") -> None:
-    """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
-    from geval_cli.extras.trust.commands.label import run_label
-
-    run_label(run, given)
-
-
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(ProbeOptions)
-def probe(given: ProbeOptions, config: options.Config) -> None:
-    """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
-    from geval_cli.extras.trust.extra import require_statistics
-
-    require_statistics("geval probe")
-    from geval_cli.extras.trust.commands.probe import run_probes
-
-    _exit(run_probes(config, given))
-
-
 @app.command(cls=GroupedCommand)
 @declared(CompareOptions)
 def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
@@ -463,106 +439,6 @@ def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> Non
     prune(given.home, given.cache_folder, older_than_s=parse_age("--older-than", older_than))
 
 
-batches_commands = typer.Typer(
-    help="Look after batches that runs have handed in to providers.", rich_markup_mode=None
-)
-app.add_typer(batches_commands, name="batches")
-
-
-@batches_commands.callback(invoke_without_command=True)
-@declared(RunOptions, "cache_folder", "home")
-def list_batches(given: RunOptions, context: typer.Context, as_json: options.AsJson = False) -> None:
-    """List the batches that runs have handed in, oldest first."""
-    from geval_cli.extras.batches.command import print_batches
-
-    if context.invoked_subcommand is None:
-        print_batches(given.home, given.cache_folder, as_json=as_json)
-
-
-@batches_commands.command("wait")
-@declared(RunOptions, "cache_folder", "home")
-def wait_for_batches(given: RunOptions, run: options.WaitedRun = None) -> None:
-    """Wait until the batches of a run, or of all runs, have ended, and fetch their answers."""
-    from geval_cli.extras.batches.command import wait_for_batches as wait
-
-    wait(given.home, given.cache_folder, run)
-
-
-@batches_commands.command("cancel")
-@declared(RunOptions, "cache_folder", "home")
-def cancel_batches(given: RunOptions, batches: options.BatchIds) -> None:
-    """Have providers end batches; what they have answered by then is paid for and kept."""
-    from geval_cli.extras.batches.command import cancel_batches as cancel
-
-    cancel(given.home, given.cache_folder, batches)
-
-
-@batches_commands.command("adopt")
-@declared(RunOptions, "cache_folder", "home")
-def adopt_batch(given: RunOptions, remote: options.RemoteBatchId, provider: options.BatchProvider) -> None:
-    """Fetch the answers of a batch that geval handed in elsewhere; runs with --batch then use them."""
-    from geval_cli.extras.batches.command import adopt_batch as adopt
-
-    adopt(given.home, given.cache_folder, remote, provider=provider)
-
-
-def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None:
-    @app.command(name, help=summary)
-    @declared(ServeOptions)
-    def command(given: ServeOptions, folder: options.Folder = Path()) -> None:
-        from geval_cli.extras.web.command import serve
-
-        serve(replace(given, folder=folder, opens_browser=opens_browser))
-
-
-_add_server_command("serve", "Serve the HTTP API and the web page.", opens_browser=False)
-_add_server_command(
-    "view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True
-)
-
-
-@app.command()
-@declared(McpOptions)
-def mcp(given: McpOptions) -> None:
-    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
-    from geval_cli.extras.mcp.command import serve_assistant
-
-    serve_assistant(given)
-
-
-models = typer.Typer(
-    help="Local models, and which providers there are.", invoke_without_command=True, rich_markup_mode=None
-)
-app.add_typer(models, name="models")
-
-
-@models.callback()
-def list_models(
-    context: typer.Context,
-    providers: options.ListProviders = False,
-) -> None:
-    """List the local models that geval knows, and which of them are here."""
-    if context.invoked_subcommand is None:
-        from geval_cli.extras.local.command import print_models, print_providers
-
-        print_providers() if providers else print_models()
-
-
-@models.command()
-def pull(
-    model: options.ModelName = "smollm2",
-) -> None:
-    """Fetch a local model, once; later calls find it."""
-    from geval_cli.extras.local.command import pull_model
-
-    pull_model(model)
-
-
-def names_of_commands() -> list[str]:
-    """Return the names of all commands and groups of commands."""
-    names = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
-    return [*names, *(str(group.name) for group in app.registered_groups)]
-
-
-def _exit(code: Any) -> None:
-    raise typer.Exit(int(code))
+def names_of_commands() -> tuple[str, ...]:
+    """Return the names of geval's own commands and groups of commands, those of extras among them."""
+    return _IN_HELP

@@ -31,6 +31,11 @@ from geval_cli.runs.options import (
 
 Record = TypeVar("Record")
 
+EXIT_CODES = """\
+Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
+could not be judged; 4 a bug in geval; 75 batches were handed in and are not done; 130 stopped by Ctrl-C;
+143 terminated."""
+
 Configs = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -417,3 +422,8 @@ def _heading(param: Any) -> str:
     if param.param_type_name == "argument":
         return "Arguments"
     return str(getattr(param, "rich_help_panel", None) or "Options")
+
+
+def exit_with(code: Any) -> None:
+    """End a command with an exit code."""
+    raise typer.Exit(int(code))

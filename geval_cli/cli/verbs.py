@@ -40,9 +40,13 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
         return [*as_typed(rest, commands), "--help"]
     if verb in _ALIASES:
         return [_ALIASES[verb], *_without_config_option(rest)]
+    from geval_cli.plugins import COMMANDS, plugin_names
     from geval_cli.source.problems import did_you_mean
 
-    near = did_you_mean(verb, [*commands, *_ALIASES])
+    added = plugin_names(COMMANDS)
+    if verb in added:
+        return list(words)
+    near = did_you_mean(verb, [*commands, *added, *_ALIASES])
     hint = _INSTEAD.get(verb) or (
         f"did you mean `geval {near}`?" if near else "`geval --help` lists the commands"
     )

@@ -13,8 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.errors import ConfigError, Problem
+from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
+from geval_cli.plugins import PROVIDERS, find_plugin
 from geval_cli.providers.base import Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
@@ -73,6 +74,7 @@ class ProviderKind(Struct, frozen=True):
         example: an id to copy.
         key_env: the variable that usually holds the key; empty when none is needed.
         base_url: where requests go by default; empty when the id or the config says it.
+        plugin: what an installed package names in the place of both modules.
     """
 
     checks: str
@@ -81,6 +83,7 @@ class ProviderKind(Struct, frozen=True):
     example: str
     key_env: str = ""
     base_url: str = ""
+    plugin: Any = None
 
 
 _HERE = "geval_cli.providers"
@@ -170,7 +173,8 @@ def check_provider(
     kind = _find_kind(source)
     if kind is None:
         return [_unknown_kind(source)]
-    problems: list[Problem] = import_module(kind.checks).check(source)
+    check: Any = getattr(_module(kind.checks, kind), "check", None)
+    problems: list[Problem] = check(source) if check else []
     return problems
 
 
@@ -181,7 +185,7 @@ def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base
     are left for `check_provider` to report.
     """
     kinds = (_find_kind(ProviderSource(spec, env, base_dir, TRUSTED)) for spec in specs)
-    modules = {kind.builds for kind in kinds if kind is not None}
+    modules = {kind.builds for kind in kinds if kind is not None and kind.plugin is None}
     if modules:
         # Nobody waits for it at the end: an import that Ctrl-C cuts short may leave it waiting for a lock for ever.
         Thread(target=_load, args=(sorted(modules),), name="geval-imports", daemon=True).start()
@@ -201,7 +205,7 @@ def check_ready(
     """Return what a valid provider lacks before it can answer: a key, an extra package, a model file."""
     source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
-    check: Any = getattr(import_module(kind.checks), "check_ready", None) if kind else None
+    check: Any = getattr(_module(kind.checks, kind), "check_ready", None) if kind else None
     problems: list[Problem] = check(source) if check else []
     return problems
 
@@ -253,8 +257,13 @@ def build_provider(
     refused = access_problem(source, OWN_KINDS)
     if refused is not None:
         raise ConfigError([refused])
-    provider: Provider = import_module(kind.builds).build(source)
+    provider: Provider = _module(kind.builds, kind).build(source)
     return provider
+
+
+def _module(name: str, kind: ProviderKind) -> Any:
+    """Return the module, or what an installed package names in the place of one."""
+    return import_module(name) if kind.plugin is None else kind.plugin
 
 
 def build_client_provider(asked: ClientModel, number: int) -> Provider:
@@ -278,7 +287,17 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "file" and _JAVASCRIPT.search(source.name):
         kind = "javascript"
-    return provider_kinds().get(kind)
+    known = provider_kinds().get(kind)
+    if known is not None or kind == NONE_PROVIDER or kind in _ELSEWHERE:
+        return known
+    plugin = find_plugin(PROVIDERS, kind)
+    if plugin is None:
+        return None
+    if not callable(getattr(plugin, "build", None)):
+        raise UsageError(
+            f"the plugin `{kind}` is no provider", hint="its entry point must name what has `build`"
+        )
+    return ProviderKind("", "", kind, f"{kind}:...", plugin=plugin)
 
 
 def _unknown_kind(source: ProviderSource) -> Problem:

@@ -1,13 +1,14 @@
 """Results files (`-o`): which format a name asks for, whether it can be written, and writing it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
+from geval_cli.plugins import REPORTS, find_plugin, plugin_names
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import obstacle_to, output_error
 from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, is_parquet_installed
@@ -49,7 +50,7 @@ The first that fits counts."""
 def check_output_path(path: Path) -> Problem | None:
     """Return the problem of writing results to `path`, if any; to be called before a run starts."""
     if _format_of(path) is None:
-        known = ", ".join(sorted(FORMATS))
+        known = ", ".join(sorted((*FORMATS, *(f".{name}" for name in plugin_names(REPORTS)))))
         what = (
             f"`{path.suffix}` is no format" if path.suffix else "the name has no ending that says the format"
         )
@@ -78,8 +79,7 @@ def open_results_file(path: Path) -> ResultsFile:
     found = _format_of(path)
     if found is None:
         raise ValueError(f"no results format for {path}")
-    module, name = found
-    file: ResultsFile = getattr(import_module(f"geval_cli.report.{module}"), name)(path)
+    file: ResultsFile = found(path)
     return file
 
 
@@ -93,5 +93,13 @@ def write_results_file(path: Path, report: RunReport) -> None:
     open_results_file(path).finish(report)
 
 
-def _format_of(path: Path) -> tuple[str, str] | None:
-    return next((found for ending, found in FORMATS.items() if path.name.lower().endswith(ending)), None)
+def _format_of(path: Path) -> Callable[[Path], Any] | None:
+    """Return the class of the first format whose ending the name has."""
+    name = path.name.lower()
+    for ending, (module, class_name) in FORMATS.items():
+        if name.endswith(ending):
+            return cast(
+                "Callable[[Path], Any]", getattr(import_module(f"geval_cli.report.{module}"), class_name)
+            )
+    added = next((plugin for plugin in plugin_names(REPORTS) if name.endswith(f".{plugin}")), None)
+    return None if added is None else cast("Callable[[Path], Any]", find_plugin(REPORTS, added))

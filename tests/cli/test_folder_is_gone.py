@@ -31,7 +31,8 @@ for line in sys.stdin.read().splitlines():
 
 
 def commands(group: Any, *before: str) -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         if hasattr(command, "commands"):
             yield from commands(command, *before, name)
         else:

@@ -19,7 +19,8 @@ def build_commands() -> None:
     keep_built_commands()
     groups = [typer.main.get_command(app)]
     for group in groups:
-        groups += [item for item in group.commands.values() if isinstance(item, TyperGroup)]
-        for command in (group, *group.commands.values()):
+        commands = [group.get_command(None, name) for name in group.list_commands(None)]
+        groups += [item for item in commands if isinstance(item, TyperGroup)]
+        for command in (group, *commands):
             for parameter in command.params:
                 parameter.get_runtime_param()

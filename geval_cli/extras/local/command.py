@@ -3,18 +3,54 @@
 import os
 import sys
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+import typer
 
-from geval_cli.extras.local.fetch import pull
-from geval_cli.extras.local.models import KNOWN_MODELS, find_model, installed_models, is_intact, models_dir
-from geval_cli.providers.registry import provider_kinds
-from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+from geval_cli.cli.options import ListProviders, ModelName
 
 _MEGABYTE = 1_000_000
+
+commands = typer.Typer(rich_markup_mode=None)
+models = typer.Typer(
+    help="Local models, and which providers there are.", invoke_without_command=True, rich_markup_mode=None
+)
+commands.add_typer(models, name="models")
+
+
+@models.callback()
+def list_models(context: typer.Context, providers: ListProviders = False) -> None:
+    """List the local models that geval knows, and which of them are here."""
+    if context.invoked_subcommand is None:
+        print_providers() if providers else print_models()
+
+
+@models.command("pull")
+def pull_model(model: ModelName = "smollm2") -> None:
+    """Fetch a local model, once; later calls find it."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from geval_cli.extras.local.fetch import pull
+    from geval_cli.extras.local.models import find_model, is_intact, models_dir
+    from geval_cli.report.console import make_console
+
+    known = find_model(model)
+    path = models_dir(os.environ) / known.file_name
+    if is_intact(path, known):
+        sys.stdout.write(f"{model} is here already: {path}\n")
+        return
+    console = make_console(sys.stderr, environ=os.environ)
+    console.print(f"fetching {model} ({known.size_bytes / _MEGABYTE:.0f} MB, {known.license}), once")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as display:
+        task = display.add_task(model, total=known.size_bytes)
+        path = pull(model, progress=lambda done, total: display.update(task, completed=done, total=total))
+    sys.stdout.write(f"{model} is ready: {path}\n")
 
 
 def print_models() -> None:
     """Print the known local models, and the paths of the downloaded ones."""
+    from geval_cli.extras.local.models import KNOWN_MODELS, installed_models
+    from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+
     here = {item.model.name: item for item in installed_models(env=os.environ)}
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
@@ -37,6 +73,9 @@ def print_models() -> None:
 
 def print_providers() -> None:
     """Print every kind of provider with an example, its default base URL and the variable of its key."""
+    from geval_cli.providers.registry import provider_kinds
+    from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
     for heading in ("provider", "example", "key", "base URL"):
@@ -44,23 +83,3 @@ def print_providers() -> None:
     for name, kind in provider_kinds().items():
         table.add_row(f"{name}:", kind.example, kind.key_env or "-", kind.base_url or "-")
     print_trimmed(indented(table), console)
-
-
-def pull_model(name: str) -> None:
-    """Fetch a model, with progress on stderr.
-
-    Raises:
-        ModelFetchError: it cannot be had.
-    """
-    model = find_model(name)
-    path = models_dir(os.environ) / model.file_name
-    if is_intact(path, model):
-        sys.stdout.write(f"{name} is here already: {path}\n")
-        return
-    console = make_console(sys.stderr, environ=os.environ)
-    console.print(f"fetching {name} ({model.size_bytes / _MEGABYTE:.0f} MB, {model.license}), once")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as display:
-        task = display.add_task(name, total=model.size_bytes)
-        path = pull(name, progress=lambda done, total: display.update(task, completed=done, total=total))
-    sys.stdout.write(f"{name} is ready: {path}\n")

@@ -6,13 +6,20 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from geval_cli.cli.options import McpOptions
-from geval_cli.cli.stranger import Wall
+import typer
+
+from geval_cli.cli.options import McpOptions, declared
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.runs.event_loop import run_async
-from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
-from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.version import install_hint
+
+commands = typer.Typer(rich_markup_mode=None)
+
+
+@commands.command()
+@declared(McpOptions)
+def mcp(given: McpOptions) -> None:
+    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
+    serve_assistant(given)
 
 
 def serve_assistant(options: McpOptions) -> None:
@@ -21,6 +28,9 @@ def serve_assistant(options: McpOptions) -> None:
     Raises:
         UsageError: the extra is missing, the folder is none, or the options contradict each other.
     """
+    from geval_cli.runs.event_loop import run_async
+    from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
+
     if importlib.util.find_spec("mcp") is None:
         raise UsageError("`geval mcp` needs the package mcp", hint=f"install it {install_hint('mcp')}")
     if options.allow_code and is_untrusted(os.environ):
@@ -50,6 +60,10 @@ def serve_assistant(options: McpOptions) -> None:
 
 def _behind_wall(root: Path, options: McpOptions) -> Path | None:
     """Have the kernel refuse files elsewhere, before anything is read, and return where state is kept."""
+    from geval_cli.cli.stranger import Wall
+    from geval_cli.runs.requests import RunRequest
+    from geval_cli.store.home import current_folder, home_folder, make_folder
+
     wall, anything = Wall(), root / "any config"
     home = wall.state_folder(options.home, [anything], os.environ)
     state = home_folder(home, env=os.environ, cwd=current_folder())

@@ -7,12 +7,14 @@ import secrets
 import sys
 import threading
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_cli.cli.options import ServeOptions
+import typer
+
+from geval_cli.cli.options import Folder, ServeOptions, declared
 from geval_cli.errors import UsageError
-from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES = 32
 _NEEDED = ("fastapi", "uvicorn")
+
+commands = typer.Typer(rich_markup_mode=None)
+
+
+def _add(name: str, summary: str, *, opens_browser: bool) -> None:
+    @commands.command(name, help=summary)
+    @declared(ServeOptions)
+    def command(given: ServeOptions, folder: Folder = Path()) -> None:
+        serve(replace(given, folder=folder, opens_browser=opens_browser))
+
+
+_add("serve", "Serve the HTTP API and the web page.", opens_browser=False)
+_add("view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True)
 
 
 def serve(options: ServeOptions) -> None:
@@ -62,6 +77,7 @@ def _say_who_may_ask(settings: "ServerSettings") -> None:
 def _settings(options: ServeOptions) -> "ServerSettings":
     from geval_cli.cli.arguments import check_scoring
     from geval_cli.extras.web.settings import TOKEN_VARIABLE, ServerSettings, is_loopback
+    from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 
     check_scoring(options.scoring, options.samples)
     if options.allow_code and is_untrusted(os.environ):
@@ -103,9 +119,11 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 
 def _home(options: ServeOptions) -> Path | None:
     """Return the state folder. Where every config is untrusted, it is one that no stranger can have filled."""
+    from geval_cli.cli.stranger import Wall
+    from geval_cli.runs.requests import is_untrusted
+
     if not is_untrusted(os.environ):
         return options.home
-    from geval_cli.cli.stranger import Wall
 
     wall = Wall()
     home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)

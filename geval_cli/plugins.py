@@ -1,0 +1,66 @@
+"""Plugins: assertions, providers, report formats and commands that installed packages add by entry points.
+
+geval looks for a name in its own tables first, and in these only for one that it does not know: a run without plugins
+never reads what is installed. docs/plugins.md says what each group expects.
+"""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import UsageError
+
+ASSERTIONS = "geval.assertions"
+"""Name of an assertion type -> a subclass of `geval_cli.assertions.base.Assertion`."""
+PROVIDERS = "geval.providers"
+"""First word of a provider's id -> a module, or another object, with `build(source)`."""
+REPORTS = "geval.reports"
+"""Ending of a file's name, without its first dot -> a class made as `ResultsFile(path)`."""
+COMMANDS = "geval.commands"
+"""Name of a command -> a `typer.Typer`."""
+
+
+def find_plugin(group: str, name: str) -> Any:
+    """Return what an installed package adds under a name; None where no package does.
+
+    Raises:
+        UsageError: it cannot be imported, or several packages add the same name.
+    """
+    found = _entry_points(group).get(name, ())
+    if not found:
+        return None
+    if len(found) > 1:
+        packages = " and ".join(sorted(map(_package_of, found)))
+        raise UsageError(f"{packages} both add `{name}` to geval", hint="uninstall all but one of them")
+    [point] = found
+    try:
+        return point.load()
+    except Exception as error:  # whatever the code of a package raises
+        what = (
+            f"`{name}` of the package {_package_of(point)} cannot be loaded: {type(error).__name__}: {error}"
+        )
+        raise UsageError(what, hint="update the package, or uninstall it") from error
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names that installed packages add to a group."""
+    return sorted(_entry_points(group))
+
+
+@cache
+def _entry_points(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name.
+
+    Packages in the current folder do not count: with `python -m`, that folder may be somebody else's checkout.
+    """
+    here = Path.cwd()
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in entry_points(group=group):
+        if point.dist is not None and Path(str(point.dist.locate_file(""))).resolve() != here:
+            found[point.name] = (*found.get(point.name, ()), point)
+    return found
+
+
+def _package_of(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.module

@@ -1,0 +1,168 @@
+"""geval as a wheel, and packages that add to it by entry points: built, installed and used as anyone would."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import Finished, clean_environment, run_geval
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "plugin"
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+
+
+def installed(source: Path, folder: Path) -> Path:
+    """Build a wheel of a package and install it, alone, in a folder; return the folder."""
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"))
+    subprocess.run([*build, str(source)], check=True, capture_output=True)
+    [wheel] = (folder / "dist").glob("*.whl")
+    install = (sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet")
+    subprocess.run([*install, "--target", str(folder / "site"), str(wheel)], check=True, capture_output=True)
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(EXAMPLE, tmp_path_factory.mktemp("haiku"))
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path) -> Path:
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def geval(folder: Path, *words: str, packages: Path, **env: str) -> Finished:
+    return run_geval(*words, cwd=folder, env=clean_environment(PYTHONPATH=str(packages), **env))
+
+
+class TestThePackageOfThePage:
+    def test_its_assertion_provider_and_report_are_used(self, tmp_path: Path, site: Path) -> None:
+        done = geval(tmp_path, "run", "config.yaml", "-o", "r.tap", "-o", "r.json", packages=site)
+        assert done.code == 0, done.stderr
+        assert (tmp_path / "r.tap").read_text() == "TAP version 14\n1..1\nok 1 - haiku:basho\n"
+        [result] = json.loads((tmp_path / "r.json").read_text())["results"]
+        assert result["output"].startswith("An old silent pond")
+        assert [item["reason"] for item in result["assertions"]] == ["the output has 3 lines; wanted: 3"]
+
+    def test_its_command_is_called_and_is_in_the_help(self, tmp_path: Path, site: Path) -> None:
+        assert geval(tmp_path, "haiku", packages=site).stdout.splitlines()[0] == "An old silent pond"
+        assert re.search(r"^  haiku +Print a haiku\.$", geval(tmp_path, "--help", packages=site).stdout, re.M)
+
+    def test_keys_of_its_assertion_are_checked_like_all_others(
+        self, tmp_path: Path, site: Path, config: Path
+    ) -> None:
+        config.write_text(config.read_text().replace("value: 3", "value: three"))
+        done = geval(tmp_path, "run", "config.yaml", packages=site)
+        assert (done.code, "config.yaml:7:16" in done.stderr) == (2, True), done.stderr
+
+    def test_the_page_shows_the_example(self) -> None:
+        points = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
+        project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+        assert points["project"]["entry-points"] == project["entry-points"]
+        [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+        assert code in (EXAMPLE / "geval_haiku" / "__init__.py").read_text()
+
+    def test_a_strangers_config_may_not_use_its_provider(self, tmp_path: Path, site: Path) -> None:
+        done = geval(tmp_path, "run", "--untrusted", "config.yaml", packages=site)
+        assert done.code == 2
+        assert "`haiku:basho` is at an address of its own" in done.stderr
+
+
+def test_without_the_package_each_name_is_unknown(tmp_path: Path) -> None:
+    done = run_geval("run", "config.yaml", "-o", "r.tap", cwd=tmp_path)
+    assert done.code == 2
+    assert "`.tap` is no format" in done.stderr
+    said = run_geval("validate", "config.yaml", cwd=tmp_path).stderr
+    assert "unknown provider `haiku:basho`" in said
+    assert "line-count" in said
+    assert "there is no command `haiku`" in run_geval("haiku", cwd=tmp_path).stderr
+
+
+def add_package(folder: Path, name: str, points: dict[str, dict[str, str]]) -> None:
+    """Write what an installed package leaves beside its modules."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    sections = (
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(sections))
+
+
+ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "a module that is not there": (
+        [{"geval.assertions": {"line-count": "nowhere:X"}}],
+        "`line-count` of the package odd0 cannot be loaded: ModuleNotFoundError",
+    ),
+    "no assertion": (
+        [{"geval.assertions": {"line-count": "json:JSONDecoder"}}],
+        "the plugin `line-count` is no assertion",
+    ),
+    "two packages": (
+        [{"geval.assertions": {"line-count": "a:b"}}, {"geval.assertions": {"line-count": "c:d"}}],
+        "odd0 and odd1 both add `line-count` to geval",
+    ),
+    "a provider that cannot be built": (
+        [{"geval.providers": {"haiku": "json"}, "geval.assertions": {"line-count": "json:JSONDecoder"}}],
+        "the plugin `haiku` is no provider",
+    ),
+    "a command that is none": ([{"geval.commands": {"odd": "json"}}], "the plugin `odd` is no command"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None:
+    packages, message = ODD[case]
+    for number, points in enumerate(packages):
+        add_package(tmp_path / "site", f"odd{number}", points)
+    words = ["odd"] if "command" in case else ["validate", "config.yaml"]
+    (tmp_path / "config.yaml").write_text(
+        "prompts: [x]\nproviders: [haiku:x]\ntests: [{}]\n"
+        if "provider" in case
+        else "prompts: [x]\nproviders: [echo]\ntests: [{assert: [{type: line-count, value: 1}]}]\n"
+    )
+    done = geval(tmp_path, *words, packages=tmp_path / "site")
+    assert done.code == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_in_the_current_folder_is_not_looked_at(tmp_path: Path) -> None:
+    """With `python -m geval_cli` the folder of a stranger's checkout is on the path of modules."""
+    add_package(tmp_path, "planted", {"geval.commands": {"planted": "planted:app"}})
+    (tmp_path / "planted.py").write_text("open('done', 'w')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "geval_cli", "planted"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "there is no command `planted`" in done.stderr
+    assert not (tmp_path / "done").exists()
+
+
+def test_the_wheel_runs_a_suite_and_writes_a_page(tmp_path: Path) -> None:
+    """What is in the package but no module (prompts, pages, styles) is in the wheel too."""
+    site = installed(ROOT, tmp_path)
+    (tmp_path / "suite.yaml").write_text(
+        "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hell}]}]\n"
+    )
+    command = [sys.executable, "-m", "geval_cli", "run", "suite.yaml", "-o", "r.html", "-o", "r.json"]
+    env = clean_environment(PYTHONPATH=str(site))
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "<style" in (tmp_path / "r.html").read_text()
+    here = {path.relative_to(ROOT).as_posix() for path in (ROOT / "geval_cli").rglob("*") if path.is_file()}
+    there = {path.relative_to(site).as_posix() for path in (site / "geval_cli").rglob("*") if path.is_file()}
+    assert {name for name in here ^ there if "__pycache__" not in name} == set()
