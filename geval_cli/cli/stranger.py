@@ -6,7 +6,6 @@ a hole: the kernel refuses files, programs and ports, and keys that nobody needs
 
 import atexit
 import os
-import shutil
 import ssl
 import sys
 import sysconfig
@@ -28,6 +27,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.secrets import is_secret_name
 from geval_cli.store.home import DEFAULT_HOME, home_folder, named_home, repository_of
+from geval_cli.store.temporary import make_temporary_folder, remove_folder
 
 _SYSTEM_FILES = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
@@ -232,8 +232,8 @@ def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
 
 def _own_temporary_folder() -> Path:
     """Return a temporary folder that holds nobody else's files; it goes with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="geval-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = make_temporary_folder()
+    atexit.register(remove_folder, folder)
     tempfile.tempdir = str(folder)
     return folder
 

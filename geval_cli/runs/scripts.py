@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +32,7 @@ from geval_cli.extras.programs.scripting.processes import PythonProcess
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.specs.promptfoo import TemplateFilter
+from geval_cli.store.temporary import make_temporary_folder, remove_folder
 from geval_cli.suite.suite import Suite
 
 TIME_LIMIT_S = 120.0
@@ -133,8 +132,8 @@ class LoadScripts:
     def _rows_folder(self) -> Path:
         if self._folder is None:
             # Readable by this user only: tests may hold private data.
-            self._folder = Path(tempfile.mkdtemp(prefix="geval-tests-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = make_temporary_folder("geval-tests-")
+            weakref.finalize(self, remove_folder, self._folder)
         return self._folder
 
     async def _call(

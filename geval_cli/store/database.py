@@ -11,7 +11,6 @@ import secrets
 import shutil
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from enum import StrEnum
@@ -22,6 +21,7 @@ from msgspec import Struct
 from geval_cli.errors import StoreError
 from geval_cli.store.home import close_to_others, make_folder, make_private_file
 from geval_cli.store.migrations import Schema, applied_migrations, apply_migration, table_names
+from geval_cli.store.temporary import temporary_folder
 
 BUSY_TIMEOUT_S = 15.0
 
@@ -225,7 +225,7 @@ def _is_readable(database: Database) -> bool:
 
 def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
     """Copy the database and its log to a temporary folder: to read a log, SQLite needs to make files beside it."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
+    folder = stack.enter_context(temporary_folder())
     for source in (path, log):
         shutil.copy(source, folder)
     return folder / path.name

@@ -57,6 +57,25 @@ async def rows_of(cache: ResponseCache, keys: Sequence[str]) -> list[AnswerRow]:
     return [tuple(row) for row in rows]
 
 
+async def all_keys(cache: ResponseCache) -> list[str]:
+    """Return the keys of all answers.
+
+    Raises:
+        StoreError: the cache cannot be read.
+    """
+    found = await cache._reader.run(lambda connection: connection.execute(_KEYS, (0.0,)).fetchall())
+    return [key.hex() for (key,) in found]
+
+
+async def keep_rows(cache: ResponseCache, rows: Sequence[AnswerRow]) -> None:
+    """Keep answers of another cache as they are there.
+
+    Raises:
+        StoreError: the cache cannot be written.
+    """
+    await cache._writing().run(lambda connection: insert_rows(connection, rows))
+
+
 class NodeCache(ResponseCache):
     """A cache on the disk of one machine, which fetches what the cache of the run knows and passes on what is new."""
 

@@ -1,6 +1,5 @@
 """The state between runs, opened together: the stored runs and the response cache."""
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
 from geval_cli.store.database import is_full, is_unwritable
 from geval_cli.store.home import current_folder, home_folder, make_shared_folder
 from geval_cli.store.runs import RunStore
+from geval_cli.store.temporary import temporary_folder
 
 
 class State(Struct, frozen=True):
@@ -174,7 +174,7 @@ def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:
     """Return a database that ends with the block, and where it is. Often the disk of temporary folders is full, too."""
     own = ExitStack()
     try:
-        part = kind.open(Path(own.enter_context(tempfile.TemporaryDirectory(prefix="geval-"))))
+        part = kind.open(own.enter_context(temporary_folder()))
     except (StoreError, OSError):
         own.close()  # it takes room that the results may need
         return stack.enter_context(kind.open_in_memory()), "memory"

@@ -6,12 +6,14 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from soak.processes import copied_processes, worker_processes
+from soak.processes import copied_processes, processes_with, worker_processes
 from support.counting_server import CountingServer
 from support.geval_command import clean_environment, run_geval
 from support.kill_trial import KillableRun, comparable, disturbed
@@ -56,6 +58,33 @@ def test_a_killed_coordinator_loses_nothing_and_takes_its_workers_along(tmp_path
     assert len(trial.run_ids) == 1
     assert sum(kill.paid_twice for kill in trial.kills) == 0
     assert trial.requests <= REQUESTS + sum(kill.in_flight for kill in trial.kills)
+
+
+@pytest.mark.parametrize("options", [("--workers", "2"), ("--ray", "local")], ids=["workers", "ray"])
+def test_what_was_sent_when_the_coordinator_is_killed_is_answered_and_kept(
+    tmp_path: Path, alone: Any, options: tuple[str, str]
+) -> None:
+    if options[0] == "--ray":
+        pytest.importorskip("ray", reason="Ray is not installed: no cluster was killed")
+    # Sockets have short paths.
+    with CountingServer(latency_s=0.3) as server, tempfile.TemporaryDirectory(prefix="k") as name:
+        temporary = Path(name)
+        environment = {"TMPDIR": name, "GEVAL_KILLED": str(tmp_path)}
+        run = KillableRun(tmp_path, server, TESTS, options=options, environment=environment)
+        process = run.start()
+        assert server.wait_for_requests(40, timeout_s=120)
+        os.kill(process.pid, signal.SIGKILL)
+        while process.poll() is None or processes_with("GEVAL_KILLED", str(tmp_path)):
+            time.sleep(0.05)
+        process.communicate()
+        assert len(server.requests) < REQUESTS
+        left = set(temporary.glob("geval-*")) | set(temporary.glob("pymp-*"))
+        document = run.finish("--resume")
+        names = [request.name for request in server.requests]
+        assert left
+        assert not any(folder.exists() for folder in left)
+    assert results_of(document) == results_of(alone)
+    assert len(names) == len(set(names)) == REQUESTS
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path, alone: Any) -> None:

@@ -106,6 +106,16 @@ def copied_processes(pid: int) -> list[int]:
     return [child for child in _children(pid) if b"forkserver" in _command(child)]
 
 
+def processes_with(variable: str, value: str) -> list[int]:
+    """Return the processes, by number, in whose environment a variable has a value."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{variable}={value}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
 def _children(pid: int) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

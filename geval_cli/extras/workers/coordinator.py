@@ -327,7 +327,12 @@ async def run_in_workers(
             steps=steps,
         )
         address = prepared.request.ray
-        executor = LocalWorkers(setup) if address is None else RayWorkers(setup, address)
+        executor: ShardExecutor
+        if address is None:
+            executor = LocalWorkers(setup)
+        else:
+            executor = RayWorkers(setup, address)
+            await executor.take_over()
         await _run_crew(crew, executor, count)
         return tuple(crew.records)
     finally:

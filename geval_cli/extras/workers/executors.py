@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,7 @@ from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.event_loop import loop_factory
+from geval_cli.store.temporary import hold_folder, remove_abandoned
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ Hear = Callable[[Lot], Awaitable[None]]
 """Takes what a worker tells."""
 
 _MESSAGES_WAITING = 8  # of a worker; then it waits for the coordinator, whose memory stays flat
-_LAST_WORDS_S = 5.0
+_LAST_WORDS_S = 5.0  # after a worker is gone, and for what a worker has sent whose coordinator is gone
 _LISTENING_S = 2.0  # for workers to end that are to hurry; one may be stopped, or compute without end
 _PAUSE_S = 0.1  # before a worker that could not be started is tried again; what it is copied from may still be ending
 _HEAVY = ("aiohttp", "uvloop")
@@ -47,6 +49,7 @@ _HEAVY = ("aiohttp", "uvloop")
 
 HURRY = b"hurry"
 """The word to workers that grants no grace."""
+_END = b"end"
 
 
 class WorkerLostError(Exception):
@@ -112,6 +115,10 @@ class LocalWorkers:
         self._loop = asyncio.get_running_loop()
         self._key = secrets.token_bytes(32)
         self._listener = Listener(authkey=self._key, backlog=64)
+        if sys.platform != "win32":
+            # multiprocessing made it, and does not remove it when this process is killed.
+            hold_folder(Path(self._listener.address).parent)
+            remove_abandoned()
         self._workers: dict[int, _LocalWorker] = {}
         self._is_closed = False
         logging.getLogger("concurrent.futures").addFilter(_is_news)  # where loky logs
@@ -256,6 +263,7 @@ class _LocalWorker:
     def kill(self) -> None:
         """End the process: it does so itself when nobody listens any more, and loky ends one that does not notice."""
         self.is_gone = True
+        self.tell(_END)
         if self._connection is not None:
             _hang_up(self._connection)
         self._pool.shutdown(wait=False, kill_workers=True)
@@ -355,11 +363,17 @@ class _Process:
         self._stack = AsyncExitStack()
         self._runner: ShardRunner | None = None
         self._told: list[bytes] = []
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def do(self, order: ShardOrder) -> None:
         """Do a shard."""
-        self._loop.run_until_complete(self._do(order))
+        self._is_idle.clear()
+        try:
+            self._loop.run_until_complete(self._do(order))
+        finally:
+            self._is_idle.set()
 
     async def _do(self, order: ShardOrder) -> None:
         """Do a shard; what it was told while the suite was being opened holds, too."""
@@ -376,16 +390,21 @@ class _Process:
         await self._runner.run(order)
 
     def _send(self, message: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # without the coordinator, `_listen` ends this process
             self._connection.send_bytes(message)
-        except OSError:
-            os._exit(1)
 
     def _listen(self) -> None:
-        """Wait for the word to stop; without the coordinator there is nothing to do. In a thread of its own."""
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                self._loop.call_soon_threadsafe(self._obey, self._connection.recv_bytes())
+        """Wait for words, until the one to end. In a thread of its own.
+
+        When the coordinator was killed, nothing more is sent; but what was sent is paid for, and a resumed run finds
+        its answer in the cache.
+        """
+        try:
+            while (message := self._connection.recv_bytes()) != _END:
+                self._loop.call_soon_threadsafe(self._obey, message)
+        except (EOFError, OSError):
+            self._loop.call_soon_threadsafe(self._obey, StopReason.REQUEST.value.encode())
+            self._is_idle.wait(_LAST_WORDS_S)
         os._exit(1)
 
     def _obey(self, message: bytes) -> None:

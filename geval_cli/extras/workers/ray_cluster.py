@@ -1,23 +1,26 @@
 """Run shards on several machines, as tasks of a Ray cluster.
 
-Ray places the tasks, ships the config and notices that a worker or a machine is gone. Each machine keeps answers on its
-own disk before anything uses them, and sends them to the cache of the run within 50 ms; what that one knows already is
-fetched through an actor beside it, which also tells the workers to stop.
+Ray places the tasks, ships the config and notices that a worker or a machine is gone. Workers on the machine that shows
+the run write answers into its cache themselves. Each other machine keeps them on its own disk before anything uses
+them, and sends them there within 50 ms; what a killed run has not sent, the next one fetches. An actor beside the cache
+gives what it knows already, and tells the workers to stop.
 """
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import platform
 import queue
-import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace as replace_fields
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,16 @@ from geval_cli.extras.workers.shards import Lot, ShardEnd, ShardOrder, lot_from_
 from geval_cli.extras.workers.worker import Lots, ShardRunner, WorkerSetup, mistakes_of, open_runner
 from geval_cli.runs.options import LOCAL
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.node_cache import AnswerRow, KnownKeys, NodeCache, packed_keys, rows_of
+from geval_cli.store.node_cache import (
+    AnswerRow,
+    KnownKeys,
+    NodeCache,
+    all_keys,
+    keep_rows,
+    packed_keys,
+    rows_of,
+)
+from geval_cli.store.temporary import abandoned_folders, hold_folder, make_temporary_folder, remove_folder
 from geval_cli.version import __version__, install_hint
 
 _NOT_SHIPPED = (".geval", ".git", ".venv*", ".env*", "node_modules", "__pycache__")
@@ -43,6 +55,13 @@ _START = (
 )
 _CLEANING_S = 5.0
 _END = "end"
+_GONE = "gone"
+_LONGEST_FOLDER = 20  # Ray's sockets have long names, and the path of a socket has at most 104 characters
+_ROWS_AT_ONCE = 500
+_ID_DIGITS = 16
+_FOLDER_PREFIX = "geval-node-"
+_TAKING_OVER_S = 60.0  # Ray may have to start processes and send the config to a machine
+_KEPT_S = 24 * 3600.0  # of a folder that belongs to another cache, whose next run could still use it
 _AFFAIRS = 1_000  # calls of the hub that may wait at once: each worker waits for the word to stop
 
 
@@ -53,11 +72,15 @@ class NodeSetup(Struct, frozen=True):
         run: as for any worker; its `environ` is empty, since keys stay on each machine.
         version: of geval; all must have the same one.
         folder: the folder to work in, where all processes are on one machine; None where Ray ships the config's.
+        home: the machine that shows the run, as Ray names it: its workers write into the cache of the run itself.
+        prefix: of the names of folders in which other machines keep answers for that cache.
     """
 
     run: WorkerSetup
     version: str
     folder: str | None
+    home: str
+    prefix: str
 
 
 def check_cluster(address: str) -> None:
@@ -92,10 +115,17 @@ def join_cluster(address: str, config: Path) -> int:
     """
     # It would send figures about its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    own: dict[str, Any] = {
+        "runtime_env": {"working_dir": str(config.resolve().parent), "excludes": list(_NOT_SHIPPED)}
+    }
+    if address == LOCAL:
+        own = {"include_dashboard": False}
+        if len(tempfile.gettempdir()) <= _LONGEST_FOLDER:  # else Ray uses its own, and leaves its files there
+            folder = make_temporary_folder()
+            atexit.register(remove_folder, folder)  # before Ray is imported, which ends its processes there
+            own["_temp_dir"] = str(folder)
     import ray  # noqa: PLC0415 - few runs have a cluster
 
-    shipped = {"working_dir": str(config.resolve().parent), "excludes": list(_NOT_SHIPPED)}
-    own: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {"runtime_env": shipped}
     cluster: Any = ray  # only some of its functions have types
     try:
         cluster.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
@@ -118,17 +148,47 @@ class RayWorkers:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._hub: Any = (
-            ray.remote(Hub)
-            .options(num_cpus=0, max_concurrency=_AFFAIRS, scheduling_strategy=here)
-            .remote(str(setup.cache.folder.resolve()), setup.reads_since_s)
+        place = replace(setup.cache, folder=setup.cache.folder.resolve())
+        actor: Any = ray.remote(Hub)
+        self._hub: Any = actor.options(num_cpus=0, max_concurrency=_AFFAIRS, scheduling_strategy=here).remote(
+            str(place.folder), setup.reads_since_s
         )
-        sent = replace(setup, request=setup.request.for_machines(is_here=address == LOCAL))
+        # Nothing is said over it: that it ends with this process is all that the hub wants to know.
+        self._lifeline = socket.create_server(("127.0.0.1", 0))
+        self._hub.watch.remote(self._lifeline.getsockname()[1])
+        sent = replace(setup, request=setup.request.for_machines(is_here=address == LOCAL), cache=place)
         folder = str(Path.cwd()) if address == LOCAL else None
-        self._setup: Any = ray.put(NodeSetup(sent, __version__, folder))
+        cache_id = sha256(f"{platform.node()}:{place.folder}".encode()).hexdigest()[:_ID_DIGITS]
+        self._setup: Any = ray.put(
+            NodeSetup(sent, __version__, folder, here.node_id, f"{_FOLDER_PREFIX}{cache_id}-")
+        )
         self._task: Any = ray.remote(do_shard_on_node).options(num_cpus=1, max_retries=0)
         self._hosts: dict[int, str] = {}
         self._is_closed = False
+
+    async def take_over(self) -> None:
+        """Fetch the answers that runs which were killed have left on other machines."""
+        import ray  # noqa: PLC0415 - as above
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
+
+        cluster: Any = ray  # only some of its functions have types
+        here = ray.get_runtime_context().get_node_id()
+        others = [node["NodeID"] for node in cluster.nodes() if node["Alive"] and node["NodeID"] != here]
+        task: Any = ray.remote(hand_over).options(num_cpus=0, max_retries=0)
+        handing = [
+            asyncio.wrap_future(
+                task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+                .remote(self._setup, self._hub)
+                .future()
+            )
+            for node in others
+        ]
+        if handing:
+            await asyncio.wait(handing, timeout=_TAKING_OVER_S)
+            for task in handing:
+                task.add_done_callback(
+                    lambda ended: ended.cancelled() or ended.exception()
+                )  # a lost machine has none
 
     def host(self, worker: int) -> str:
         """Return the machine that did the last shard of a worker."""
@@ -173,10 +233,14 @@ class RayWorkers:
             ):  # a lost machine cleans up nothing
                 await asyncio.wait_for(self._hub.end.remote(), _CLEANING_S)
             await asyncio.to_thread(ray.shutdown)
+            self._lifeline.close()
 
 
 class Hub:
-    """An actor beside the cache of the run: gives its answers to other machines, and passes on the word to stop."""
+    """An actor beside the cache of the run: gives its answers to other machines, and passes on the word to stop.
+
+    It also sees when the process that shows the run is killed: sooner than Ray, which ends all workers seconds later.
+    """
 
     def __init__(self, folder: str, since_s: float) -> None:
         self._cache = ResponseCache.open(Path(folder))
@@ -192,6 +256,17 @@ class Hub:
     async def rows(self, keys: Sequence[str]) -> list[AnswerRow]:
         """Return the answers of keys."""
         return await rows_of(self._cache, keys)
+
+    async def keep(self, rows: Sequence[AnswerRow]) -> None:
+        """Keep answers that another machine has."""
+        await keep_rows(self._cache, rows)
+
+    async def watch(self, port: int) -> None:
+        """Wait until the process that shows the run is gone, and tell all workers."""
+        with contextlib.suppress(OSError):
+            reader, _ = await asyncio.open_connection("127.0.0.1", port)
+            await reader.read()
+        await self.tell(_GONE)
 
     async def word(self, number: int) -> str:
         """Wait until there are more than `number` words for the workers, and return the next one."""
@@ -237,7 +312,8 @@ class _NodeProcess:
         self._cache: NodeCache | None = None
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._name = f"{node}-{os.getpid()}"
-        self._folder = Path(tempfile.gettempdir()) / f"geval-{self.run_id}-{node}"
+        self._is_home = node == setup.home
+        self._folder = Path(tempfile.gettempdir()) / f"{setup.prefix}{self.run_id}-{node}"
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def do(self, order: ShardOrder) -> Iterator[bytes]:
@@ -264,11 +340,14 @@ class _NodeProcess:
         setup = replace(setup, request=replace_fields(setup.request, environ=dict(os.environ)))
         lots = Lots(self._messages.put)
         await self._hub.come.remote(self._name)
-        cache = self._cache = NodeCache.open(self._folder, ttl_s=setup.cache.ttl_s)
-        self._stack.callback(cache.close)
-        cache.known = KnownKeys(await self._hub.keys.remote())
-        cache.fetch, cache.share = self._fetch, lots.share
-        runner = await self._stack.enter_async_context(open_runner(setup, order.permit, lots, cache))
+        if not self._is_home:
+            cache = self._cache = NodeCache.open(self._folder, ttl_s=setup.cache.ttl_s)
+            self._stack.callback(cache.close)
+            hold_folder(self._folder)
+            cache.known = KnownKeys(await self._hub.keys.remote())
+            cache.fetch, cache.share = self._fetch, lots.share
+        opening = open_runner(setup, order.permit, lots, self._cache)
+        runner = await self._stack.enter_async_context(opening)
         self._listening = asyncio.ensure_future(self._listen(runner))
         return runner
 
@@ -277,14 +356,24 @@ class _NodeProcess:
         return rows
 
     async def _listen(self, runner: ShardRunner) -> None:
+        from ray.exceptions import RayError  # noqa: PLC0415 - as above
+
         number = 0
         while True:
-            word = await self._hub.word.remote(number)
+            try:
+                word = await self._hub.word.remote(number)
+            except RayError:  # it ends with the process that shows the run
+                word = _GONE
             number += 1
             if word == _END:
                 await self._stack.aclose()
-                shutil.rmtree(self._folder, ignore_errors=True)
+                if not self._is_home:
+                    remove_folder(self._folder)
                 await self._hub.go.remote(self._name)
+                return
+            if word == _GONE:
+                # Nothing more is sent. What was sent is paid for: its answer goes to the disk until Ray ends this.
+                runner.stop(StopReason.REQUEST)
                 return
             if word == HURRY.decode():
                 runner.hurry()
@@ -312,3 +401,21 @@ def do_shard_on_node(setup: NodeSetup, hub: Any, order: ShardOrder) -> Iterator[
         raise RuntimeError(
             error.message
         ) from error  # others of ours do not survive the way to another process
+
+
+def hand_over(setup: NodeSetup, hub: Any) -> None:
+    """Send the answers that killed runs left on this machine to the cache that they were meant for."""
+    for folder in abandoned_folders(f"{_FOLDER_PREFIX}*"):
+        if folder.name.startswith(setup.prefix):
+            asyncio.run(_send_missing(folder, hub))
+            remove_folder(folder)
+        elif time.time() - folder.stat().st_mtime > _KEPT_S:
+            remove_folder(folder)
+
+
+async def _send_missing(folder: Path, hub: Any) -> None:
+    known = KnownKeys(await hub.keys.remote())
+    with contextlib.closing(ResponseCache.open(folder)) as cache:
+        missing = [key for key in await all_keys(cache) if not known.may_hold(key)]
+        for start in range(0, len(missing), _ROWS_AT_ONCE):
+            await hub.keep.remote(await rows_of(cache, missing[start : start + _ROWS_AT_ONCE]))

@@ -1,0 +1,87 @@
+"""Temporary folders that their processes hold: what a killed one left is removed by the next that needs one.
+
+Whoever uses a folder locks a file in it, which the system unlocks when that process ends, kill -9 included.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from geval_cli.providers.file_lock import try_lock
+
+_HELD = ".held-by-"
+_KINDS = ("geval-*", "pymp-*")  # the second is how multiprocessing names its folders for sockets
+_LOCKS: dict[Path, BinaryIO] = {}
+
+
+def make_temporary_folder(prefix: str = "geval-") -> Path:
+    """Return a new temporary folder that this process holds; those that no process holds any more are removed."""
+    remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    hold_folder(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a temporary folder as `make_temporary_folder` does, and remove it at the end of the block."""
+    folder = make_temporary_folder()
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
+
+
+def hold_folder(folder: Path) -> None:
+    """Keep a folder from being removed as long as this process lives; several processes may hold one."""
+    mark = folder / f"{_HELD}{os.getpid()}"
+    unlocked = folder / f".{os.getpid()}"
+    with contextlib.suppress(OSError):  # without a mark it is nobody's to remove
+        file = unlocked.open("ab")
+        try_lock(file)
+        unlocked.replace(mark)  # nobody sees it before it is locked
+        _LOCKS[folder] = file
+
+
+def remove_abandoned() -> None:
+    """Remove the temporary folders of this user that processes held which have all ended."""
+    for folder in abandoned_folders():
+        remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, as far as it can be; what holds it comes last, so that the next process tries again."""
+    with contextlib.suppress(OSError):
+        if file := _LOCKS.pop(folder, None):
+            file.close()
+        content = [path for path in folder.iterdir() if not path.name.startswith(_HELD)]
+        for path in content:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        if not any(path.exists() for path in content):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def abandoned_folders(*kinds: str) -> Iterator[Path]:
+    """Yield the temporary folders of this user that no process holds any more, of `kinds` or all of geval's."""
+    for kind in kinds or _KINDS:
+        for folder in Path(tempfile.gettempdir()).glob(kind):
+            with contextlib.suppress(OSError):  # somebody else's, or removed meanwhile
+                marks = list(folder.glob(f"{_HELD}*")) if _is_own(folder) else []
+                if marks and all(map(_is_unlocked, marks)):
+                    yield folder
+
+
+def _is_own(folder: Path) -> bool:
+    return not folder.is_symlink() and (not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid())
+
+
+def _is_unlocked(mark: Path) -> bool:
+    with mark.open("rb") as file:
+        return try_lock(file)

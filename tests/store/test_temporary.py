@@ -1,0 +1,82 @@
+"""Temporary folders: those of processes that live stay, and those of killed ones go."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from geval_cli.store.temporary import (
+    abandoned_folders,
+    make_temporary_folder,
+    remove_folder,
+    temporary_folder,
+)
+
+HOLDS = """
+import sys, tempfile
+from pathlib import Path
+from geval_cli.store.temporary import hold_folder, make_temporary_folder
+tempfile.tempdir = sys.argv[1]
+folder = make_temporary_folder() if len(sys.argv) == 2 else Path(sys.argv[2])
+hold_folder(folder)
+(folder / "deep").mkdir(exist_ok=True)
+(folder / "deep" / "file").write_text("answers")
+print(folder, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def holder(*words: Path) -> tuple["subprocess.Popen[str]", Path]:
+    """A process that holds a temporary folder, and that folder."""
+    command = [sys.executable, "-c", HOLDS, *map(str, words)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_folder_goes_once_all_that_hold_it_are_killed(place: Path) -> None:
+    first, folder = holder(place)
+    second, same = holder(place, folder)
+    assert same == folder
+    first.kill()
+    first.communicate()
+    with temporary_folder():
+        assert folder.exists()
+    second.kill()
+    second.communicate()
+    assert list(abandoned_folders()) == [folder]
+    with temporary_folder() as own:
+        assert list(place.iterdir()) == [own]
+    assert not own.exists()
+
+
+@pytest.mark.parametrize("name", ["pymp-theirs", "geval-theirs"])
+def test_what_nobody_of_geval_held_stays(place: Path, name: str) -> None:
+    (place / name).mkdir()
+    (place / name / "file").touch()
+    remove_folder(make_temporary_folder())
+    assert [path.name for path in place.iterdir()] == [name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_link_is_not_followed(place: Path) -> None:
+    process, folder = holder(place)
+    process.kill()
+    process.communicate()
+    elsewhere = place / "elsewhere"
+    folder.rename(elsewhere)
+    (place / "geval-link").symlink_to(elsewhere)
+    (elsewhere / "link").symlink_to(place)
+    remove_folder(make_temporary_folder())
+    assert (elsewhere / "deep" / "file").exists()
+    (place / "geval-link").unlink()
+    elsewhere.rename(folder)
+    remove_folder(make_temporary_folder())
+    assert list(place.iterdir()) == []
