@@ -6,11 +6,7 @@ import sys
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.report.comparison_text import comparison_markdown, print_comparison
-from geval_cli.report.console import make_console
-from geval_cli.report.json_file import json_text
-from geval_cli.report.output import check_output_path
-from geval_cli.report.run_comparison import (
+from geval_cli.report.comparison import (
     ADJUSTMENTS,
     ComparisonOptions,
     NamedRun,
@@ -18,6 +14,10 @@ from geval_cli.report.run_comparison import (
     compare,
     comparison_to_json,
 )
+from geval_cli.report.comparison_text import comparison_markdown, print_comparison
+from geval_cli.report.console import make_console
+from geval_cli.report.json_file import json_text
+from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.results_file import open_reports
 

@@ -7,16 +7,16 @@ from rich.text import Text
 
 from geval_cli.numbers import format_score
 from geval_cli.records import Delta, JsonValue, Status
-from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_difference, format_p, plural
-from geval_cli.report.paired_cases import Kind
-from geval_cli.report.run_comparison import (
+from geval_cli.report.comparison import (
     ComparedRow,
     ComparedRun,
     Flip,
+    Kind,
     RunComparison,
     comparison_from_json,
 )
+from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
+from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.report.verdict import signs_of, with_signs
 from geval_cli.statistics.paired import Verdict

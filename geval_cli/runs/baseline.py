@@ -12,20 +12,23 @@ from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
-from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
-from geval_cli.report.paired_cases import (
+from geval_cli.report.comparison import (
     PASS_RATE,
     SCORE,
+    ComparisonOptions,
     EarlierRun,
     Kind,
     Measure,
+    NamedRun,
     PairedSample,
+    compare,
     compared_case,
+    comparison_to_json,
     is_same_rating,
     values_of,
 )
+from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, compare, comparison_to_json
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
 from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
@@ -178,8 +181,10 @@ def judge_differences(
     """Return the results of gates on differences from the baseline, by their text."""
     found = [_Difference(gate) for gate in gates]
     if baseline is not None and found:
-        partners = match_columns(baseline.earlier.report.columns, columns).partners()
-        for before, result in baseline.earlier.pairs(results, partners):
+        match = match_columns(baseline.earlier.report.columns, columns)
+        for before, result in baseline.earlier.pairing(match).of(results):
+            if before is None:
+                continue
             after = compared_case(result)
             for item in found:
                 if not all(is_tagged(result.metadata, *tag) for tag in item.gate.tags):

@@ -1,20 +1,18 @@
 """Stored runs as a list shows them, each with how its pass rate differs from that of its config's run before."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from geval_cli.records import Column, RunRecord, RunStatus, Status
-from geval_cli.report.paired_cases import Pair, compare_runs
+from geval_cli.records import Column, RunRecord, RunStatus
+from geval_cli.report.comparison import PASS_RATE, PairedSample, paired_cases, values_of
+from geval_cli.report.matching import match_columns
 from geval_cli.report.run_list import ListedRun, RunChange
-from geval_cli.statistics.paired import PairedDifferences, PairedTest
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.store.runs import RunStore
 
 _MOST_VERDICTS = 60_000
 """So many verdicts are read for one list, which takes about a second; the runs after that have no change."""
-
-_JUDGED = {Status.PASSED: 1.0, Status.FAILED: 0.0}
 
 
 class RunHistory(Struct, frozen=True):
@@ -100,24 +98,12 @@ def pass_rate_change(
 
     Tests belong together by their content, and the cases of one test are a cluster.
     """
-    compared = compare_runs(before, after, before_columns=older.columns, after_columns=columns)
-    found = pass_rate_test(compared.pairs)
+    sample = PairedSample()
+    for pair in paired_cases(before, after, match_columns(older.columns, columns)).pairs:
+        values = values_of(PASS_RATE, pair.before, pair.after)
+        if values is not None:
+            sample.add(pair.after.test_index, values, same=False)
+    found = sample.test()
     if found is None:
         return None
     return RunChange(older.id, found.delta, found.interval, found.n, found.clusters, found.verdict(found.p))
-
-
-def pass_rate_test(pairs: Sequence[Pair]) -> PairedTest | None:
-    """Return how the pass rate differs in the pairs that were judged in both runs; None when there are none."""
-    differences = PairedDifferences()
-    for test, old, new in sorted(_judged(pairs)):
-        differences.add(test, old, new)
-    return differences.result()
-
-
-def _judged(pairs: Sequence[Pair]) -> Iterator[tuple[int, float, float]]:
-    """Yield the test of each pair that was judged in both runs, and whether it passed before and after."""
-    for pair in pairs:
-        old, new = _JUDGED.get(pair.before.status), _JUDGED.get(pair.after.status)
-        if old is not None and new is not None:
-            yield pair.after.test_index, old, new

@@ -1,17 +1,16 @@
 """Which cases of two runs belong together, and what changed between them."""
 
-import json
-
 import pytest
 from support.realistic_runs import Shape, realistic_results
 from support.sample_run import RUN, make_case
 
-from geval_cli.records import Column, Status, Turn
-from geval_cli.report.paired_cases import Change, Pair, compare_runs, verdict_of
+from geval_cli.records import CaseResult, Column, Status, Turn
+from geval_cli.report.comparison import Change, Pair, paired_cases
+from geval_cli.report.matching import match_columns, name_of_result
 from geval_cli.store.run_pages import StoredVerdict
 from geval_cli.store.runs import RunStore
 
-ONE = (Column(0, "p", "m"),)
+ONE = match_columns([Column(0, "p", "m")], [Column(0, "p", "m")])
 
 
 def verdict(
@@ -28,7 +27,7 @@ def verdict(
 
 
 def changes(before: list[StoredVerdict], after: list[StoredVerdict]) -> list[tuple[int, Change]]:
-    comparison = compare_runs(before, after, before_columns=ONE, after_columns=ONE)
+    comparison = paired_cases(before, after, ONE)
     return [(pair.after.test_index, pair.change) for pair in comparison.pairs]
 
 
@@ -70,7 +69,7 @@ def test_newly_failed_first_then_by_how_far_the_score_moved() -> None:
 def test_tests_that_moved_are_found_by_their_variables() -> None:
     before = [verdict(0, vars="a"), verdict(1, vars="b")]
     after = [verdict(0, vars="b"), verdict(1, Status.FAILED, vars="a"), verdict(2, vars="c")]
-    comparison = compare_runs(before, after, before_columns=ONE, after_columns=ONE)
+    comparison = paired_cases(before, after, ONE)
     assert [(pair.before.test_index, pair.after.test_index) for pair in comparison.pairs] == [(0, 1), (1, 0)]
     assert (comparison.only_before, comparison.only_after) == (0, 1)
     assert comparison.counts()[Change.NEWLY_FAILED] == 1
@@ -79,7 +78,7 @@ def test_tests_that_moved_are_found_by_their_variables() -> None:
 def test_equal_tests_are_taken_in_their_order() -> None:
     before = [verdict(0, vars="a", score=0.1), verdict(1, vars="a", score=0.2)]
     after = [verdict(3, vars="a", score=0.3), verdict(7, vars="a", score=0.4)]
-    comparison = compare_runs(before, after, before_columns=ONE, after_columns=ONE)
+    comparison = paired_cases(before, after, ONE)
     assert sorted((pair.before.score, pair.after.score) for pair in comparison.pairs) == [
         (0.1, 0.3),
         (0.2, 0.4),
@@ -90,38 +89,38 @@ def test_repeats_and_columns_of_one_test_are_kept_apart() -> None:
     columns = (Column(0, "p", "m"), Column(1, "q", "m"))
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     side = [verdict(0, repeat=repeat, column=column) for repeat, column in places]
-    comparison = compare_runs(side, side, before_columns=columns, after_columns=columns)
+    comparison = paired_cases(side, side, match_columns(columns, columns))
     assert len(comparison.pairs) == 4
     assert all(pair.before == pair.after for pair in comparison.pairs)
 
 
 def test_tests_that_all_differ_have_no_partners() -> None:
     before, after = [verdict(0, vars="a")], [verdict(0, vars="b", status=Status.FAILED)]
-    comparison = compare_runs(before, after, before_columns=ONE, after_columns=ONE)
+    comparison = paired_cases(before, after, ONE)
     assert comparison.pairs == ()
     assert (comparison.only_before, comparison.only_after) == (1, 1)
 
 
 def test_the_order_of_variables_decides_nothing() -> None:
     before, after = [verdict(0, vars='{"x":1,"y":[2]}')], [verdict(0, vars='{"y":[2],"x":1}')]
-    assert len(compare_runs(before, after, before_columns=ONE, after_columns=ONE).pairs) == 1
+    assert len(paired_cases(before, after, ONE).pairs) == 1
 
 
 def test_columns_are_matched_by_label_and_else_by_place() -> None:
     before = (Column(0, "p", "m"), Column(1, "q", "m"))
     side = [verdict(0, column=0, score=0.1), verdict(0, column=1, score=0.2)]
     turned = (Column(0, "q", "m"), Column(1, "p", "m"))
-    by_label = compare_runs(side, side, before_columns=before, after_columns=turned)
+    by_label = paired_cases(side, side, match_columns(before, turned))
     assert by_label.columns_by == "label"
     assert {(pair.before.column, pair.after.column) for pair in by_label.pairs} == {(0, 1), (1, 0)}
     others = (Column(0, "p", "n"), Column(1, "q", "n"))
-    by_place = compare_runs(side, side, before_columns=before, after_columns=others)
+    by_place = paired_cases(side, side, match_columns(before, others))
     assert by_place.columns_by == "place"
     assert {(pair.before.column, pair.after.column) for pair in by_place.pairs} == {(0, 0), (1, 1)}
 
 
 def test_nothing_to_compare() -> None:
-    comparison = compare_runs([], [verdict(0)], before_columns=ONE, after_columns=ONE)
+    comparison = paired_cases([], [verdict(0)], ONE)
     assert comparison.pairs == ()
     assert (comparison.only_before, comparison.only_after) == (0, 1)
 
@@ -130,7 +129,7 @@ def test_score_that_is_missing_has_no_delta() -> None:
     assert Pair(verdict(0, score=None), verdict(0)).score_delta is None
 
 
-def test_verdict_of_a_result_is_what_the_store_reads_of_it() -> None:
+def test_verdict_that_the_store_reads_is_that_of_the_result() -> None:
     turns = (Turn("user", "Gilt das?"), Turn("assistant", "ja"), Turn("system", "日本"))
     results = [
         *realistic_results(Shape(tests=21, repeats=1)),
@@ -143,10 +142,10 @@ def test_verdict_of_a_result_is_what_the_store_reads_of_it() -> None:
             runs.add(RUN.id, result).result()
         stored = list(runs.results(RUN.id))
         read = runs.pages().verdicts(RUN.id)
-    assert list(map(_plain, map(verdict_of, stored))) == list(map(_plain, read))
+    assert list(map(_said, stored)) == list(map(_said, read))
 
 
-def _plain(verdict: StoredVerdict) -> dict[str, object]:
-    """A verdict with its texts parsed: how they are written decides nothing."""
-    values = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
-    return {**values, "vars": json.loads(verdict.vars), "words": json.loads(verdict.words)}
+def _said(case: CaseResult | StoredVerdict) -> tuple[object, ...]:
+    """What comparisons read of a case: of the JSON texts of the store, what they mean."""
+    place = (case.test_index, case.repeat_index, case.column)
+    return (*place, case.status, case.score, case.description, dict(case.named_scores), name_of_result(case))

@@ -13,10 +13,23 @@ from support.sample_run import RUN, SUMMARY, make_case
 from geval_cli.assertions.base import TestCase
 from geval_cli.engine.content_keys import key_of
 from geval_cli.records import CaseResult, Column, Status, Turn
-from geval_cli.report.matching import TestName, TestPairs, name_by, name_of_result, name_of_test
-from geval_cli.report.paired_cases import EarlierRun, PartnerFinder, compare_runs, verdict_of
+from geval_cli.report.comparison import (
+    ComparisonOptions,
+    EarlierRun,
+    NamedRun,
+    RunComparison,
+    compare,
+    paired_cases,
+)
+from geval_cli.report.matching import (
+    TestName,
+    TestPairs,
+    match_columns,
+    name_by,
+    name_of_result,
+    name_of_test,
+)
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.source.images import without_image_data
 from geval_cli.source.source_map import SourcePath
 
@@ -94,12 +107,7 @@ def test_the_pairs_are_exactly_the_tests_that_say_the_same(suites: tuple[list[Pa
         assert key_of(before[theirs]) == key_of(after[mine])
     # A suite that is still to run is matched as its results will be, and stored verdicts as results are.
     assert pairs_of(names_of(old), {test.index: name_of_test(test) for test in after}).partners == found
-    compared = compare_runs(
-        [verdict_of(item) for item in old],
-        [verdict_of(item) for item in new],
-        before_columns=(COLUMN,),
-        after_columns=(COLUMN,),
-    )
+    compared = paired_cases(old, new, match_columns([COLUMN], [COLUMN]))
     assert {pair.after.test_index: pair.before.test_index for pair in compared.pairs} == found
 
 
@@ -125,12 +133,7 @@ def test_a_number_is_the_text_that_a_table_has_of_it(has_keys: bool) -> None:
         0: 1,
         1: 0,
     }
-    compared = compare_runs(
-        list(map(verdict_of, old)),
-        list(map(verdict_of, new)),
-        before_columns=(COLUMN,),
-        after_columns=(COLUMN,),
-    )
+    compared = paired_cases(old, new, match_columns([COLUMN], [COLUMN]))
     assert [(pair.before.test_index, pair.after.test_index) for pair in compared.pairs] == [(1, 0), (0, 1)]
 
 
@@ -205,21 +208,13 @@ def test_a_conversation_that_an_error_cut_short_is_known_by_the_column_that_went
     columns = (COLUMN, Column(1, "q", "m"))
     for results in ([cut, second], [whole, replace(cut, column=1)]):
         report = RunReport(replace(RUN, columns=columns), SUMMARY, lambda results=results: iter(results))
-        finder = PartnerFinder(EarlierRun(report), {0: 0, 1: 1})
-        assert [
-            finder.find(replace(item, test_key=key_of(test))) is not None for item in (whole, second)
-        ] == [
-            True,
-            True,
-        ]
-        verdicts = [verdict_of(item) for item in results]
-        found = compare_runs(
-            verdicts,
-            [verdict_of(whole), verdict_of(second)],
-            before_columns=columns,
-            after_columns=columns,
-        )
-        assert len(found.pairs) == 2
+        match = match_columns(columns, columns)
+        keyed = [replace(item, test_key=key_of(test)) for item in (whole, second)]
+        assert all(old is not None for old, _ in EarlierRun(report).pairing(match).of(keyed))
+        assert len(paired_cases(results, [whole, second], match).pairs) == 2
+        # The later run, too, is known by what its columns say together, whichever of them comes first.
+        found = EarlierRun(replace(report, results=lambda: iter([whole, second]))).pairing(match).of(results)
+        assert all(old is not None for old, _ in found)
     assert name_by(cut, name_of_result(whole)) is None
     assert name_by(replace(cut, test_key="k"), name_of_result(whole)) is not None
 

@@ -21,6 +21,15 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
+from geval_cli.report.comparison import (
+    ComparedRow,
+    ComparisonOptions,
+    NamedRun,
+    RunComparison,
+    compare,
+    comparison_from_json,
+    comparison_to_json,
+)
 from geval_cli.report.comparison_text import (
     baseline_of,
     comparison_markdown,
@@ -31,15 +40,6 @@ from geval_cli.report.comparison_text import (
 )
 from geval_cli.report.matching import MatchedBy, match_columns
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_comparison import (
-    ComparedRow,
-    ComparisonOptions,
-    NamedRun,
-    RunComparison,
-    compare,
-    comparison_from_json,
-    comparison_to_json,
-)
 from geval_cli.statistics.paired import Verdict
 
 COLUMN = Column(0, "p", "m")

@@ -12,8 +12,8 @@ from support.web_server import running_server
 
 from geval_cli.engine.plan import failing_tests
 from geval_cli.records import Status
+from geval_cli.report.comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.report.output import write_results_file
-from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, RunComparison, compare
 from geval_cli.runs.history import read_history
 from geval_cli.runs.results_file import named_report
 from geval_cli.runs.stored import load_report

@@ -25,8 +25,9 @@ from geval_cli.extras.web.pages.compare import compared
 from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.records import CaseResult, RunStatus, RunSummary
 from geval_cli.report.charts.figures import SCORE
+from geval_cli.report.comparison import paired_cases
+from geval_cli.report.matching import match_columns
 from geval_cli.report.output import write_results_file
-from geval_cli.report.paired_cases import compare_runs
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
@@ -176,8 +177,8 @@ def test_a_comparison_reads_each_run_once(site: Site) -> None:
         verdicts = [runs.pages().verdicts(name) for name in site.runs[-2:]]
     assert read == list(site.runs[-2:])
     assert decided.paired == 6
-    columns = {"before_columns": before.run.columns, "after_columns": after.run.columns}
-    assert cases.counts() == compare_runs(*verdicts, **columns).counts()
+    match = match_columns(before.run.columns, after.run.columns)
+    assert cases.counts() == paired_cases(*verdicts, match).counts()
 
 
 def cases_found(page: str) -> int:

@@ -29,9 +29,8 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.paired_cases import Comparison, Kind
+from geval_cli.report.comparison import CasePairs, ComparedRow, Kind
 from geval_cli.report.report import RunReport, run_title
-from geval_cli.report.run_comparison import ComparedRow
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
 from geval_cli.store.run_pages import RunPages, RunPoint
@@ -160,7 +159,7 @@ def _comparison_charts(
             yield sorted_differences(f"differences-{number}", what, scores[name])
 
 
-def _paired_scores(found: Comparison, after_id: str) -> dict[str, list[PairedScore]]:
+def _paired_scores(found: CasePairs, after_id: str) -> dict[str, list[PairedScore]]:
     """Return the scores of all cases that both runs have, and those of each metric, columns together."""
     scores: dict[str, list[PairedScore]] = {SCORE: []}
     for pair in found.pairs:

@@ -8,7 +8,6 @@ from difflib import SequenceMatcher
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec import Struct
-from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.web.html import error_page, render_page
@@ -30,25 +29,28 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.charts.pair_charts import ScoreRange
+from geval_cli.report.comparison import (
+    CasePairs,
+    Change,
+    ComparedRow,
+    Kind,
+    NamedRun,
+    Pair,
+    RunComparison,
+    ScoredCase,
+    compare_with_cases,
+    turned_assertion,
+)
 from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, row_name
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
 from geval_cli.report.numbers import format_difference, format_p, plural
-from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs, verdict_of
 from geval_cli.report.report import RunReport, assertion_name, run_title
-from geval_cli.report.run_comparison import (
-    ComparedRow,
-    ComparisonOptions,
-    NamedRun,
-    RunComparison,
-    compare,
-    turned_assertion,
-)
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.paired import Verdict
-from geval_cli.store.run_pages import RunPages, StoredVerdict
+from geval_cli.store.run_pages import RunPages
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -161,8 +163,8 @@ class PairChoice(Struct, frozen=True):
             self.before.holds(self._score(pair.before)) and self.after.holds(self._score(pair.after))
         )
 
-    def _score(self, verdict: StoredVerdict) -> float | None:
-        return verdict.score if self.metric is None else verdict.named_scores.get(self.metric)
+    def _score(self, case: ScoredCase) -> float | None:
+        return case.score if self.metric is None else case.named_scores.get(self.metric)
 
     @property
     def words(self) -> str:
@@ -213,59 +215,23 @@ def show_comparison(request: Request) -> Response:
     return _page(request, runs.pages(), (before, after), decided, cases)
 
 
-class _NotedRun:
-    """A run whose verdicts are kept while something goes through its results."""
-
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
-        self.verdicts: list[StoredVerdict] = []
-
-    def noting(self) -> RunReport:
-        """Return the run as a report that keeps the verdicts of the results it yields."""
-        return replace(self.report, results=self._results)
-
-    def _results(self) -> Iterator[CaseResult]:
-        self.verdicts = []
-        for result in self.report.results():
-            self.verdicts.append(verdict_of(result))
-            yield result
-
-
 def refusal(error: UsageError) -> HTMLResponse:
     """Return the page that says why two runs are not compared."""
     return error_page(_UNPROCESSABLE, "These two runs cannot be compared", error.message, error.hint)
 
 
-def compared(request: Request, before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
+def compared(request: Request, before: RunReport, after: RunReport) -> tuple[RunComparison, CasePairs]:
     """Return what is decided about two runs, and their cases in pairs; what was compared last is kept.
 
     Raises:
         UsageError: the suites are unrelated.
     """
+    runs = [NamedRun(side.run.id, side) for side in (before, after)]
     if RunStatus.RUNNING in (before.run.status, after.run.status):
-        return _compared(before, after)
-    recent: Recent[tuple[str, ...], tuple[RunComparison, Comparison]] = request.app.state.comparisons
+        return compare_with_cases(*runs)
+    recent: Recent[tuple[str, ...], tuple[RunComparison, CasePairs]] = request.app.state.comparisons
     made_of = tuple(f"{side.run.id} {side.run.finished_at}" for side in (before, after))
-    return recent.get(made_of, lambda: _compared(before, after))
-
-
-def _compared(before: RunReport, after: RunReport) -> tuple[RunComparison, Comparison]:
-    """Return what is decided about two runs, and their cases in pairs.
-
-    Raises:
-        UsageError: the suites are unrelated.
-    """
-    # One reading of each run serves both: of large runs it takes most of the time.
-    noted = [_NotedRun(before), _NotedRun(after)]
-    first, second = (NamedRun(item.report.run.id, item.noting()) for item in noted)
-    decided = compare(first, second, ComparisonOptions())
-    cases = compare_runs(
-        noted[0].verdicts,
-        noted[1].verdicts,
-        before_columns=before.run.columns,
-        after_columns=after.run.columns,
-    )
-    return decided, cases
+    return recent.get(made_of, lambda: compare_with_cases(*runs))
 
 
 def _page(
@@ -273,7 +239,7 @@ def _page(
     pages: RunPages,
     sides: tuple[RunReport, RunReport],
     decided: RunComparison,
-    cases: Comparison,
+    cases: CasePairs,
 ) -> HTMLResponse:
     before, after = sides
     chosen = pair_choice(request)
@@ -481,6 +447,6 @@ def _by_age(chosen: list[RunReport]) -> RedirectResponse:
     return RedirectResponse(link_with("/compare", {"before": before.run.id, "after": after.run.id}))
 
 
-def _result(pages: RunPages, run_id: str, verdict: StoredVerdict) -> CaseResult:
-    row = pages.row(run_id, verdict.test_index, verdict.repeat_index)
-    return next(item for item in row if item.column == verdict.column)
+def _result(pages: RunPages, run_id: str, case: ScoredCase) -> CaseResult:
+    row = pages.row(run_id, case.test_index, case.repeat_index)
+    return next(item for item in row if item.column == case.column)

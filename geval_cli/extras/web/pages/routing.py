@@ -13,8 +13,7 @@ from fastapi.routing import APIRoute
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.extras.web.html import error_page
-from geval_cli.records import CaseResult
-from geval_cli.store.run_pages import StoredVerdict
+from geval_cli.report.comparison import ScoredCase
 from geval_cli.store.runs import RunStore
 
 WordT = TypeVar("WordT", bound=StrEnum)
@@ -29,7 +28,7 @@ def run_link(run_id: str) -> str:
     return f"/runs/{quote(run_id, safe='')}"
 
 
-def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
+def case_link(run_id: str, case: ScoredCase) -> str:
     """Return the link to one case of a run."""
     return place_link(run_id, case.test_index, case.repeat_index, case.column)
 

@@ -1,0 +1,885 @@
+"""Two runs compared: which of their cases belong together, how far figures moved, and what is shown of that. Pure.
+
+Everything that holds two runs against each other reads from here: the terminal, the page, the gates on a baseline, and
+the list of runs. Of the earlier run only scores and verdicts are held; the later one is read case by case.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
+from geval_cli.engine.columns import column_name
+from geval_cli.errors import UsageError
+from geval_cli.json_codec import encode_json
+from geval_cli.metrics import with_members
+from geval_cli.records import (
+    SCHEMA_VERSION,
+    AssertionResult,
+    CaseResult,
+    Column,
+    Delta,
+    JsonValue,
+    RunRecord,
+    Status,
+)
+from geval_cli.report.matching import (
+    Alike,
+    ColumnMatch,
+    MatchedBy,
+    TestName,
+    TestPairs,
+    match_columns,
+    name_by,
+    require_kinship,
+)
+from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.statistics.paired import (
+    PairedDifferences,
+    PairedTest,
+    Verdict,
+    benjamini_hochberg,
+    holm,
+    mcnemar_mid_p,
+)
+from geval_cli.store.run_pages import StoredVerdict
+
+DETECTED = 0.05
+"""The difference for which the number of tests is given, unless another one is asked for."""
+ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
+_TITLE_WIDTH, _REASON_WIDTH, _NAMES_SHOWN = 120, 200, 5
+_CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
+_JUDGED = frozenset({Status.PASSED, Status.FAILED})
+_Place = tuple[int, int, int]
+"""The test, the repeat and the column of a case."""
+EarlierT = TypeVar("EarlierT")
+LaterT = TypeVar("LaterT", CaseResult, StoredVerdict)
+
+
+class ScoredCase(Protocol):
+    """The place, the status and the scores of a case, wherever they were read."""
+
+    @property
+    def test_index(self) -> int: ...
+    @property
+    def repeat_index(self) -> int: ...
+    @property
+    def column(self) -> int: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def named_scores(self) -> Mapping[str, float]: ...
+
+
+class Kind(StrEnum):
+    """The kinds of values that are compared."""
+
+    PASS_RATE = "pass_rate"
+    SCORE = "score"
+    METRIC = "metric"
+
+
+class Measure(Struct, frozen=True):
+    """A value that cases have: whether they passed, their score, or that of a metric."""
+
+    kind: Kind
+    name: str
+
+
+PASS_RATE = Measure(Kind.PASS_RATE, "pass_rate")
+SCORE = Measure(Kind.SCORE, "score")
+
+
+class Judgement(Struct, frozen=True, gc=False):
+    """By whom and by what a metric of one case was judged. Empty texts: the results do not say."""
+
+    judge: str
+    prompt_version: str
+    criterion: tuple[object, ...]
+    criterion_key: str
+    rating_key: str
+
+    def differences(self, later: "Judgement") -> list[str]:
+        """Return the parts of `later` that were judged in another way, in words."""
+        parts = {
+            "judge": self.judge != later.judge,
+            "prompt version": self.prompt_version != later.prompt_version,
+            "criteria or steps": self.criterion != later.criterion,
+        }
+        found = [part for part, differs in parts.items() if differs]
+        if self.criterion_key and later.criterion_key:
+            # The keys know all that decides a rating, and nothing else: they overrule what looks different.
+            return (found or ["judge's settings"]) if self.criterion_key != later.criterion_key else []
+        return found
+
+
+class ComparedCase(Struct, frozen=True, gc=False):
+    """The part of a case that is compared.
+
+    Attributes:
+        statuses: of its assertions, each set followed by its members.
+        judgements: by metric, of the first assertion of each that a model judged.
+        rating_keys: of all assertions; None where one has none, and equality is not known.
+    """
+
+    test_index: int
+    repeat_index: int
+    column: int
+    description: str | None
+    status: Status
+    score: float | None
+    named_scores: Mapping[str, float]
+    statuses: tuple[Status, ...] = ()
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    rating_keys: tuple[str, ...] | None = None
+
+
+class Change(StrEnum):
+    """A change of a case's verdict, in the order in which people want to see it."""
+
+    NEWLY_FAILED = "newly failed"
+    NEWLY_ERROR = "newly error"
+    FIXED = "fixed"
+    OTHER = "changed otherwise"
+    SAME = "same verdict"
+
+
+CHANGE_ORDER = tuple(Change)
+
+
+# gc=False: a comparison holds tens of thousands of these, and none refers to itself.
+class Pair(Struct, frozen=True, gc=False):
+    """One case in both runs."""
+
+    before: ScoredCase
+    after: ScoredCase
+
+    @property
+    def change(self) -> Change:
+        """Return the change of the verdict."""
+        old, new = self.before.status, self.after.status
+        if old is new:
+            return Change.SAME
+        if new is Status.FAILED:
+            return Change.NEWLY_FAILED
+        if new is Status.ERROR:
+            return Change.NEWLY_ERROR
+        return Change.FIXED if new is Status.PASSED else Change.OTHER
+
+    @property
+    def score_delta(self) -> float | None:
+        """The later score minus the earlier one; None when one of them is missing."""
+        if self.before.score is None or self.after.score is None:
+            return None
+        return self.after.score - self.before.score
+
+
+class CasePairs(Struct, frozen=True):
+    """Which cases two runs share, sorted by what changed, the largest changes of score first.
+
+    Attributes:
+        columns_by: how prompt x provider found its partner: "label", or "place" when one of them did not by label.
+        only_before: cases of the earlier run that have no partner.
+        only_after: cases of the later run that have no partner.
+    """
+
+    pairs: tuple[Pair, ...]
+    columns_by: str
+    only_before: int
+    only_after: int
+
+    def counts(self) -> Mapping[Change, int]:
+        """Return the number of pairs for each change."""
+        found = Counter(pair.change for pair in self.pairs)
+        return {change: found[change] for change in CHANGE_ORDER}
+
+
+class CountedCases:
+    """The metrics and counts of a run, as far as its cases came.
+
+    Attributes:
+        metrics: the names of all scores.
+        errored: how many cases could not be judged, of how many `cases`.
+        repeats: how often each test was run.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: set[str] = set()
+        self.cases = self.errored = self.repeats = 0
+
+    def count(self, result: CaseResult) -> None:
+        """Take in the next case."""
+        self.metrics.update(result.named_scores)
+        self.cases += 1
+        self.errored += result.status is Status.ERROR
+        self.repeats = max(self.repeats, result.repeat_index + 1)
+
+
+class EarlierRun(CountedCases):
+    """The earlier run, of which only what is compared is held.
+
+    Attributes:
+        report: where it was read.
+        tests: its tests by their index.
+    """
+
+    def __init__(self, report: RunReport) -> None:
+        super().__init__()
+        self.report = report
+        self.tests: dict[int, TestName] = {}
+        self._cases: dict[_Place, ComparedCase] = {}
+        shared: dict[Judgement, Judgement] = {}
+        for result in report.results():
+            self.count(result)
+            _note_name(result, self.tests)
+            self._cases[_place(result)] = compared_case(result, shared)
+
+    def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
+        """Return what finds its cases for those of a later run."""
+        return Pairing(self._cases, self.tests, match)
+
+
+class Pairing(Generic[EarlierT]):
+    """Finds the cases of an earlier run for those of a later one.
+
+    Args:
+        earlier: the cases of the earlier run by their place.
+        tests: the names of its tests by their index.
+        match: the columns of both runs.
+
+    Attributes:
+        tests: the tests of both runs in pairs, as far as they came.
+    """
+
+    def __init__(
+        self, earlier: Mapping[_Place, EarlierT], tests: Mapping[int, TestName], match: ColumnMatch
+    ) -> None:
+        self.tests = TestPairs(tests)
+        self._earlier = earlier
+        self._columns = match.partners()
+
+    def of(self, later: Iterable[LaterT]) -> Iterator[tuple[EarlierT | None, LaterT]]:
+        """Yield each case, test by test as they come, with that of an equal test in the same repeat and column."""
+        # A case without a key may say less of its test than the next one does, so such cases wait for the whole test.
+        waiting: list[LaterT] = []
+        name: TestName | None = None
+        for case in later:
+            index = case.test_index
+            if waiting and waiting[0].test_index != index:
+                yield from self._found(waiting, name)
+                waiting, name = [], None
+            name = name_by(case, name or self.tests.later.get(index)) or name
+            waiting.append(case)
+            if name is None or name.key is not None:
+                yield from self._found(waiting, name)
+                waiting, name = [], None
+        yield from self._found(waiting, name)
+
+    def _found(
+        self, cases: Sequence[LaterT], name: TestName | None
+    ) -> Iterator[tuple[EarlierT | None, LaterT]]:
+        """Yield the cases of one test with their partners; `name` is what they say of it that was not known."""
+        if name is not None:
+            self.tests.add(cases[0].test_index, name)
+        for case in cases:
+            test, column = self.tests.partners.get(case.test_index), self._columns.get(case.column)
+            place = None if test is None or column is None else (test, case.repeat_index, column)
+            yield None if place is None else self._earlier.get(place), case
+
+
+def _note_name(case: CaseResult | StoredVerdict, names: dict[int, TestName]) -> None:
+    """Keep what a case says of its test among the `names` by index, if that is more than what is known of it."""
+    name = name_by(case, names.get(case.test_index))
+    if name is not None:
+        names[case.test_index] = name
+
+
+def paired_cases(before: Sequence[LaterT], after: Sequence[LaterT], match: ColumnMatch) -> CasePairs:
+    """Return the cases of two runs in pairs; those of each run must come test by test."""
+    tests: dict[int, TestName] = {}
+    for item in before:
+        _note_name(item, tests)
+    found = Pairing({_place(item): item for item in before}, tests, match).of(after)
+    pairs = [Pair(old, new) for old, new in found if old is not None]
+    return _case_pairs(pairs, match, len(before), len(after))
+
+
+def _case_pairs(pairs: list[Pair], match: ColumnMatch, before: int, after: int) -> CasePairs:
+    """Return pairs in their order; `before` and `after` are the numbers of cases of both runs."""
+    pairs.sort(key=_importance)
+    by_place = any(pair.by is MatchedBy.PLACE for pair in match.pairs)
+    columns_by = MatchedBy.PLACE if by_place else MatchedBy.LABEL
+    return CasePairs(tuple(pairs), columns_by, before - len(pairs), after - len(pairs))
+
+
+def _importance(pair: Pair) -> tuple[object, ...]:
+    return CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *_place(pair.after)
+
+
+def _place(case: ScoredCase) -> _Place:
+    return case.test_index, case.repeat_index, case.column
+
+
+class PairedSample(Struct):
+    """The pairs of one row: few bytes each, so that clusters need not come one after another."""
+
+    clusters: "array[int]" = field(default_factory=lambda: array("q"))
+    before: "array[float]" = field(default_factory=lambda: array("d"))
+    after: "array[float]" = field(default_factory=lambda: array("d"))
+    same: bool = True
+
+    def add(self, cluster: int, values: tuple[float, float], *, same: bool) -> None:
+        """Take in a pair; `same` as in `PairedDifferences.add`."""
+        self.clusters.append(cluster)
+        self.before.append(values[0])
+        self.after.append(values[1])
+        self.same = self.same and same
+
+    def test(self) -> PairedTest | None:
+        """Return the comparison of all pairs; None of no pair."""
+        differences = PairedDifferences()
+        for place in sorted(range(len(self.clusters)), key=self.clusters.__getitem__):
+            differences.add(self.clusters[place], self.before[place], self.after[place], same=self.same)
+        return differences.result()
+
+    @property
+    def has_single_pairs(self) -> bool:
+        """Return whether every cluster is one pair."""
+        return len(set(self.clusters)) == len(self.clusters)
+
+
+def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[float, float] | None:
+    """Return both values of a pair; None unless both were judged."""
+    match measure.kind:
+        case Kind.PASS_RATE:
+            if before.status not in _JUDGED or after.status not in _JUDGED:
+                return None
+            return float(before.status is Status.PASSED), float(after.status is Status.PASSED)
+        case Kind.SCORE:
+            earlier, later = before.score, after.score
+        case Kind.METRIC:
+            earlier, later = before.named_scores.get(measure.name), after.named_scores.get(measure.name)
+    return None if earlier is None or later is None else (earlier, later)
+
+
+def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
+    """Return whether both values rate equal texts by equal criteria, as far as results say."""
+    if measure.kind is Kind.METRIC:
+        old, new = before.judgements.get(measure.name), after.judgements.get(measure.name)
+        return bool(old and new and old.rating_key and old.rating_key == new.rating_key)
+    return before.rating_keys is not None and before.rating_keys == after.rating_keys
+
+
+def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement]:
+    """Return by whom and by what each metric of a case was judged."""
+    found: dict[str, Judgement] = {}
+    for item in assertions:
+        if item.metric is None or not ("judge" in item.detail or "criterion_key" in item.detail):
+            continue
+        judgement = _judgement(item)
+        earlier = found.get(item.metric)
+        if earlier is not None:  # several assertions share the metric: equal only if all of them are
+            keys = earlier.rating_key, judgement.rating_key
+            judgement = replace(earlier, rating_key=" ".join(keys) if all(keys) else "")
+        found[item.metric] = judgement
+    return found
+
+
+def _rating_keys_of(assertions: Iterable[AssertionResult]) -> tuple[str, ...] | None:
+    """Return the rating keys of all assertions; None where one has none."""
+    keys = [_text(item.detail.get("rating_key")) for item in assertions]
+    return tuple(keys) if keys and all(keys) else None
+
+
+def _judgement(item: AssertionResult) -> Judgement:
+    said = item.detail.get
+    return Judgement(
+        _text(said("judge")),
+        _text(said("prompt_version")),
+        () if "criterion_key" in item.detail else tuple([_hashable(said(name)) for name in _CRITERION]),
+        _text(said("criterion_key")),
+        _text(said("rating_key")),
+    )
+
+
+def _hashable(value: JsonValue) -> object:
+    if value is None or isinstance(value, str):  # nearly all are, and there are many
+        return value
+    if isinstance(value, list | tuple):
+        plain = tuple(value)
+        try:
+            hash(plain)
+        except TypeError:
+            return tuple(map(_hashable, plain))
+        return plain
+    return encode_json(value) if isinstance(value, Mapping) else value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None = None) -> ComparedCase:
+    """Return the part of a case that is compared; judgements that many cases have are `shared`."""
+    assertions = [item for item, _ in with_members(result.assertions)]
+    judgements = _judgements_of(assertions)
+    if shared is not None:
+        judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}
+    return ComparedCase(
+        test_index=result.test_index,
+        repeat_index=result.repeat_index,
+        column=result.column,
+        description=result.description,
+        status=result.status,
+        score=result.score,
+        named_scores=result.named_scores,
+        statuses=tuple(item.status for item in assertions),
+        judgements=judgements,
+        rating_keys=_rating_keys_of(assertions),
+    )
+
+
+class ComparisonOptions(Struct, frozen=True):
+    """The way in which two runs are compared.
+
+    Attributes:
+        detect: the difference for which the number of tests is computed, above 0.
+        adjust: a name of `ADJUSTMENTS`.
+        columns: pairs of columns, each as `OLD=NEW`.
+        cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
+    """
+
+    detect: float = DETECTED
+    adjust: str = "holm"
+    columns: tuple[str, ...] = ()
+    cluster: str | None = None
+
+
+class ComparedRun(Struct, frozen=True):
+    """One side; `errored` of its `cases` could not be judged. `name` is what it was called by, `title` its name."""
+
+    id: str
+    name: str
+    config_path: str
+    started_at: str
+    tests: int
+    cases: int
+    errored: int
+    title: str | None = None
+
+
+class RowDelta(Delta, frozen=True):
+    """The mean difference of a row, later minus earlier; `sd` and `dz` are those of `PairedTest`."""
+
+    sd: float | None = None
+    dz: float | None = None
+
+
+class Flip(Struct, frozen=True):
+    """A case that passed in one run and failed in the other; `assertion` is the first one that decided otherwise."""
+
+    test: str
+    number: str
+    was: Status = field(name="from")
+    became: Status = field(name="to")
+    assertion: str | None = None
+    reason: str | None = None
+
+
+class ComparedRow(Struct, frozen=True):
+    """A metric, the score or the pass rate in one pair of columns; `a` and `b` are the means.
+
+    `flipped`, `fixed` and `broken` are of the pass rate only; `mcnemar_mid_p` where every test is one pair.
+    """
+
+    metric: str
+    kind: Kind
+    column: str
+    a: float
+    b: float
+    delta: RowDelta
+    verdict: Verdict
+    flipped: tuple[Flip, ...] = ()
+    fixed: int | None = None
+    broken: int | None = None
+    mcnemar_mid_p: float | None = None
+
+
+_KEYS_HINT = "a new run with the config, or `geval judge` of the old one, tells them apart"
+_NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
+
+
+class ComparedColumns(Struct, frozen=True):
+    """Two columns that were compared, and how they found each other."""
+
+    a: str
+    b: str
+    by: MatchedBy
+
+
+class RunComparison(Struct, frozen=True):
+    """Run `a` compared with the later run `b`; the fields are the keys of its JSON document.
+
+    `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, where there are
+    several: one figure about the run as a whole, so its p is not adjusted for the rows.
+    `warnings` say why marks may not be comparable, `notes` the rest.
+    """
+
+    schema_version: int
+    kind: str
+    a: ComparedRun
+    b: ComparedRun
+    paired: int
+    only_a: int
+    only_b: int
+    adjust: str
+    detect: float
+    columns: tuple[ComparedColumns, ...]
+    rows: tuple[ComparedRow, ...]
+    overall: ComparedRow | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class NamedRun(Struct, frozen=True):
+    """A run, and the name by which it was asked for."""
+
+    name: str
+    report: RunReport
+
+
+class _Row(Struct):
+    """The sums of one row while pairs come."""
+
+    sample: PairedSample = field(default_factory=PairedSample)
+    flipped: list[Flip] = field(default_factory=list)
+
+
+def compare(
+    a: NamedRun, b: NamedRun, options: ComparisonOptions, earlier: EarlierRun | None = None
+) -> RunComparison:
+    """Return the comparison of `a` with the later run `b`; `earlier` is `a` where it was read before.
+
+    Raises:
+        UsageError: the two have too few tests in common, or the options name what there is not.
+        StoreError: results cannot be read.
+    """
+    earlier = earlier or EarlierRun(a.report)
+    match = match_columns(a.report.columns, b.report.columns, options.columns)
+    return _compared(a, b, options, _Comparing(earlier, match, options.cluster))
+
+
+def compare_with_cases(a: NamedRun, b: NamedRun) -> tuple[RunComparison, CasePairs]:
+    """Return the comparison of `a` with the later run `b`, and their cases in pairs; each run is read once.
+
+    Raises:
+        UsageError: as `compare` does.
+        StoreError: results cannot be read.
+    """
+    match, options = match_columns(a.report.columns, b.report.columns), ComparisonOptions()
+    pairs: list[Pair] = []
+    comparing = _Comparing(EarlierRun(a.report), match, options.cluster, pairs)
+    found = _compared(a, b, options, comparing)
+    return found, _case_pairs(pairs, match, comparing.earlier.cases, comparing.cases)
+
+
+def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "_Comparing") -> RunComparison:
+    earlier, match, tests = comparing.earlier, comparing.match, comparing.tests
+    comparing.take(b.report.results())
+    paired, alike = len(tests.partners), tests.alike()
+    sides = _side(a, len(tests.earlier), earlier), _side(b, len(tests.later), comparing)
+    require_kinship(len(tests.earlier), len(tests.later), paired, (a.name, b.name))
+    if not comparing.rows:
+        hint = "name columns that belong together with --column OLD=NEW"
+        raise UsageError("the two runs have no column in common", hint=hint)
+    if options.cluster is not None and not comparing.has_clusters:
+        raise UsageError(
+            f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
+        )
+    rows = _rows(comparing, match, options)
+    return RunComparison(
+        schema_version=SCHEMA_VERSION,
+        kind="compare",
+        a=sides[0],
+        b=sides[1],
+        paired=paired,
+        only_a=sides[0].tests - paired,
+        only_b=sides[1].tests - paired,
+        adjust=options.adjust,
+        detect=options.detect,
+        columns=tuple(
+            ComparedColumns(column_name(pair.before), column_name(pair.after), pair.by)
+            for pair in match.pairs
+        ),
+        rows=rows,
+        overall=_overall(comparing, match, options),
+        warnings=tuple(_warnings(comparing, alike, a.report.run, b.report.run)),
+        notes=(
+            *_notes(comparing, match, sides),
+            *_paired_by_order(alike),
+            *([] if rows else [_NOTHING_COMPARED]),
+        ),
+    )
+
+
+class _Comparing(CountedCases):
+    """The sums of a comparison while the cases of the later run come; with `pairs`, those are kept there."""
+
+    def __init__(
+        self, earlier: EarlierRun, match: ColumnMatch, cluster: str | None, pairs: list[Pair] | None = None
+    ) -> None:
+        super().__init__()
+        self.earlier = earlier
+        self.match = match
+        self.has_clusters = False
+        self.rows: dict[tuple[int, Measure], _Row] = {}
+        self.overall = PairedSample()
+        self.differing: dict[str, Counter[str]] = {}
+        self._pairing = earlier.pairing(match)
+        self.tests = self._pairing.tests
+        self._pairs = pairs
+        self._shared: dict[Judgement, Judgement] = {}
+        self._cluster = cluster
+        self._clusters: dict[object, int] = {}
+        self._measures: dict[str, Measure] = {}
+
+    def take(self, results: Iterable[CaseResult]) -> None:
+        """Take in the cases of the later run."""
+        for before, result in self._pairing.of(results):
+            self.count(result)
+            if before is not None:
+                self._add(before, result)
+
+    def _add(self, before: ComparedCase, result: CaseResult) -> None:
+        cluster, after = self._cluster_of(result), compared_case(result, self._shared)
+        if self._pairs is not None:
+            self._pairs.append(Pair(before, after))
+        metrics = (name for name in result.named_scores if name in before.named_scores)
+        for measure in (PASS_RATE, SCORE, *map(self._measure, metrics)):
+            row = self._row(result.column, measure)
+            values = values_of(measure, before, after)
+            if values is None:
+                continue
+            same = is_same_rating(measure, before, after)
+            row.sample.add(cluster, values, same=same)
+            if measure is PASS_RATE:
+                self.overall.add(cluster, values, same=same)
+                if values[0] != values[1]:
+                    row.flipped.append(_flip(before, result))
+        self._note_judges(before, after)
+
+    def _measure(self, name: str) -> Measure:
+        """Return the measure of a metric; there are few, and many cases."""
+        found = self._measures.get(name)
+        if found is None:
+            found = self._measures[name] = Measure(Kind.METRIC, name)
+        return found
+
+    def _row(self, column: int, measure: Measure) -> _Row:
+        key = column, measure
+        found = self.rows.get(key)
+        if found is None:
+            found = self.rows[key] = _Row()
+        return found
+
+    def _cluster_of(self, result: CaseResult) -> int:
+        if self._cluster is None:
+            return result.test_index
+        value = result.metadata.get(self._cluster)
+        self.has_clusters = self.has_clusters or value is not None
+        # A test without the value is a cluster of its own.
+        name = ("test", str(result.test_index)) if value is None else ("value", str(value))
+        return self._clusters.setdefault(name, len(self._clusters))
+
+    def _note_judges(self, before: ComparedCase, after: ComparedCase) -> None:
+        """Count the cases in which a metric was judged in another way."""
+        for name, new in after.judgements.items():
+            old = before.judgements.get(name)
+            for part in [] if old is None else old.differences(new):
+                self.differing.setdefault(part, Counter())[name] += 1
+
+
+def _side(named: NamedRun, tests: int, counted: CountedCases) -> ComparedRun:
+    run = named.report.run
+    return ComparedRun(
+        id=run.id,
+        name=named.name,
+        config_path=run.config_path,
+        started_at=run.started_at,
+        tests=tests,
+        cases=counted.cases,
+        errored=counted.errored,
+        title=run.title,
+    )
+
+
+def turned_assertion(before: Sequence[Status], after: CaseResult) -> tuple[int, AssertionResult] | None:
+    """Return the first assertion that decided otherwise than before, and its place; None when none can be told.
+
+    `before` are the earlier statuses, each set followed by its members, which is how places are counted.
+    """
+    later = [item for item, _ in with_members(after.assertions)]
+    if len(later) != len(before):
+        return None
+    changed = [
+        (place, item)
+        for place, (old, item) in enumerate(zip(before, later, strict=True))
+        if item.status is after.status and old is not item.status
+    ]
+    # The member of a set that turned says more than the set.
+    return next((found for found in changed if not found[1].assertions), None) or next(iter(changed), None)
+
+
+def _flip(before: ComparedCase, after: CaseResult) -> Flip:
+    turned = turned_assertion(before.statuses, after)
+    flipped = None if turned is None else turned[1]
+    name = None if flipped is None else sanitize(" ".join(filter(None, (flipped.type, flipped.metric))))
+    reason = None if flipped is None or not flipped.reason else one_line(flipped.reason, _REASON_WIDTH)
+    title = case_title(after, _TITLE_WIDTH)
+    return Flip(title, case_number(after), before.status, after.status, name, reason)
+
+
+def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> tuple[ComparedRow, ...]:
+    """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
+    labels = {pair.after.index: pair.label for pair in match.pairs}
+    order = {kind: place for place, kind in enumerate(Kind)}
+    found = sorted(
+        ((key, row, test) for key, row in comparing.rows.items() if (test := row.sample.test()) is not None),
+        key=lambda item: (item[0][0], order[item[0][1].kind], item[0][1].name),
+    )
+    adjusted = ADJUSTMENTS[options.adjust]([test.p for _, _, test in found])
+    return tuple(
+        _row(measure, labels[column], row, test, (p, options.detect))
+        for ((column, measure), row, test), p in zip(found, adjusted, strict=True)
+    )
+
+
+def _overall(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> ComparedRow | None:
+    """Return the pass rate of all columns together; None where there is only one, or nothing was judged."""
+    test = comparing.overall.test() if len(match.pairs) > 1 else None
+    return None if test is None else _plain_row(PASS_RATE, "", test, (test.p, options.detect))
+
+
+def _plain_row(measure: Measure, label: str, test: PairedTest, adjusted: tuple[float, float]) -> ComparedRow:
+    p_adjusted, detect = adjusted
+    delta = test.as_delta(p_adjusted, needed_tests=test.needed_tests(detect))
+    return ComparedRow(
+        metric=measure.name,
+        kind=measure.kind,
+        column=label,
+        a=test.before,
+        b=test.after,
+        delta=RowDelta(**asdict(delta), sd=test.sd, dz=test.dz),
+        verdict=test.verdict(p_adjusted),
+    )
+
+
+def _row(
+    measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
+) -> ComparedRow:
+    plain = _plain_row(measure, label, test, adjusted)
+    if measure is not PASS_RATE:
+        return plain
+    broken = sum(item.became is Status.FAILED for item in row.flipped)
+    fixed = len(row.flipped) - broken
+    mid_p = mcnemar_mid_p(broken, fixed) if row.sample.has_single_pairs else None
+    # What broke comes first: that is what people look for.
+    flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
+    return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
+
+
+def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -> Iterator[str]:
+    for part, metrics in comparing.differing.items():
+        yield f"not comparable: different {part} in {_listed(sorted(metrics))}"
+    yield from _wrong_pairs(alike)
+    both = a.prompt_version and b.prompt_version
+    if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
+        yield "not comparable: the judges' prompts are of another version"
+
+
+def _wrong_pairs(alike: Alike) -> Iterator[str]:
+    """Yield why pairs may be wrong, and what to do about it."""
+    if alike.miscounted:
+        tests = plural(alike.miscounted, "test")
+        yield (
+            f"perhaps wrong pairs: {tests} that say the same, and not as many in both runs; give each test a "
+            "description of its own"
+        )
+    if alike.unknown:
+        yield f"perhaps wrong pairs: {_unknown(alike, alike.unknown)}, and not as many in both runs; {_KEYS_HINT}"
+
+
+def _unknown(alike: Alike, count: int) -> str:
+    return f"{plural(count, 'test')} that the results of {alike.without_keys} do not tell apart"
+
+
+def _notes(
+    comparing: _Comparing, match: ColumnMatch, sides: tuple[ComparedRun, ComparedRun]
+) -> Iterator[str]:
+    earlier = comparing.earlier
+    for name, own, other in (
+        ("A", earlier.metrics, comparing.metrics),
+        ("B", comparing.metrics, earlier.metrics),
+    ):
+        if lacking := sorted(own - other):
+            yield f"only {name} has {plural(len(lacking), 'metric')}: {_listed(lacking)}"
+    in_rows = {measure.name for _, measure in comparing.rows if measure.kind is Kind.METRIC}
+    if unpaired := sorted((earlier.metrics & comparing.metrics) - in_rows):
+        yield f"no pair of cases has a score in both runs: {_listed(unpaired)}"
+    for pair in match.pairs:
+        if pair.by is MatchedBy.PLACE:
+            yield f"paired by place: {_columns([pair.before])} -> {_columns([pair.after])}"
+    for name, columns in (("A", match.only_before), ("B", match.only_after)):
+        if columns:
+            yield f"only {name} has {plural(len(columns), 'column')}: {_columns(columns)}"
+    if earlier.repeats != comparing.repeats:
+        yield (
+            f"A has {plural(earlier.repeats, 'repeat')} and B {comparing.repeats:,}:"
+            " repeats that only one of them has are left out"
+        )
+    if sides[0].errored or sides[1].errored:
+        counts = (
+            f"{side.errored:,} of {side.cases:,} cases in {name}"
+            for side, name in zip(sides, "AB", strict=True)
+        )
+        yield f"left out as errors: {', '.join(counts)}"
+
+
+def _paired_by_order(alike: Alike) -> Iterator[str]:
+    if alike.by_order:
+        yield f"paired by their order: {_unknown(alike, alike.by_order)}; {_KEYS_HINT}"
+
+
+def _columns(columns: Sequence[Column]) -> str:
+    return _listed([column_name(item) for item in columns])
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(one_line(name, 60) for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN:,} more"
+
+
+def comparison_to_json(found: RunComparison) -> dict[str, JsonValue]:
+    """Return the JSON form of a comparison."""
+    data: dict[str, JsonValue] = msgspec.to_builtins(found)
+    return data
+
+
+def comparison_from_json(data: JsonValue) -> RunComparison:
+    """Return a comparison from its JSON form.
+
+    Raises:
+        ValueError: it is none that this geval can read.
+    """
+    return msgspec.convert(data, RunComparison)
