@@ -86,7 +86,10 @@ class Outcome(Struct, frozen=True):
         status = Status.PASSED if passes(self.score, threshold) else Status.FAILED
         reason = self.reason
         if self.threshold is not None:
-            reason = reason.replace(threshold_in_words(self.threshold), threshold_in_words(threshold))
+            # Only the end is ours: before it may stand what a judge or a model said.
+            ours = f"; {threshold_in_words(self.threshold)}"
+            if reason.endswith(ours):
+                reason = f"{reason.removesuffix(ours)}; {threshold_in_words(threshold)}"
         return replace(
             self, status=status, reason=reason, threshold=threshold, threshold_is_default=is_default
         )

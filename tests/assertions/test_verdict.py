@@ -1,7 +1,7 @@
 import pytest
 from support.specs import assertion_result
 
-from geval_cli.assertions.outcome import verdict_of
+from geval_cli.assertions.outcome import Outcome, verdict_of
 from geval_cli.metrics import named_scores, with_members
 from geval_cli.records import Status
 
@@ -76,3 +76,19 @@ def test_a_metric_that_an_assertion_and_its_parts_share_counts_once(
 def test_parts_count_where_the_whole_has_no_score() -> None:
     parts = (assertion_result(PASSED, 0.9, metric="m"),)
     assert named_scores([assertion_result(ERROR, metric="m", assertions=parts)]) == {"m": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("reason", "later"),
+    [
+        ("3 of 4 are found; the threshold is 0.5", "3 of 4 are found; the threshold is 0.8"),
+        ("The text says that the threshold is 0.5.", "The text says that the threshold is 0.5."),
+        (
+            '"the threshold is 0.5" is said; the threshold is 0.5',
+            '"the threshold is 0.5" is said; the threshold is 0.8',
+        ),
+    ],
+)
+def test_another_threshold_changes_no_word_of_a_judge_or_a_model(reason: str, later: str) -> None:
+    found = Outcome.graded(0.75, reason, 0.5).against(0.8)
+    assert (found.status, found.threshold, found.reason) == (FAILED, 0.8, later)
