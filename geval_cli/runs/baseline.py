@@ -200,8 +200,7 @@ def _judged(gate: Gate, test: PairedTest | None) -> GateResult:
     """Return whether a gate holds: unless it must be proven, it is broken only where that is shown."""
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
-    is_floor = gate.comparison in {">=", ">"}
-    best, worst = (test.upper, test.lower) if is_floor else (test.lower, test.upper)
+    worst, best = gate.worst_and_best(test.lower, test.upper)
     is_broken = best is not None and not gate.holds(best)
     is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
     holds = is_shown if gate.is_proven else not is_broken

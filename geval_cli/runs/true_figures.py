@@ -109,7 +109,7 @@ def _held(gate: Gate, found: Inference | None, counted: str) -> GateResult:
     if estimate.value is None or estimate.interval is None:
         return _unknown(gate, f"{counted}: too few for an interval")
     low, high = estimate.interval
-    worst, best = (low, high) if gate.comparison in {">=", ">"} else (high, low)
+    worst, best = gate.worst_and_best(low, high)
     said = f"{counted}, 95 % interval {low:.2f} to {high:.2f}; the judge alone says {found.judge:.2f}"
     if gate.holds(worst):
         return GateResult(gate.text, Status.PASSED, estimate.value, said)

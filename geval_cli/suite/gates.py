@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.validation import LoadContext, read_spec
 
 Comparison = Literal[">=", ">", "<=", "<"]
+BoundT = TypeVar("BoundT", float, float | None)
 
 
 class Statistic(StrEnum):
@@ -69,20 +70,45 @@ _OF_RUNS = {
 _SHARES = frozenset(
     {Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS, *TRUE_FIGURES}
 )
-_GATE = compile_later(
-    r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
+GATE = compile_later(
+    r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
     r"(?:\s+(?P<against>vs\s+baseline)(?:\s+(?P<proven>proven))?)?\s*\Z"
 )
+"""The one way in which conditions are written: in `gates`, and in `--require` of the commands about people's labels."""
 _DELTA_FORM = (
     "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` behind it if it must be shown"
 )
 _FORM = "write it like `coherence.mean >= 0.7`, `pass_rate[area=billing] >= 90%` or `errors <= 1%`"
 
 
+class Condition:
+    """A comparison with a limit."""
+
+    __slots__ = ()
+    comparison: Comparison
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
+        left, right = round(value, 9), round(self.limit, 9)
+        match self.comparison:
+            case ">=":
+                return left >= right
+            case ">":
+                return left > right
+            case "<=":
+                return left <= right
+        return left < right
+
+    def worst_and_best(self, low: BoundT, high: BoundT) -> tuple[BoundT, BoundT]:
+        """Return the end of an interval at which it holds least, and the other one."""
+        return (low, high) if self.comparison in {">=", ">"} else (high, low)
+
+
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """One condition.
+class Gate(Condition):
+    """One condition on a run.
 
     Attributes:
         text: as written.
@@ -112,18 +138,6 @@ class Gate:
     def needs_labels(self) -> bool:
         """Return whether it is about what people would say of all outputs."""
         return self.statistic in TRUE_FIGURES
-
-    def holds(self, value: float) -> bool:
-        """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
-        left, right = round(value, 9), round(self.limit, 9)
-        match self.comparison:
-            case ">=":
-                return left >= right
-            case ">":
-                return left > right
-            case "<=":
-                return left <= right
-        return left < right
 
 
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
@@ -161,7 +175,7 @@ def _is_calibrated(reading: LoadContext) -> bool:
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     """Parse `text` as a gate, or return the problem of it."""
-    match = _GATE.match(text)
+    match = GATE.match(text)
     if match is None:
         return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
     subject, percent = match["subject"], match["percent"]

@@ -55,6 +55,7 @@ from geval_cli.suite.gates import Comparison, Gate, Statistic, parse_gate
             "score.delta >= +0.01 vs baseline",
             Gate("score.delta >= +0.01 vs baseline", Statistic.DELTA, ">=", 0.01),
         ),
+        ("tone [0-5].mean >= 0.7", Gate("tone [0-5].mean >= 0.7", Statistic.MEAN, ">=", 0.7, "tone [0-5]")),
         ("v1.2.mean >= 0", Gate("v1.2.mean >= 0", Statistic.MEAN, ">=", 0, "v1.2")),
     ],
 )

@@ -133,6 +133,7 @@ class TestRequirements:
             ("shift < -0.5", "failed"),
             ("ceiling >= 20 %", "passed"),
             ("alpha >= 0", "passed"),
+            ('"tone".spearman >= -.5', "passed"),
             ("length <= 1", "passed"),
             ("system.spearman >= 0", "error"),
         ],
@@ -158,6 +159,8 @@ class TestRequirements:
         [
             ("spearman", "write it as"),
             ("spearman >= high", "write it as"),
+            ("spearman[lang=de] >= 0.4", "write it as"),
+            ("spearman >= 0.4 vs baseline", "write it as"),
             ("spaerman >= 0.4", "did you mean `spearman`?"),
             ("tome.spearman >= 0.4", "did you mean `tone`?"),
             ("tone.other.spearman >= 0.4", "did you mean"),

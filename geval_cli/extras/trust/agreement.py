@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
-from geval_cli.extras.trust.gates import Gate, GateOutcome
+from geval_cli.extras.trust.gates import GateOutcome, Requirement
 from geval_cli.extras.trust.juries import JuryAgreement, jury_agreement, jury_scores
 from geval_cli.extras.trust.labelling import labels_kept_for
 from geval_cli.extras.trust.labels.file import GOOD_AT, LabelFile, Scale
@@ -125,7 +125,7 @@ def agree(
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
     file = read_given(labels)
     _check(options)
-    gates = [Gate.parse(text) for text in require]
+    gates = [Requirement.parse(text) for text in require]
     pairs, unmatched = pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
     clustered_by = assign_clusters(pairs, options.cluster)
     by_metric: dict[str, list[Pair]] = {}

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.documents import Document, Section, Table, estimate_cells, gate_sections
 from geval_cli.extras.trust.draws import DRAW_COLUMN, draw, draw_name
-from geval_cli.extras.trust.gates import Gate, GateOutcome
+from geval_cli.extras.trust.gates import GateOutcome, Requirement
 from geval_cli.extras.trust.labels.figures import ScoredOutput, scored_outputs, threshold_of, true_figures
 from geval_cli.extras.trust.labels.file import LabelFile
 from geval_cli.extras.trust.labels.matching import JudgedItem, Match, judged_items, match_labels, scores_of
@@ -126,7 +126,7 @@ def estimate(
     results = run.results if isinstance(run, RunReport) else lambda: iter(run)
     run_id = run.run.id if isinstance(run, RunReport) else ""
     _check(options)
-    gates = [Gate.parse(text, STATISTICS) for text in require]
+    gates = [Requirement.parse(text, STATISTICS) for text in require]
     given = read_given(labels)
     if options.method == "ppi":
         found = match_labels(
@@ -165,7 +165,7 @@ def _from_draw(
         yield _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
 
 
-def _of_gate(gate: Gate, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
+def _of_gate(gate: Requirement, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
     return {item.metric: item.mean if gate.statistic == "true_mean" else item.pass_rate for item in estimates}
 
 

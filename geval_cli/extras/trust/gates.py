@@ -1,24 +1,20 @@
 """`--require "spearman >= 0.4"`: conditions on a judge's agreement, which hold when the whole interval does."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from geval_cli.errors import ExitCode, UsageError
-from geval_cli.patterns import compile_later
 from geval_cli.records import Status
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.intervals import Estimate
+from geval_cli.suite.gates import GATE, Comparison, Condition
 
 if TYPE_CHECKING:  # it needs numpy, and estimates do not
     from geval_cli.extras.trust.agreement_records import MetricAgreement
 
-_GATE = compile_later(
-    r"\s*(?P<name>[^<>=]+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[-+]?\d+(?:\.\d+)?)\s*(?P<percent>%?)\s*",
-    re.DOTALL,
-)
 _LEVELS = {"dataset": "dataset", "summary": "document_level", "system": "system"}
 _CORRELATIONS = ("pearson", "spearman", "kendall")
 _EXAMPLE = "write it as `spearman >= 0.4` or `coherence.kappa >= 0.6`"
@@ -53,27 +49,28 @@ class GateOutcome(Struct, frozen=True):
     note: str = ""
 
 
-class Gate(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Requirement(Condition):
     """A condition on a statistic, of one metric or of all of them."""
 
     text: str
     metric: str | None
     level: str
     statistic: str
-    sign: str
+    comparison: Comparison
     limit: float
 
     @classmethod
-    def parse(cls, text: str, statistics: Sequence[str] = STATISTICS) -> "Gate":
+    def parse(cls, text: str, statistics: Sequence[str] = STATISTICS) -> "Requirement":
         """Return the gate that `text` says: `[METRIC.][LEVEL.]STATISTIC >= NUMBER`.
 
         Raises:
             UsageError: it is no gate, or of an unknown statistic.
         """
-        found = _GATE.fullmatch(text)
-        if found is None:
+        found = GATE.match(text)
+        if found is None or found["tags"] is not None or found["against"] is not None:
             raise UsageError(f"`{text}` is no requirement", hint=_EXAMPLE)
-        rest, _, statistic = found["name"].rpartition(".")
+        rest, _, statistic = found["subject"].rpartition(".")
         if statistic not in statistics:
             near = did_you_mean(statistic, statistics)
             hint = f"did you mean `{near}`?" if near else f"known: {', '.join(statistics)}"
@@ -81,8 +78,10 @@ class Gate(Struct, frozen=True):
         metric, _, level = rest.rpartition(".")
         if level not in _LEVELS:
             metric, level = rest, "dataset"
+        comparison: Comparison = found["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
-        return cls(text.strip(), metric or None, level, statistic, found["sign"], limit)
+        metric = metric.strip().strip("\"'")
+        return cls(text.strip(), metric or None, level, statistic, comparison, limit)
 
     def outcomes(self, metrics: "Sequence[MetricAgreement]") -> Iterator[GateOutcome]:
         """Yield the outcome for each metric that the gate is about.
@@ -113,15 +112,11 @@ class Gate(Struct, frozen=True):
             note = f"it is {estimate.value:.2f}, but too few independent outputs are labelled for an interval"
             return GateOutcome(self.text, metric, Status.ERROR, None, note)
         low, high = estimate.interval
-        bound = low if self.sign.startswith(">") else high
-        held = {
-            ">=": bound >= self.limit,
-            ">": bound > self.limit,
-            "<=": bound <= self.limit,
-            "<": bound < self.limit,
-        }[self.sign]
+        bound, _ = self.worst_and_best(low, high)
         note = f"it is {estimate.value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
-        return GateOutcome(self.text, metric, Status.PASSED if held else Status.FAILED, bound, note)
+        return GateOutcome(
+            self.text, metric, Status.PASSED if self.holds(bound) else Status.FAILED, bound, note
+        )
 
     def _estimate(self, item: "MetricAgreement") -> Estimate | None:
         if self.statistic in _OTHERS:
