@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from geval_cli.records import JsonValue, Status
+from geval_cli.report.comparison import ScoredCase
 from geval_cli.report.sanitize import one_line, value_text
 
 BINS = 20
@@ -43,25 +44,11 @@ class ScoredAssertion(Protocol):
     def assertions(self) -> Sequence["ScoredAssertion"]: ...
 
 
-class ScoredCase(Protocol):
+class DrawnCase(ScoredCase, Protocol):
     """The part of a case's result that is counted; a `CaseResult` has it."""
 
     @property
-    def test_index(self) -> int: ...
-    @property
-    def repeat_index(self) -> int: ...
-    @property
-    def column(self) -> int: ...
-    @property
-    def description(self) -> str | None: ...
-    @property
     def vars(self) -> Mapping[str, JsonValue]: ...
-    @property
-    def status(self) -> Status: ...
-    @property
-    def score(self) -> float | None: ...
-    @property
-    def named_scores(self) -> Mapping[str, float]: ...
     @property
     def assertions(self) -> Sequence[ScoredAssertion]: ...
 
@@ -151,10 +138,10 @@ class RunFigures:
         self.left_out: set[str] = set()
         self._spreads: list[Spread] = []
         self._test: int | None = None
-        self._repeats: dict[int, list[ScoredCase]] = {}
+        self._repeats: dict[int, list[DrawnCase]] = {}
 
     @classmethod
-    def of(cls, results: Iterable[ScoredCase]) -> "RunFigures":
+    def of(cls, results: Iterable[DrawnCase]) -> "RunFigures":
         """Return the figures of results in the order of the store."""
         found = cls()
         for result in results:
@@ -162,7 +149,7 @@ class RunFigures:
         found.finish()
         return found
 
-    def add(self, result: ScoredCase) -> None:
+    def add(self, result: DrawnCase) -> None:
         """Take in the next result."""
         if result.test_index != self._test:
             self.finish()
@@ -204,7 +191,7 @@ class RunFigures:
         for member in assertion.assertions:
             self._note_thresholds(member)
 
-    def _note_repeats(self, column: int, cases: Sequence[ScoredCase]) -> None:
+    def _note_repeats(self, column: int, cases: Sequence[DrawnCase]) -> None:
         judged = [case.status is Status.PASSED for case in cases if case.status in _JUDGED]
         if len(judged) > 1:
             verdicts = self.verdicts.setdefault(column, Verdicts())
@@ -223,7 +210,7 @@ class RunFigures:
             keep(self._spreads, spread)
 
 
-def _title(case: ScoredCase) -> str:
+def _title(case: DrawnCase) -> str:
     """Return the title of a test: its description, else its variables in short."""
     if case.description:
         return one_line(case.description, _TITLE_WIDTH)
