@@ -147,6 +147,7 @@ ALLOWED: dict[str, str] = {
     "store/run_pages.py": "geval's own databases",
     "store/runs.py": "geval's own databases",
     "store/state.py": "geval's own databases",
+    "store/temporary.py": "folders that geval itself made",
     "store/writer.py": "geval's own databases",
     "judge/prompt.py": "reads geval's own prompts out of its package",
     "extras/programs/assertions/webhook.py": "the door itself",
@@ -249,14 +250,13 @@ WRITERS = {
     "store/home.py": "the state folder, which is no stranger's: `Wall.state_folder`",
     "store/claims.py": "an empty file in the state folder or beside a cache; no link is followed, nothing is written",
     "store/run_locks.py": "the state folder",
-    "store/state.py": "a folder of a random name",
+    "store/temporary.py": "a folder of a random name, and a file in it",
     "store/database.py": "the state folder; a folder of a random name",
     "source/access.py": "opens for reading",
     "extras/programs/scripting/python_worker.py": "the null device, and pipes; a file that its parent made",
     "providers/file_lock.py": "the folder of local models",
     "extras/local/fetch.py": "the folder of local models",
     "providers/network/downloads.py": "a file that `runs/sources.py` made",
-    "runs/scripts.py": "a folder of a random name",
     "runs/sources.py": "copies of a random name in the state folder",
 }
 """Modules that open files for writing, make or rename them: what keeps a planted link from being followed."""
