@@ -178,11 +178,15 @@ def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
 
 
 class Labelled(Struct, frozen=True):
-    """Scores of outputs that people labelled, each in a group of outputs that belong together."""
+    """Scores of outputs that people labelled, each in a group of outputs that belong together.
+
+    `passed` are today's verdicts, which more than the score may have decided; None for those of the present threshold.
+    """
 
     scores: Numbers
     good: Verdicts
     clusters: Sequence[str]
+    passed: Verdicts | None = None
 
     def take(self, rows: Verdicts) -> "Labelled":
         """Return some of the outputs."""
@@ -277,6 +281,8 @@ def cross_check(
         weights = class_weights(rest.good, plan.objective.prevalence)
         base = float(weights[rest.good].sum() / weights.sum())
         said[:, held] = _said(made, scored.scores[held], present=plan.present, base=base)
+    if labelled.passed is not None:
+        said[_COLUMNS.index("present")] = labelled.passed
     return _checked(labelled, said)
 
 

@@ -9,9 +9,10 @@ from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.estimation import EstimateOptions, estimate
 from geval_cli.extras.trust.labels.figures import scored_outputs, true_figures
 from geval_cli.extras.trust.labels.matching import judged_items
-from geval_cli.extras.trust.labels.review import review
+from geval_cli.extras.trust.labels.review import labels_by_metric, review
 from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.store.labels import StoredLabel
 
 PASSED, FAILED = Status.PASSED, Status.FAILED
@@ -79,11 +80,20 @@ def test_the_judges_verdict_is_its_status(way: str) -> None:
     assert {row.passed for row in beside} == {passed}
     assert {(row.human, row.is_flipped) for row in beside} == {(1.0, not passed), (0.0, passed)}
 
-    verdicts = agree(rows, results).metrics[0].verdicts.counts
+    drawn = next(label_charts(labels_by_metric(results, kept), lambda choice: "/"))
+    assert drawn.figures is not None
+    assert sum(int(row[-1]) for row in drawn.figures.rows) == 10
+    agreement = agree(rows, results).metrics[0]
+    assert [(label, differs) for label, _, _, differs in agreement.points] == [
+        (float(place % 2), bool(place % 2) != passed) for place in range(20)
+    ]
+    verdicts = agreement.verdicts.counts
     assert (verdicts.false_pass, verdicts.false_fail) == ((10, 0) if passed else (0, 10))
     if len(WAYS[way]) == 1:  # a mean of several assertions is not calibrated
-        at_present = calibrate(rows, results).metrics[0].at_present.counts
-        assert (at_present.false_pass, at_present.false_fail) == ((10, 0) if passed else (0, 10))
+        today = calibrate(rows, results).metrics[0]
+        assert today.checked is not None
+        for counts in (today.at_present.counts, today.checked.present_counts):
+            assert (counts.false_pass, counts.false_fail) == ((10, 0) if passed else (0, 10))
 
     assert estimate(rows, results).metrics[0].judge_pass_rate == float(passed)
     found = true_figures(scored_outputs("tone", judged_items(results)), {}, good=0.75)

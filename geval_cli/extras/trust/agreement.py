@@ -225,7 +225,15 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
         ),
         summary=_sentence(name, verdicts, len(scored)),
         jury=_jury(name, scored, data.score),
-        points=tuple((pair.label.human, pair.score or 0.0, pair.words) for pair in scored),
+        points=tuple(
+            (
+                pair.label.human,
+                pair.score or 0.0,
+                pair.words,
+                pair.passed_at(options.threshold, verdicts.threshold) != (pair.label.human >= options.good),
+            )
+            for pair in scored
+        ),
     )
 
 

@@ -86,7 +86,7 @@ class MetricAgreement(Struct, frozen=True):
         notes: what is missing, and why.
         summary: one sentence for readers who take no interest in statistics.
         jury: beside its best judge; None where one judge gave the scores.
-        points: (label, score, words) of each output, for plots; not in the JSON.
+        points: (label, score, words, whether the verdicts differ) of each output, for plots; not in the JSON.
     """
 
     metric: str
@@ -107,4 +107,4 @@ class MetricAgreement(Struct, frozen=True):
     notes: tuple[str, ...]
     summary: str
     jury: JuryAgreement | None = None
-    points: tuple[tuple[float, float, int | None], ...] = ()
+    points: tuple[tuple[float, float, int | None, bool], ...] = ()

@@ -230,16 +230,20 @@ def _calibration(
     rescored: Callable[[Mask], Numbers] | None = None,
 ) -> MetricCalibration:
     """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
-    labelled = Labelled(
-        scores,
-        np.array([_is_good(pair, options) for pair in items]),
-        [pair.cluster for pair in items],
-    )
     key = _key_of(name, items)
     plan = Plan(
         Objective(options.costs, options.prevalence),
         _present(name, items, options),
         is_isotonic=len(items) >= MIN_ISOTONIC,
+    )
+    verdicts = scores >= plan.present - _DUST
+    if rescored is None:  # else the scores are not those that the run decided by
+        verdicts = np.array([pair.passed_at(options.present, plan.present) for pair in items], dtype=bool)
+    labelled = Labelled(
+        scores,
+        np.array([_is_good(pair, options) for pair in items]),
+        [pair.cluster for pair in items],
+        None if rescored else verdicts,
     )
     blank = Calibration(
         metric=name,
@@ -259,9 +263,6 @@ def _calibration(
         _candidate(item.threshold, item.confusion, plan.objective)
         for item in threshold_candidates(labelled.scores, labelled.good)
     )
-    verdicts = labelled.scores >= plan.present - _DUST
-    if rescored is None:  # else the scores are not those that the run decided by
-        verdicts = np.array([pair.passed_at(options.present, plan.present) for pair in items], dtype=bool)
     at_present = _candidate(plan.present, confusion(verdicts, labelled.good), plan.objective)
     item = MetricCalibration(
         metric=name,

@@ -42,7 +42,7 @@ _ROW, _LAST = 34.0, 40.0
 def agreement_charts(item: MetricAgreement) -> list[Chart]:
     """Return what is drawn of a metric that people labelled."""
     verdicts = item.verdicts
-    points = [LabelledScore(label, score) for label, score, _ in item.points]
+    points = [LabelledScore(label, score, differs) for label, score, _, differs in item.points]
     scores = score_against_label(
         _name("labels", item.metric),
         item.metric,
@@ -102,7 +102,7 @@ def _verdict_chart(item: MetricAgreement) -> Chart:
 
 def _length_chart(item: MetricAgreement) -> Chart | None:
     """Return the mean error (score minus label) of five groups of outputs, shortest first; None without texts."""
-    known = sorted((words, score - label) for label, score, words in item.points if words is not None)
+    known = sorted((words, score - label) for label, score, words, _ in item.points if words is not None)
     if len(known) < _LENGTH_GROUPS or len(known) < len(item.points):
         return None
     groups: dict[int, list[tuple[int, float]]] = defaultdict(list)

@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import Struct
 
 from geval_cli.extras.trust.labels.sheet import MetricLabels
+from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import (
@@ -44,10 +45,11 @@ _CURVE_FROM = 20
 
 
 class LabelledScore(Struct, frozen=True):
-    """People's mean label of one output and the judge's score of it, both 0..1."""
+    """People's mean label of one output and the judge's score of it, both 0..1; `differs`: their verdicts do."""
 
     label: float
     score: float
+    differs: bool = False
 
 
 def score_against_label(
@@ -73,8 +75,11 @@ def score_against_label(
     if not points:
         return Chart(name, title, "No output has both a label and a score.")
     counts = Counter((_bin(point.label), _bin(point.score)) for point in points)
+    differing = Counter((_bin(point.label), _bin(point.score)) for point in points if point.differs)
     shift = sum(point.score - point.label for point in points) / len(points)
     said = f"{plural(len(points), 'labelled output')}; the judge's scores are {_shift_text(shift)}."
+    if differing:
+        said += f" Red: the judge's verdict is another than people's ({plural(differing.total(), 'output')})."
     wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
     axes = across(wide, _END, _TOP, "people's mean label", plain)
     axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
@@ -89,14 +94,17 @@ def score_against_label(
     most = max(counts.values())
     dots = []
     for (label, score), count in sorted(counts.items()):
-        spot = dot(wide.at(label), high.at(score), _radius(count, most), "chart-dot is-clear")
+        apart = differing[label, score]
+        kind = "chart-dot is-clear is-worse" if apart else "chart-dot is-clear"
+        spot = dot(wide.at(label), high.at(score), _radius(count, most), kind)
         said_of = f"{plural(count, 'output')}: label {format_score(label)}, score {format_score(score)}"
+        said_of += f"; verdicts differ on {apart:,}" if apart else ""
         dots.append(mark(spot, said_of, href=_href(links, metric, score, label)))
     rows = tuple(
-        (format_score(label), format_score(score), f"{count:,}")
+        (format_score(label), format_score(score), f"{count:,}", f"{differing[label, score]:,}")
         for (label, score), count in sorted(counts.items())
     )
-    figures = FigureTable(("label", "score", "outputs"), rows)
+    figures = FigureTable(("label", "score", "outputs", "verdicts differ"), rows)
     keys, end = legend(kinds, _END + 36)
     return Chart(name, title, said, drawing(name, title, said, end, axes, *cuts, *dots, keys), figures)
 
@@ -173,7 +181,14 @@ def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple
 def label_charts(labels: Sequence[MetricLabels], links: Links) -> Iterator[Chart]:
     """Yield for each metric that people labelled how the judge's scores compare with their labels."""
     for number, item in enumerate(labels[:METRICS_MAX], start=1):
-        points = [LabelledScore(output.label, output.score) for output in item.outputs]
+        points = [
+            LabelledScore(
+                output.label,
+                output.score,
+                differs=output.passed is not None and output.passed != passes(output.label, item.good_at),
+            )
+            for output in item.outputs
+        ]
         thresholds = {output.threshold for output in item.outputs}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
         yield score_against_label(

@@ -101,4 +101,10 @@ def labels_by_metric(results: Iterable[CaseResult], kept: Sequence[StoredLabel])
 
 def _labelled(rows: Sequence[Reviewed]) -> LabelledOutput:
     first = rows[0]
-    return LabelledOutput(first.id, fmean(row.human for row in rows), first.score or 0.0, first.threshold)
+    return LabelledOutput(
+        id=first.id,
+        label=fmean(row.human for row in rows),
+        score=first.score or 0.0,
+        threshold=first.threshold,
+        passed=first.passed,
+    )

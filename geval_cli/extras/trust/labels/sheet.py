@@ -67,12 +67,14 @@ class LabelledOutput(Struct, frozen=True):
         label: the mean of all people, 0..1.
         score: the judge's, 0..1.
         threshold: scores from here on passed.
+        passed: the judge's verdict, which the score alone does not tell; None where it gave none.
     """
 
     id: str
     label: float
     score: float
     threshold: float
+    passed: bool | None = None
 
 
 class MetricLabels(Struct, frozen=True):
