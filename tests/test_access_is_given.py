@@ -171,7 +171,6 @@ ALLOWED: dict[str, str] = {
     "cli/app.py": "imports modules of its own table",
     "cli/stranger.py": "lists the state folder that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
-    "runs/results_file.py": "reads results that the user named; `baseline:` of a config only after asking its access",
     "cli/streams.py": "the standard streams",
     "cli/watch.py": "looks at times and sizes of the files in the folder of the user's config",
 }

@@ -26,7 +26,7 @@ from geval_cli.report.safe_file import LinkedError, distrust_links, opened_place
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.secrets import is_secret_name
-from geval_cli.store.home import DEFAULT_HOME, home_folder, named_home, repository_of
+from geval_cli.store.home import DEFAULT_HOME, checkout_of, home_folder, named_home
 from geval_cli.store.temporary import make_temporary_folder, remove_folder
 
 _SYSTEM_FILES = (
@@ -279,8 +279,7 @@ def _own_files() -> Iterable[Path]:
 
 def _may_be_planted(state: Path, folder: Path) -> bool:
     """Return whether the content of `state` may have come together with a config in `folder`."""
-    around = [folder, *([repository] if (repository := repository_of(folder)) else [])]
-    return any(state.is_relative_to(place) for place in around) or folder.is_relative_to(state.parent)
+    return state.is_relative_to(checkout_of(folder)) or folder.is_relative_to(state.parent)
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:

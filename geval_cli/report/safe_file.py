@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from geval_cli.errors import OutputError
 from geval_cli.providers.file_lock import try_lock
-from geval_cli.store.home import repository_of
+from geval_cli.store.home import checkout_of
 
 _OWNER_ONLY, _BY_UMASK, _OTHERS = 0o600, 0o666, 0o077
 _MAX_LINKS = 40
@@ -41,14 +41,13 @@ _distrusted: set[Path] = set()
 
 
 def distrust_links(folders: Iterable[Path]) -> None:
-    """From here on, write through no link that is in these folders, in their repositories, or below.
+    """From here on, write through no link that is in these folders, in repositories around them, or below.
 
     The current folder counts, too, where it holds one of them.
     """
     here = Path.cwd()
     for folder in map(Path.resolve, folders):
-        _distrusted.add(folder)
-        _distrusted.update({place for place in (repository_of(folder),) if place is not None})
+        _distrusted.add(checkout_of(folder))
         if folder.is_relative_to(here):
             _distrusted.add(here)
 

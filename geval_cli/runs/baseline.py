@@ -31,6 +31,7 @@ from geval_cli.report.matching import TestPairs, match_columns, name_of_test, re
 from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
+from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
 from geval_cli.statistics.paired import PairedTest
 from geval_cli.store.runs import RunStore
@@ -118,7 +119,7 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
         raise ConfigError([suite.access.outside_problem(Path(name), None)])
     if request.baseline is None and suite.access.is_strangers and Path(name).suffix.lower() == PARQUET_SUFFIX:
         raise ConfigError([refuse_parquet(Path(name), None)])
-    report = named_report(name, runs)
+    report = named_report(name, runs, TRUSTED if request.baseline is not None else suite.access)
     if report.run.id == run_id:
         hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"
         raise UsageError(f"the baseline {name} is the run itself", hint=hint)

@@ -33,7 +33,7 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
 )
-from geval_cli.source.access import TRUSTED, open_regular
+from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.source.json_source import read_json
 from geval_cli.source.parquet import (
@@ -69,15 +69,15 @@ class ImportedRun(Struct, frozen=True):
     dialect: str = ""
 
 
-def read_importable(path: Path) -> ImportedRun:
+def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
     """Return the run that a results file holds, every result checked, so that it can be stored.
 
     Raises:
         ConfigError: with every problem of the file, placed at its line and column.
     """
     if path.suffix.lower() == PARQUET_SUFFIX:
-        return _read_parquet(path)
-    text = _text_of(path)
+        return _read_parquet(path, access)
+    text = _text_of(path, access)
     if path.suffix.lower() == ".jsonl":
         return _read_lines(text, path)
     value = _parsed(text, path)
@@ -193,9 +193,9 @@ def _is_stored(run_id: str, runs: RunStore) -> bool:
         return False
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path, access: Access) -> str:
     try:
-        with open_regular(path, TRUSTED) as stream:
+        with open_regular(path, access) as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, None)]) from error
@@ -310,14 +310,14 @@ def _is_told(told: ToldTests, line: str, number: int, path: Path) -> bool:
         raise ConfigError([Problem(f"this test cannot be read: {error}", where, _WHAT_IS_READ)]) from error
 
 
-def _read_parquet(path: Path) -> ImportedRun:
+def _read_parquet(path: Path, access: Access) -> ImportedRun:
     """Return the run of a Parquet file; its metadata have the run and its summary, as a .json file has them."""
-    head = parquet_head(path)
+    head = parquet_head(path, access)
     newer = newer_version(head)
     if newer is not None:
         where = Location(str(path), 1, 1, length=0)
         raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
-    found = _read_results(read_result_texts(path, TRUSTED), path)
+    found = _read_results(read_result_texts(path, access), path)
     run, summary = None, None
     with suppress(
         ValueError, TypeError, KeyError
@@ -327,13 +327,13 @@ def _read_parquet(path: Path) -> ImportedRun:
     return ImportedRun(_new_run(path, found, None) if run is None else _safe_run(run, found), found, summary)
 
 
-def parquet_head(path: Path) -> Mapping[str, Any]:
+def parquet_head(path: Path, access: Access) -> Mapping[str, Any]:
     """Return `schema_version`, `run` and `summary` of a Parquet file of results; empty when it does not say them.
 
     Raises:
         ConfigError: the file cannot be read, or holds no results.
     """
-    shape = read_shape(path, TRUSTED)
+    shape = read_shape(path, access)
     if not any(column.name == RESULT_COLUMN for column in shape.columns):
         raise ConfigError([_not_results(path, f"it has no column `{RESULT_COLUMN}`")])
     try:

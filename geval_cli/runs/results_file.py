@@ -1,6 +1,8 @@
 """Runs by name: stored ones, and results files: those that `geval run -o` wrote are read result by result."""
 
 import codecs
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +30,8 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.import_run import ToldTests, newer_version, parquet_head, read_importable
 from geval_cli.runs.stored import load_report, summarized
-from geval_cli.source.access import TRUSTED
+from geval_cli.source.access import TRUSTED, Access, open_regular
+from geval_cli.source.files import MAX_CONFIG_BYTES
 from geval_cli.source.parquet import PARQUET_SUFFIX, read_result_texts
 from geval_cli.store.record_text import read_asked_test, read_case_result
 from geval_cli.store.runs import RunStore
@@ -68,7 +71,7 @@ class _Place(Struct):
 _PLACES = msgspec.json.Decoder(_Place)
 
 
-def named_report(name: str, runs: RunStore) -> RunReport:
+def named_report(name: str, runs: RunStore, access: Access = TRUSTED) -> RunReport:
     """Return the run that `name` means: an id, its beginning, `latest`, `latest~1`, or the path of a results file.
 
     A results file is one that `geval run -o` wrote (.json, .jsonl, .parquet), or promptfoo's results of version 3.
@@ -79,7 +82,7 @@ def named_report(name: str, runs: RunStore) -> RunReport:
         StoreError: stored runs cannot be read.
     """
     if is_results_file(name):
-        return _as_whole(read_results_file(Path(name)), Path(name))
+        return _as_whole(read_results_file(Path(name), access), Path(name))
     return load_report(runs, name)
 
 
@@ -129,7 +132,7 @@ def is_results_file(name: str) -> bool:
     return Path(name).suffix.lower() in _ENDINGS
 
 
-def read_results_file(path: Path) -> RunReport:
+def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
     """Return the run in a file; its results are read anew each time, and never all held.
 
     A .jsonl file holds results only: the id of its run is empty then. Promptfoo's results are held.
@@ -138,19 +141,19 @@ def read_results_file(path: Path) -> RunReport:
         UsageError: the file cannot be read, or holds no results; going through the results may raise it, too.
         ConfigError: promptfoo's results have problems.
     """
-    if _is_promptfoo(path):
-        imported = read_importable(path)
+    if _is_promptfoo(path, access):
+        imported = read_importable(path, access)
         counted = summarized(imported.run, lambda: iter(imported.results))
         return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
-    run, summary = _head_of(path)
+    run, summary = _head_of(path, access)
     if not run.columns:
-        run = replace(run, columns=_columns_in(path))
-    return RunReport(run, summary, lambda: results_in(path), is_stored=False)
+        run = replace(run, columns=_columns_in(path, access))
+    return RunReport(run, summary, lambda: results_in(path, access), is_stored=False)
 
 
-def results_in(path: Path) -> Iterator[CaseResult]:
+def results_in(path: Path, access: Access = TRUSTED) -> Iterator[CaseResult]:
     """Yield the results of a file in their order; the errors of `read_results_file`."""
-    yield from _read(path, _with_test)
+    yield from _read(path, access, _with_test)
 
 
 def _with_test(text: bytes, test: Callable[[int], AskedTest | None]) -> CaseResult:
@@ -158,15 +161,17 @@ def _with_test(text: bytes, test: Callable[[int], AskedTest | None]) -> CaseResu
     return replace(result, test=test(result.test_index) or result.test)
 
 
-def _read(path: Path, decode: Callable[[bytes, Callable[[int], AskedTest | None]], T]) -> Iterator[T]:
+def _read(
+    path: Path, access: Access, decode: Callable[[bytes, Callable[[int], AskedTest | None]], T]
+) -> Iterator[T]:
     """Yield what `decode` makes of each result of a file, and of a way to its test."""
     try:
         if _is_parquet(path):
-            for _, text, written in read_result_texts(path, TRUSTED):
+            for _, text, written in read_result_texts(path, access):
                 asked = None if written is None else read_asked_test(written)
                 yield decode(text.encode(), partial(_same, asked))
             return
-        with _opened(path) as file, _opened(path) as beside:
+        with _opened(path, access) as file, _opened(path, access) as beside:
             if path.suffix.lower() == ".jsonl":
                 told = ToldTests()
                 for line in file:
@@ -176,7 +181,7 @@ def _read(path: Path, decode: Callable[[bytes, Callable[[int], AskedTest | None]
                 tests = _ListedTests(beside)
                 yield from (decode(line, tests.get) for line in _listed_results(file))
             else:
-                whole = _whole(path)
+                whole = _whole(path, access)
                 found = map(asked_test_from_json, whole.get("tests") or ())
                 by_index = {item.index: item for item in found}
                 yield from (decode(encode_json(item), by_index.get) for item in whole["results"])
@@ -236,13 +241,13 @@ def _not_parquet(error: ConfigError) -> UsageError:
     return UsageError(first.message, hint=first.hint)
 
 
-def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
+def _head_of(path: Path, access: Access) -> tuple[RunRecord, RunSummary]:
     """Return the run and its summary; for a .jsonl file, which has neither, empty ones."""
     try:
         if path.suffix.lower() == ".jsonl":
-            with path.open("rb"):
+            with _opened(path, access):
                 return _NAMELESS, RunSummary()
-        data = _parsed_head(path)
+        data = _parsed_head(path, access)
         newer = newer_version(data)
         if newer is not None:
             raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
@@ -257,43 +262,46 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
 
 
-def _parsed_head(path: Path) -> Mapping[str, Any]:
+def _parsed_head(path: Path, access: Access) -> Mapping[str, Any]:
     """Return what a file has beside its results."""
     if _is_parquet(path):
         try:
-            return parquet_head(path)
+            return parquet_head(path, access)
         except ConfigError as error:
             raise _not_parquet(error) from error
-    with _opened(path) as file:
+    with _opened(path, access) as file:
         head = _skip_head(file)
-    return _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+    return _whole(path, access) if head is None else decode_json(head + _RESULTS + b"]}")
 
 
-def _is_promptfoo(path: Path) -> bool:
+def _is_promptfoo(path: Path, access: Access) -> bool:
     """Return whether a file looks like promptfoo's results; one that cannot be read does not."""
     if path.suffix.lower() in {".jsonl", PARQUET_SUFFIX}:
         return False
     try:
-        with _opened(path) as file:
+        with _opened(path, access) as file:
             if _skip_head(file) is not None:
                 return False
-        return isinstance(_whole(path).get("results"), dict)
+        return isinstance(_whole(path, access).get("results"), dict)
     except (OSError, *_UNREADABLE):
         return False
 
 
-def _columns_in(path: Path) -> tuple[Column, ...]:
+def _columns_in(path: Path, access: Access) -> tuple[Column, ...]:
     """Return the columns of a .jsonl file's results, of which only they are read."""
     found: dict[int, Column] = {}
-    for item in _read(path, lambda text, _: _PLACES.decode(text)):
+    for item in _read(path, access, lambda text, _: _PLACES.decode(text)):
         if item.column not in found:
             found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
     return tuple(found[index] for index in sorted(found))
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path, access: Access) -> BinaryIO:
     """Return a file to be read from its first letter: other programs put a mark of the encoding before it."""
-    file = path.open("rb")
+    file = open_regular(path, access)
+    if access.is_strangers and os.fstat(file.fileno()).st_size > MAX_CONFIG_BYTES:
+        file.close()
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_CONFIG_BYTES >> 20} MB")
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
     return file
@@ -330,8 +338,9 @@ def _listed_results(file: BinaryIO) -> Iterator[bytes]:
     raise ValueError("the list of results has no end")
 
 
-def _whole(path: Path) -> Mapping[str, JsonValue]:
-    data = decode_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+def _whole(path: Path, access: Access) -> Mapping[str, JsonValue]:
+    with _opened(path, access) as file:
+        data = decode_json(file.read())
     if not isinstance(data, dict):
         raise TypeError("no mapping")
     return data

@@ -51,6 +51,14 @@ def repository_of(folder: Path) -> Path | None:
     return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
 
 
+def checkout_of(folder: Path) -> Path:
+    """Return the outermost repository around `folder`, the folder itself without one.
+
+    A submodule has a `.git` of its own, and whoever wrote it may have written what is around it.
+    """
+    return next((place for place in reversed(folder.parents) if os.path.lexists(place / ".git")), folder)
+
+
 def _nearest_home(cwd: Path) -> Path:
     own, repository = cwd / DEFAULT_HOME, repository_of(cwd)
     if repository is None or own.is_dir():

@@ -127,6 +127,19 @@ def test_no_file_is_written_elsewhere(checkout: Path, kind: str, attack: str) ->
     assert not list((checkout.parent / "outside").rglob("*.tmp"))
 
 
+def test_a_repository_within_a_repository_is_no_end_of_the_checkout(checkout: Path) -> None:
+    """A submodule has a `.git` of its own; what is around it may be the same stranger's."""
+    (checkout / "evals").mkdir()
+    (checkout / ".git").mkdir()
+    (checkout / "evals" / ".git").write_text("gitdir: ../.git/modules/evals")
+    distrust_links([checkout / "evals"])
+    (checkout / "reports").symlink_to(checkout.parent / "outside")
+    for kind, write in WRITERS.items():
+        with nullcontext() if kind == ".jsonl as it comes" else pytest.raises(OutputError, match="is a link"):
+            write(checkout / "reports" / f"r{kind.partition(' ')[0]}")
+    assert harm(checkout.parent / "outside") == []
+
+
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name not in {"hard link"}])
 def test_it_is_told_before_a_run(checkout: Path, attack: str) -> None:
     name = checkout / "a" / "b" / "r.json"

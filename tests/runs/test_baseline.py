@@ -1,6 +1,7 @@
 """Runs held against an earlier one: which one that is, gates on the difference, and what is refused before paying."""
 
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from geval_cli.runs.baseline import open_baseline
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import exit_code, load_report
+from geval_cli.source.files import MAX_CONFIG_BYTES
 from geval_cli.statistics.paired import Verdict
 from geval_cli.store.state import open_runs
 
@@ -242,6 +244,23 @@ def test_a_strangers_config_reads_no_baseline_elsewhere(tmp_path: Path, main_run
     with pytest.raises(ConfigError) as caught:
         store_run(config, untrusted=True)
     assert "`main.parquet` is a Parquet file, which --untrusted" in caught.value.problems[0].message
+
+
+def test_a_baseline_that_is_no_file_or_too_large_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(MAX_CONFIG_BYTES + 1)
+    for name, words in (
+        ("pipe.json", "is a pipe"),
+        ("zero.jsonl", "outside the folder"),
+        ("large.json", "larger than 64 mb"),
+    ):
+        with pytest.raises(GevalError) as caught:
+            store_run(config_of(tmp_path, "new.yaml", ["good"], baseline=name), untrusted=True)
+        assert words in str([caught.value.message, *getattr(caught.value, "problems", ())])
+    with pytest.raises(GevalError, match="is a pipe"):
+        store_run(config_of(tmp_path, "new.yaml", ["good"]), baseline=str(tmp_path / "pipe.json"))
 
 
 def test_a_broken_name_in_the_config_is_a_problem(tmp_path: Path) -> None:
