@@ -6,15 +6,19 @@ Whoever uses a folder locks a file in it, which the system unlocks when that pro
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from geval_cli.patterns import compile_later
 from geval_cli.providers.file_lock import try_lock
+from geval_cli.source.access import TRUSTED, open_regular
 
 _HELD = ".held-by-"
 _KINDS = ("geval-*", "pymp-*")  # the second is how multiprocessing names its folders for sockets
+_MADE_WITH, _MADE_NAME = 0o700, compile_later(r".*-[a-z0-9_]{8}")  # by `mkdtemp`
 _LOCKS: dict[Path, BinaryIO] = {}
 
 
@@ -79,9 +83,15 @@ def abandoned_folders(*kinds: str) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    return not folder.is_symlink() and (not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid())
+    """Return whether geval may have made a folder: a clone at /tmp/geval-pull-7 could hold marks, too."""
+    status = folder.lstat()
+    is_mine = not hasattr(os, "getuid") or (
+        status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == _MADE_WITH
+    )
+    is_like_ours = _MADE_NAME.fullmatch(folder.name) is not None and not os.path.lexists(folder / ".git")
+    return stat.S_ISDIR(status.st_mode) and is_mine and is_like_ours
 
 
 def _is_unlocked(mark: Path) -> bool:
-    with mark.open("rb") as file:
+    with open_regular(mark, TRUSTED) as file:
         return try_lock(file)

@@ -22,7 +22,7 @@ from geval_cli.version import install_hint
 _QUOTED = compile_later(r'"[^"]*"')
 _LINE_BREAKS = compile_later(r"\r\n|\r|\n")
 _DELIMITERS = (",", ";", "\t")
-_MAX_UNPACKED_BYTES = 1 << 30
+_MAX_UNPACKED_BYTES = 1 << 28
 """So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
 
 _CHUNK = 1 << 20

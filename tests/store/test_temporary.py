@@ -1,5 +1,6 @@
 """Temporary folders: those of processes that live stay, and those of killed ones go."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,10 +58,26 @@ def test_a_folder_goes_once_all_that_hold_it_are_killed(place: Path) -> None:
     assert not own.exists()
 
 
-@pytest.mark.parametrize("name", ["pymp-theirs", "geval-theirs"])
-def test_what_nobody_of_geval_held_stays(place: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode", "content"),
+    [
+        ("pymp-theirsss", 0o700, "file"),
+        ("geval-theirsss", 0o700, "file"),
+        ("geval-pull-7", 0o700, ".held-by-1"),
+        ("geval-security", 0o755, ".held-by-1"),
+        ("geval-security", 0o700, ".git .held-by-1"),
+        ("geval-security", 0o700, "pipe .held-by-1"),
+    ],
+)
+def test_what_nobody_of_geval_held_stays(place: Path, name: str, mode: int, content: str) -> None:
+    """A clone may well have such a name, and a file in it that looks like a mark."""
     (place / name).mkdir()
-    (place / name / "file").touch()
+    (place / name).chmod(mode)
+    for file in content.split():
+        (place / name / file).touch()
+    if "pipe" in content:
+        (place / name / ".held-by-1").unlink()
+        os.mkfifo(place / name / ".held-by-1")
     remove_folder(make_temporary_folder())
     assert [path.name for path in place.iterdir()] == [name]
 
