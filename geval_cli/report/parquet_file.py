@@ -1,30 +1,32 @@
 """`-o results.parquet`: one row for each case, for data frames and databases; `geval import run` reads it again."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import OutputError
 from geval_cli.events import RunEvent
 from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, Usage
+from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile, output_error
+from geval_cli.report.sanitize import value_text
 from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN
 
 _GROUP_ROWS = 20_000
 _GROUP_CHARACTERS = 8 << 20
-_METRIC = "metric."
+_METRIC, _VARIABLE = "metric.", "var."
 
 
 class ParquetResultsFile:
     """A results file that needs the whole report; it lets the events pass.
 
     Columns: the numbers of the case, what it is about, what the test brings (`input`, `expected_output`, ... and all of
-    it as JSON in `test`; equal texts are kept once), its status, score (0 to 1, null without one), cost and latency,
-    `metric.NAME` for every metric that occurs, and `result`, all of it as JSON. The run and its summary are kept
-    beside the rows, in the metadata of the schema.
+    it as JSON in `test`; equal texts are kept once), the prompt, the output, its status, score (0 to 1, null without
+    one), why it failed, cost and latency, `metric.NAME` and `var.NAME` for all that occur, and `result`, all of it as
+    JSON. The run and its summary are kept beside the rows, in the metadata of the schema.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,18 +43,20 @@ class ParquetResultsFile:
             message = f"cannot write {self._path}: Parquet needs the package pyarrow"
             raise OutputError(message, path=str(self._path), hint=INSTALL_HINT) from error
         metrics: dict[str, None] = {}
+        variables: dict[str, None] = {}
         for result in report.results():
             metrics.update(dict.fromkeys(result.named_scores))
-        schema = _schema(pyarrow, tuple(metrics), report)
+            variables.update(dict.fromkeys(result.vars))
+        schema = _schema(pyarrow, metrics, variables, report)
         try:
             with SafeFile(self._path) as file, parquet.ParquetWriter(file.binary, schema) as writer:
-                for rows in _groups(report, tuple(metrics)):
+                for rows in _groups(report, metrics, variables):
                     writer.write_table(pyarrow.Table.from_pylist(rows, schema))
         except OSError as error:
             raise output_error(self._path, error) from error
 
 
-def _schema(pyarrow: Any, metrics: tuple[str, ...], report: RunReport) -> Any:
+def _schema(pyarrow: Any, metrics: Iterable[str], variables: Iterable[str], report: RunReport) -> Any:
     text, number, whole = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
     fields = {
         "id": text,
@@ -69,7 +73,9 @@ def _schema(pyarrow: Any, metrics: tuple[str, ...], report: RunReport) -> Any:
         "cost_usd_generated": number,
         "latency_ms": number,
         **{f"{_METRIC}{_clean(name)}": number for name in metrics},
+        **dict.fromkeys(("output", "reasons", "error", "rendered_prompt"), text),
         **dict.fromkeys(ASKED_TEXTS, text),
+        **{f"{_VARIABLE}{_clean(name)}": text for name in variables},
         TEST_COLUMN: text,
         RESULT_COLUMN: text,
     }
@@ -77,12 +83,14 @@ def _schema(pyarrow: Any, metrics: tuple[str, ...], report: RunReport) -> Any:
     return pyarrow.schema(list(fields.items()), {RESULTS_METADATA: json_text(head).encode()})
 
 
-def _groups(report: RunReport, metrics: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
+def _groups(
+    report: RunReport, metrics: Iterable[str], variables: Iterable[str]
+) -> Iterator[list[dict[str, Any]]]:
     """Yield rows in groups that fit into memory, whatever the size of the run and of its results."""
     rows: list[dict[str, Any]] = []
     size = 0
     for result in report.results():
-        row = _row(result, metrics)
+        row = _row(result, metrics, variables)
         rows.append(row)
         size += len(row[RESULT_COLUMN]) + len(row[TEST_COLUMN] or "")
         if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
@@ -92,9 +100,20 @@ def _groups(report: RunReport, metrics: tuple[str, ...]) -> Iterator[list[dict[s
         yield rows
 
 
-def _row(result: CaseResult, metrics: tuple[str, ...]) -> dict[str, Any]:
+def _row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
     texts = {} if result.asked is None else result.asked.texts
-    asked = {name: texts.get(name) for name in ASKED_TEXTS}
+    error = None if result.error is None else f"{result.error.type}: {result.error.message}"
+    said: dict[str, str | None] = {
+        "output": None if result.output is None else value_text(result.output),
+        "reasons": "\n".join(reasons_of(result)) or None,
+        "error": error,
+        "rendered_prompt": result.prompt.rendered,
+        **{name: texts.get(name) for name in ASKED_TEXTS},
+        **{
+            f"{_VARIABLE}{name}": value_text(result.vars[name]) if name in result.vars else None
+            for name in variables
+        },
+    }
     return {
         "id": result.id,
         "test_index": result.test_index,
@@ -110,7 +129,7 @@ def _row(result: CaseResult, metrics: tuple[str, ...]) -> dict[str, Any]:
         "cost_usd_generated": result.cost_usd_generated,
         "latency_ms": result.latency_ms,
         **{f"{_METRIC}{_clean(name)}": _finite(result.named_scores.get(name)) for name in metrics},
-        **{name: None if text is None else _clean(text) for name, text in asked.items()},
+        **{_clean(name): None if text is None else _clean(text) for name, text in said.items()},
         TEST_COLUMN: None if result.asked is None else json_text(result.asked),
         RESULT_COLUMN: result_text(result),
     }

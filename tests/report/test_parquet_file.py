@@ -12,6 +12,7 @@ from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import CaseResult, Role, Usage
 from geval_cli.report.output import write_results_file
+from geval_cli.report.sanitize import value_text
 from geval_cli.runs.import_run import read_importable
 from geval_cli.runs.results_file import read_results_file
 from geval_cli.source.access import TRUSTED
@@ -35,6 +36,10 @@ def test_a_row_for_each_case_and_all_of_it_as_json(tmp_path: Path) -> None:
     for row, result in zip(rows, results_of(), strict=True):
         assert (row["id"], row["status"], row["score"]) == (result.id, result.status, result.score)
         assert (row["test_index"], row["column"]) == (result.test_index, result.column)
+        output = None if result.output is None else value_text(result.output)
+        assert (row["output"], row["rendered_prompt"]) == (output, result.prompt.rendered)
+        texts = {name: value_text(value) for name, value in result.vars.items()}
+        assert {name: row[f"var.{name}"] for name in result.vars} == texts
         metrics = {name[7:]: score for name, score in row.items() if name.startswith("metric.")}
         assert {name: score for name, score in metrics.items() if score is not None} == dict(
             result.named_scores

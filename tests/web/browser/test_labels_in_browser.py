@@ -18,7 +18,7 @@ from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
-_JUDGED_RUNS = 9
+_JUDGED_RUNS = 10
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,28 @@ def test_two_people_and_then_the_judge_beside_them(window: Visit, folder: Path, 
     page.locator("tbody tr a").first.click()
     page.get_by_role("link", name="Rate this output yourself").click()
     page.locator("[data-rated-verdict]").wait_for()  # béa has rated it
+
+
+def test_what_loads_for_an_earlier_choice_does_not_come_between_the_keys(window: Visit, run_id: str) -> None:
+    page, held = window.page, []
+
+    def hold_first(route: Any) -> None:
+        if held:
+            route.continue_()
+        held.append(route)
+
+    page.route("**/labels/sheet?**", hold_first)
+    window.go(f"/runs/{run_id}/label?draw=2&seed=7")
+    page.get_by_label("Your name").fill("anna")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_text("0 of 2 rated by anna, drawn with seed 7").wait_for()
+    rate(page, "f", "2 of 2")
+    with page.expect_response("**/labels/sheet?**"):
+        held[0].continue_()
+    page.keyboard.press("f")
+    page.get_by_role("heading", name="All outputs are rated").wait_for()
+    page.unroute("**/labels/sheet?**")
+    assert sum("/label/output?" in url for url in window.requests) == 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.extras.web.pages.compare import text_difference
-from geval_cli.records import ErrorInfo, GitState, RunStatus, RunSummary, Status, TraceStep, Turn
+from geval_cli.records import ErrorInfo, GitState, Role, RunStatus, RunSummary, Status, TraceStep, Turn, Usage
 from geval_cli.report.numbers import format_difference
 from geval_cli.store.runs import RunOrigin, RunStore, config_file
 
@@ -635,6 +635,11 @@ class TestImages:
         text = text_of(site.page(f"/runs/{run}/results/1/0/0"))
         assert 'Says how much the refund is: yes, but "your refund in full" is not in the output' in text
         assert "Names no other shop: No other shop is named." in text
+        label = {"id": "1.0.0", "metric": "refund reply", "label": "pass", "run_id": run}
+        (site.folder / "labels.jsonl").write_text(json.dumps(label), encoding="utf-8")
+        assert run_geval("label", run, "--import", "labels.jsonl", cwd=site.folder).code == 0
+        said = text_of(site.page(f"/runs/{run}/labels"))
+        assert re.search("refund reply \u2013 pass fail 0[.]\\d\\d 0[.]\\d\\d differ", said)
 
 
 def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
@@ -647,7 +652,9 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     )
     runs = RunStore.open(site.folder / ".geval")
     runs.begin(RUN)
-    runs.add(RUN.id, make_case(0, turns=turns, trace=trace)).result()
+    usage = {Role.GENERATION: Usage(requests=1, cached_requests=1)}
+    case = make_case(0, turns=turns, trace=trace, usage=usage, cached=True, cost_usd_generated=0.41)
+    runs.add(RUN.id, case).result()
     runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
     runs.close()
     page = site.page(f"/runs/{RUN.id}/results/0/0/0")
@@ -656,6 +663,7 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     assert "Trace tool search 20 ms Arguments and result" in shown
     assert "tool buy failed 5 ms sold out <i>" in shown
     assert "step plan" in shown
+    assert "$0.00, $0.41 when generated" in shown
     assert "<b>bold" not in page
     assert 'value="5.0" aria-label="5 ms of the longest 20 ms"' in page
 

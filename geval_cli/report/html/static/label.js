@@ -58,6 +58,7 @@ class Rating {
   #place = -1;
   #trail = [];
   #isBusy = false;
+  #choice = 0; // the number of the choice that is shown: what was under way for an earlier one is dropped
 
   constructor(root, source) {
     this.#root = root;
@@ -81,18 +82,24 @@ class Rating {
   /** Load the outputs of the choice in the form and show the first that waits; `at` is the id of the one to begin with. */
   async begin(at = "") {
     const choice = this.choice();
+    const number = ++this.#choice;
+    this.#isBusy = false;
     this.#say("");
     this.#describeChoice();
     this.annotator = choice.annotator;
+    // The output of an earlier choice would be rated in the new one's name.
+    this.#part("rating").hidden = true;
+    this.#part("label-end").hidden = true;
+    this.#part("label-progress").textContent = "";
+    let sheet;
     try {
-      this.#sheet = await this.#source.sheet(choice);
+      sheet = await this.#source.sheet(choice);
     } catch (error) {
-      this.#part("rating").hidden = true;
-      this.#part("label-end").hidden = true;
-      this.#part("label-progress").textContent = "";
-      this.#say(error.message);
+      if (number === this.#choice) this.#say(error.message);
       return;
     }
+    if (number !== this.#choice) return;
+    this.#sheet = sheet;
     this.#trail = [];
     const here = this.#sheet.outputs.filter((output) => at && output.id === at);
     const first = here.find((output) => output.label === null) ?? here[0];
@@ -148,17 +155,19 @@ class Rating {
 
   /** With `passesOver`, go on when the output was rated meanwhile: the same person may have another window open. */
   async #show(place, { verdict = false, passesOver = false } = {}) {
+    const number = this.#choice;
     const output = this.#sheet.outputs[place];
     let shown;
     this.#isBusy = true;
     try {
       shown = await this.#source.show(output, { annotator: this.annotator, verdict });
     } catch (error) {
-      this.#say(error.message);
+      if (number === this.#choice) this.#say(error.message);
       return;
     } finally {
-      this.#isBusy = false;
+      if (number === this.#choice) this.#isBusy = false;
     }
+    if (number !== this.#choice) return;
     if (shown.label !== null) {
       output.label = shown.label;
       output.note = shown.note;
@@ -280,10 +289,11 @@ class Rating {
   }
 
   async #act(name) {
+    const number = this.#choice;
     if (this.#isBusy) return;
     if (name === "note") this.#part("rating-note").focus();
     else if (name === "verdict") await this.#show(this.#place, { verdict: true });
-    else if (!(await this.#keepNote())) return;
+    else if (!(await this.#keepNote()) || number !== this.#choice) return;
     else if (name === "leave") this.#source.leave();
     else if (name === "skip") await this.#goOn();
     else if (this.#trail.length) await this.#show(this.#trail.pop());
@@ -309,9 +319,10 @@ class Rating {
   }
 
   async #rate(label) {
+    const number = this.#choice;
     if (this.#isBusy || !(await this.#keep(label))) return;
     announce(`Kept: ${label}.`);
-    await this.#goOn();
+    if (number === this.#choice) await this.#goOn();
   }
 
   /** Keep a note that was changed beside a label that is there; true unless that failed. */
@@ -325,6 +336,7 @@ class Rating {
   }
 
   async #keep(label) {
+    const number = this.#choice;
     const output = this.#output;
     const note = this.#part("rating-note").value.trim();
     this.#isBusy = true;
@@ -334,10 +346,10 @@ class Rating {
       this.#say(`Not kept: ${error.message}`);
       return false;
     } finally {
-      this.#isBusy = false;
+      if (number === this.#choice) this.#isBusy = false;
     }
     Object.assign(output, { label, note });
-    this.#drawProgress();
+    if (number === this.#choice) this.#drawProgress();
     return true;
   }
 
