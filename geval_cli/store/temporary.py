@@ -42,13 +42,16 @@ def temporary_folder() -> Iterator[Path]:
 
 def hold_folder(folder: Path) -> None:
     """Keep a folder from being removed as long as this process lives; several processes may hold one."""
-    mark = folder / f"{_HELD}{os.getpid()}"
+    if folder in _LOCKS:
+        return
     unlocked = folder / f".{os.getpid()}"
-    with contextlib.suppress(OSError):  # without a mark it is nobody's to remove
-        file = unlocked.open("ab")
+    # Without a mark it is nobody's to remove.
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        file = stack.enter_context(unlocked.open("ab"))
         try_lock(file)
-        unlocked.replace(mark)  # nobody sees it before it is locked
+        unlocked.replace(folder / f"{_HELD}{os.getpid()}")  # nobody sees it before it is locked
         _LOCKS[folder] = file
+        stack.pop_all()
 
 
 def remove_abandoned() -> None:

@@ -13,6 +13,8 @@ from support.counting_server import CountingServer
 from support.geval_command import clean_environment
 from support.kill_trial import AT_ONCE, KillableRun, comparable, disturbed
 
+from geval_cli.runs.jobs import JOBS_PER_REQUEST
+
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
 
 TESTS = 60
@@ -45,7 +47,7 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
 @pytest.mark.parametrize("is_killed", [False, True], ids=["both live", "one is killed"])
 def test_two_equal_runs_at_once_pay_for_each_answer_once(tmp_path: Path, is_killed: bool) -> None:
     with CountingServer(latency_s=0.05) as server:
-        KillableRun(tmp_path, server, TESTS)
+        run = KillableRun(tmp_path, server, TESTS)
         words = ("run", "config.yaml", "--home", "home", "--no-progress", "-j", str(AT_ONCE))
         environment = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-two")
         started = [
@@ -57,11 +59,18 @@ def test_two_equal_runs_at_once_pay_for_each_answer_once(tmp_path: Path, is_kill
             )
             for _ in range(2)
         ]
+        kept: set[str] = set()
         if is_killed:
             assert server.wait_for_requests(30, timeout_s=60)
             started[0].kill()
+            started[0].wait()
+            kept = run.committed()
+        before = len(server.requests)
         codes = [process.wait(timeout=120) for process in started]
     sent = Counter(request.name for request in server.requests)
     assert codes[1] in {0, 1}
     assert len(sent) == REQUESTS
-    assert sum(sent.values()) <= REQUESTS + (AT_ONCE if is_killed else 0)
+    assert [request.name for request in server.requests[before:] if request.answer in kept] == []
+    # Lost is what was on the wire, and what had come and was being committed: no more than the jobs under way.
+    assert sum(sent.values()) <= REQUESTS + (AT_ONCE * JOBS_PER_REQUEST if is_killed else 0)
+    assert kept or not is_killed, "the kill came too early to show anything"

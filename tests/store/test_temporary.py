@@ -1,5 +1,6 @@
 """Temporary folders: those of processes that live stay, and those of killed ones go."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from geval_cli.store.temporary import (
     abandoned_folders,
+    hold_folder,
     make_temporary_folder,
     remove_folder,
     temporary_folder,
@@ -56,6 +58,19 @@ def test_a_folder_goes_once_all_that_hold_it_are_killed(place: Path) -> None:
     with temporary_folder() as own:
         assert list(place.iterdir()) == [own]
     assert not own.exists()
+
+
+@pytest.mark.filterwarnings("error")  # of a file that is left open
+def test_a_folder_that_is_held_again_and_again_has_one_lock_until_it_goes(place: Path) -> None:
+    folder = make_temporary_folder()
+    marks = list(folder.iterdir())
+    for _ in range(3):
+        hold_folder(folder)
+        gc.collect()
+    assert list(folder.iterdir()) == marks
+    assert list(abandoned_folders()) == []
+    remove_folder(folder)
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ class KillableRun:
         """Whether a run has been stored, so that it can be gone on with."""
         return bool(self.rows("geval.db", "SELECT id FROM runs"))
 
+    def committed(self) -> set[str]:
+        """The answers in the cache, as texts."""
+        rows = self.rows("cache.db", "SELECT answer FROM choices")
+        return {json.loads(answer)["text"] for (answer,) in rows}
+
     def rows(self, file: str, statement: str) -> list[Any]:
         """Rows of one of the databases; none when it is not there yet."""
         path = self.folder / self.home / file
@@ -141,7 +146,7 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
         assert process.returncode == -signal.SIGKILL, errors.decode()
         last = len(run.server.requests)
         stored = len(run.rows("geval.db", "SELECT case_id FROM results"))
-        marks.append((first, last, _committed(run), stored))
+        marks.append((first, last, run.committed(), stored))
     document = run.finish(*_resuming(run))
     trial.results = [comparable(result) for result in document["results"]]
     trial.usage = document["summary"]["usage"]
@@ -162,12 +167,6 @@ def comparable(value: Any) -> Any:
 
 def _resuming(run: KillableRun) -> list[str]:
     return ["--resume"] if run.has_run() else []
-
-
-def _committed(run: KillableRun) -> set[str]:
-    """The answers in the cache, as texts."""
-    texts = (json.loads(answer)["text"] for (answer,) in run.rows("cache.db", "SELECT answer FROM choices"))
-    return set(texts)
 
 
 def _judged(

@@ -123,7 +123,7 @@ def join_cluster(address: str, config: Path) -> int:
         if len(tempfile.gettempdir()) <= _LONGEST_FOLDER:  # else Ray uses its own, and leaves its files there
             folder = make_temporary_folder()
             atexit.register(remove_folder, folder)  # before Ray is imported, which ends its processes there
-            own["_temp_dir"] = str(folder)
+            own["_temp_dir"] = str(folder / "r")  # of its own, as Ray opens it to everybody
     import ray  # noqa: PLC0415 - few runs have a cluster
 
     cluster: Any = ray  # only some of its functions have types
