@@ -11,8 +11,8 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError, UsageError
+from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.errors import ConfigError, Problem, Severity, StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import Failures, GroupBy, print_cases, print_failures
@@ -24,7 +24,7 @@ from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
 from geval_cli.report.terminal import print_report, print_summary
 from geval_cli.report.verdict import PROBLEMS
-from geval_cli.runs.history import read_history
+from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.results_file import open_report
 from geval_cli.store.home import current_folder, home_folder, make_folder
@@ -83,7 +83,7 @@ def print_runs(
     chosen = RunChoice(None if config is None else str(config), file, tuple(tags))
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
-        history = read_history(runs, chosen, limit=limit)
+        history = _readable_history(runs, chosen, limit)
         if not history.total and config is not None and not tags:
             hint = "`geval list` shows the runs that are stored here"
             raise UsageError(f"no run of {config} is stored here", hint=hint)
@@ -101,6 +101,18 @@ def print_runs(
             return
         now = datetime.now().astimezone()
         print_run_table(history.runs, console, now=now, folder=Path.cwd(), total=history.total)
+
+
+def _readable_history(runs: RunStore, chosen: RunChoice, limit: int) -> RunHistory:
+    """Return the newest runs that are chosen; those that are damaged are left out, with a warning that names them."""
+    try:
+        return read_history(runs, chosen, limit=limit)
+    except StoreError as error:
+        damaged = runs.damaged()
+        if not damaged:
+            raise
+        print_problems([Problem(f"{error.message}; left out", hint=error.hint, severity=Severity.WARNING)])
+        return read_history(runs, chosen, limit=limit, without=damaged)
 
 
 class ShowChoice(Struct, frozen=True):

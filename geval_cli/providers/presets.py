@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlunsplit
 
 from msgspec import Struct
 
 from geval_cli.errors import Problem, Severity
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.providers.network.tls import certificate_of, check_certificate
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
@@ -32,7 +33,7 @@ from geval_cli.providers.preset_table import (
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.promptfoo_params import promptfoo_params
-from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.key_command import (
     KEY_COMMAND_SOURCE,
@@ -43,7 +44,7 @@ from geval_cli.providers.wire.key_command import (
 )
 from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.secrets import secret_values
+from geval_cli.source.secrets import mask_text, secret_values
 from geval_cli.specs.promptfoo import own_env_of
 from geval_cli.specs.provider_settings import WIRE_SETTINGS
 
@@ -179,12 +180,18 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     """Return what is missing before the provider can be called: its key, or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
-    if not _base_url(source, settings) and "api_endpoint" not in settings:
-        preset = preset_of(source)
-        names = " or ".join((*preset.base_url_envs, *preset.account_envs))
+    url = str(settings.get("api_endpoint") or _base_url(source, settings))
+    preset = preset_of(source)
+    names = " or ".join((*preset.base_url_envs, *preset.account_envs))
+    if not url:
         named = "account_id" if preset.account_url else "base_url"
         hint = f"set `{named}` in its config, or the variable {names}"
         problems.append(source.problem(f"{source.id} has no address", hint=hint))
+    elif not split_url(
+        url
+    ).hostname:  # in the config it is a problem of its own; here the environment named it
+        message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is no address"
+        problems.append(source.problem(message, hint=f"set `base_url` in its config, or correct {names}"))
     problems += missing_program(source)
     key, _ = _find_key(source, settings)
     if key is None and not has_key_command(settings) and _needs_key(source, settings):
@@ -251,7 +258,7 @@ def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model:
     preset = preset_of(source)
     if settings.get("price") == LIST_PRICE:
         url = preset.base_url
-    is_openai = urlsplit(url).hostname == urlsplit(PRESETS["openai"].base_url).hostname
+    is_openai = split_url(url).hostname == split_url(PRESETS["openai"].base_url).hostname
     if kind_of(source.spec.id) == MODERATION and is_openai and not is_price(settings.get("price")):
         return FREE  # OpenAI takes nothing for it
     return price_of(settings, url=url, model=model)
@@ -259,7 +266,7 @@ def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model:
 
 def join_url(base_url: str, path: str) -> str:
     """`base_url` with `path` at the end of its path, once; its query stays."""
-    parts = urlsplit(base_url)
+    parts = split_url(base_url)
     own_path = parts.path.rstrip("/")
     full = own_path if own_path.endswith(path) else f"{own_path}{path}"
     return urlunsplit((parts.scheme, parts.netloc, full, parts.query, ""))
@@ -285,7 +292,7 @@ def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     url = str(named or (CLASSIFIERS_URL if is_classifier else preset.base_url))
     if url and "://" not in url:
         url = f"https://{url}" + ("/v1" if preset.wire_format == "openai" else "")
-    if url and preset.base_url.endswith("/v1") and not preset.needs_key and urlsplit(url).path in {"", "/"}:
+    if url and preset.base_url.endswith("/v1") and not preset.needs_key and split_url(url).path in {"", "/"}:
         url = f"{url.rstrip('/')}/v1"
     return url
 
@@ -305,7 +312,7 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
-    if not named and "@" in urlsplit(_base_url(source, settings)).netloc:
+    if not named and "@" in split_url(_base_url(source, settings)).netloc:
         return None, ""  # the address brings a user and password of its own, for the same header
     for variable in (named,) if named else preset_of(source).key_envs:
         if source.env.get(variable):
@@ -371,7 +378,7 @@ def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
         path = path.removeprefix("/v1")
     if path:
         return join_url(base_url, path)
-    if preset.wire_format == "openai" or urlsplit(base_url).path.rstrip("/").endswith("/openai/v1"):
+    if preset.wire_format == "openai" or split_url(base_url).path.rstrip("/").endswith("/openai/v1"):
         return join_url(base_url, call.path)
     if call.path == "/responses":
         return join_url(base_url, "/openai/v1/responses")

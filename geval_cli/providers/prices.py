@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.wire.token_usage import TokenUsage
 
@@ -24,7 +24,7 @@ _AZURE = "azure"
 _VENDOR_OF_HOST = {
     "api.together.ai": "together",
     **{
-        str(urlsplit(preset.base_url).hostname): preset.price_vendor
+        str(split_url(preset.base_url).hostname): preset.price_vendor
         for preset in PRESETS.values()
         if preset.price_vendor
     },
@@ -179,7 +179,7 @@ def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> 
     named = settings.get("price")
     if named is not None and named != LIST_PRICE:
         return _fixed_price(named)
-    host = (urlsplit(url).hostname or "").lower()
+    host = (split_url(url).hostname or "").lower()
     if host.endswith(_AZURE_DOMAINS):
         return ListPrice(_AZURE, "")
     vendor = _VENDOR_OF_HOST.get(host)

@@ -6,11 +6,12 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlunsplit
 
 from msgspec import structs
 
 from geval_cli.patterns import compile_later
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.records import Choice, JsonValue
 from geval_cli.source.secrets import MASK, is_secret_parameter, mask_bare
 
@@ -112,7 +113,9 @@ class Secrets:
 
 def public_url(url: str) -> str:
     """`url` without user name, password and secret query parameters."""
-    parts = urlsplit(url)
+    parts = split_url(url)
+    if not parts.scheme:  # what it is in is unknown, so nothing is shown that may be a password
+        return url.rpartition("@")[2].partition("?")[0]
     query = urlencode(
         [(name, value) for name, value in parse_qsl(parts.query) if not is_secret_parameter(name)]
     )
@@ -121,7 +124,7 @@ def public_url(url: str) -> str:
 
 def keyed_url(url: str) -> str:
     """`url` for a cache key: what is secret in it is there as a hash, since another account may get other answers."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     user, at, host = parts.netloc.rpartition("@")
     query = parse_qsl(parts.query, keep_blank_values=True)
     keyed = urlencode([(name, keyed_value(name, value)) for name, value in query])

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import requests
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -37,6 +36,7 @@ from geval_cli.events import (
     RunFinished,
     RunStarted,
 )
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Message, Purpose
 from geval_cli.records import Status as CaseStatus
@@ -185,7 +185,7 @@ class OtelTraces:
     @property
     def ports(self) -> frozenset[int]:
         """The TCP ports of the collector."""
-        found = (urlsplit(endpoint_of(signal, self._environ)) for signal in self._links)
+        found = (split_url(endpoint_of(signal, self._environ)) for signal in self._links)
         return frozenset(parts.port or (443 if parts.scheme == "https" else 80) for parts in found)
 
     @property
@@ -427,12 +427,8 @@ def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
         protocol = environ.get(name, "").strip().lower()
         if protocol not in {"", "http/protobuf"}:
             raise UsageError(f"{name} is {protocol}", hint=_NO_HTTP)
-    parts = urlsplit(endpoint_of(signal, environ))
-    try:
-        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number
-        is_url = False
-    if not is_url:
+    parts = split_url(endpoint_of(signal, environ))
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
         hint = f"write an address such as {DEFAULT_ENDPOINT}"
         raise UsageError("OTEL_EXPORTER_OTLP_ENDPOINT is no address over http or https", hint=hint)
     return exporter != "none"
@@ -483,11 +479,8 @@ def _request_settings(detail: RequestDetail) -> Attributes:
 
 
 def _server(endpoint: str) -> Attributes:
-    try:
-        parts = urlsplit(endpoint)
-        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-    except ValueError:
-        return {}
+    parts = split_url(endpoint)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     if not parts.hostname or port is None:
         return {}
     return {"server.address": parts.hostname, "server.port": port}

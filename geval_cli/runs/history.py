@@ -31,16 +31,22 @@ def _forget(_: tuple[str, ...], make: Callable[[], RunChange | None]) -> RunChan
 
 
 def read_history(
-    runs: RunStore, chosen: RunChoice, *, limit: int, offset: int = 0, remember: Remember = _forget
+    runs: RunStore,
+    chosen: RunChoice,
+    *,
+    limit: int,
+    offset: int = 0,
+    remember: Remember = _forget,
+    without: Sequence[str] = (),
 ) -> RunHistory:
-    """Return the newest runs that are chosen, without the first `offset` of them.
+    """Return the newest runs that are chosen, without the first `offset` of them and those whose ids are in `without`.
 
     Changes of runs that did not change themselves are taken from `remember`.
 
     Raises:
         StoreError: the database cannot be read.
     """
-    pages = runs.pages()
+    pages = runs.pages(without=without)
     outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
     changes = _Changes(runs, pages, remember)
     return RunHistory(

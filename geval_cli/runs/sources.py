@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 from geval_cli.errors import ConfigError, GevalError, Location, Problem
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import hash_file
@@ -148,7 +148,7 @@ def source_suffix(reference: str) -> str:
     """Return the ending of the file that an address names; a data set becomes JSON Lines."""
     if reference.startswith(_downloads().HUGGINGFACE):
         return ".jsonl"
-    return PurePosixPath(urlsplit(reference).path).suffix.lower()
+    return PurePosixPath(split_url(reference).path).suffix.lower()
 
 
 def sources_for(request: RunRequest) -> SourceCopies | None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,7 @@ _NEWEST_FIRST = "ORDER BY sequence DESC LIMIT :limit OFFSET :offset"
 _HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
 _WITH_ORIGINS = "runs LEFT JOIN origins ON run_id = id"
 _WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
+_IS_LISTED = "id NOT IN (SELECT value FROM json_each(:without))"
 _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{0} AND value = :value{0})"
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
@@ -183,7 +184,8 @@ _SELECT_HISTORY = """
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
 _SELECT_PREVIOUS = """
-    WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {runs})
+    WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {runs}
+                   WHERE id NOT IN (SELECT value FROM json_each(:without)))
     SELECT older.id FROM known AS older JOIN known AS run ON run.id = :run
     WHERE older.sequence < run.sequence AND (older.summary IS NOT NULL OR NOT :finished)
         AND CASE WHEN older.config_file IS NULL OR run.config_file IS NULL
@@ -258,16 +260,18 @@ class RunPages(Struct, frozen=True):
         connect: a new connection to the run database.
         explain: what an error means for the user of the database.
         settle: a run as it stands, whatever was stored when its process died.
+        without: ids of runs that lists leave out.
     """
 
     connect: Callable[[], sqlite3.Connection]
     explain: Callable[[Exception], StoreError]
     settle: Callable[[RunRecord], RunRecord]
+    without: Sequence[str] = ()
 
     def outlines(self, chosen: RunChoice, *, offset: int, limit: int) -> tuple[list[RunOutline], int]:
         """Return the runs that are chosen, newest first, and their number."""
         with self._reading() as connection:
-            condition, values = _run_query(chosen)
+            condition, values = _run_query(chosen, self.without)
             which = f"FROM {_runs_in(connection)} WHERE {condition}"
             total = int(connection.execute(f"SELECT count(*) {which}", values).fetchone()[0])
             found = f"SELECT {_LIGHT_RECORD}, summary, config_file {which} {_NEWEST_FIRST}"
@@ -284,7 +288,8 @@ class RunPages(Struct, frozen=True):
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
         with self._reading() as connection:
             statement = _SELECT_PREVIOUS.format(runs=_runs_in(connection))
-            row = connection.execute(statement, {"run": run_id, "finished": finished}).fetchone()
+            values = {"run": run_id, "finished": finished, "without": json.dumps(list(self.without))}
+            row = connection.execute(statement, values).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:
@@ -398,10 +403,14 @@ def _runs_in(connection: sqlite3.Connection) -> str:
     return _WITHOUT_ORIGINS if connection.execute(_HAS_ORIGINS).fetchone() is None else _WITH_ORIGINS
 
 
-def _run_query(chosen: RunChoice) -> tuple[str, dict[str, str | int | None]]:
+def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str, str | int | None]]:
     """Return the SQL condition of the chosen runs, and its values."""
-    conditions: list[str] = ["1"]
-    values: dict[str, str | int | None] = {"config": chosen.config, "config_file": chosen.config_file}
+    conditions = [_IS_LISTED]
+    values: dict[str, str | int | None] = {
+        "config": chosen.config,
+        "config_file": chosen.config_file,
+        "without": json.dumps(list(without)),
+    }
     if chosen.config_file is not None:
         conditions.append("(config_file = :config_file OR config_file IS NULL AND config_path = :config)")
     elif chosen.config is not None:

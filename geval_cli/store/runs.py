@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from difflib import get_close_matches
 from pathlib import Path
@@ -125,8 +125,9 @@ class RunOrigin(Struct, frozen=True):
 
 _DAMAGED_RUNS = """
     SELECT id FROM runs WHERE NOT json_valid(record) OR NOT json_valid(coalesce(summary, 'null'))
-    OR id IN (SELECT run_id FROM results WHERE NOT json_valid(result)) ORDER BY sequence DESC LIMIT 20
+    OR id IN (SELECT run_id FROM results WHERE NOT json_valid(result)) ORDER BY sequence DESC
 """
+_DAMAGED_NAMED = 20
 
 
 class RunStore:
@@ -377,7 +378,7 @@ class RunStore:
         return found[0]
 
     def damaged(self) -> list[str]:
-        """Return the newest runs of which something is no JSON; none where the database cannot be read at all."""
+        """Return the runs of which something is no JSON, newest first; none where nothing can be read at all."""
         try:
             with contextlib.closing(self._database.connect()) as connection:
                 return [str(run_id) for (run_id,) in connection.execute(_DAMAGED_RUNS)]
@@ -435,10 +436,10 @@ class RunStore:
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 
-    def pages(self) -> RunPages:
-        """Return a reader of pages of what is stored by now."""
+    def pages(self, *, without: Sequence[str] = ()) -> RunPages:
+        """Return a reader of pages of what is stored by now, whose lists leave out the runs `without`."""
         self._wait_for_writes()
-        return RunPages(self._database.connect, self._read_error, self._settled)
+        return RunPages(self._database.connect, self._read_error, self._settled, without)
 
     def labels(self) -> RunLabels:
         """Return what people said about outputs of these runs."""
@@ -507,7 +508,7 @@ class RunStore:
             return StoreError(
                 f"run {damaged[0]}{several} damaged in the run database {path}",
                 path=str(path),
-                hint=f"`geval rm {' '.join(damaged)}` removes {what}; all else can be read then",
+                hint=f"`geval rm {' '.join(damaged[:_DAMAGED_NAMED])}` removes {what}; all else can be read then",
             )
         if isinstance(error, sqlite3.Error):
             return self._database.error(error)

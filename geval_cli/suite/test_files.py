@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TypeGuard
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUST_HINT, open_regular
 from geval_cli.source.files import (
@@ -184,7 +184,7 @@ def _fetched_sources(
         return []
     try:
         fetched = reading.fetch(reference, reading.env.values, asked_at)
-        file = NamedFile(fetched.path, urlsplit(reference).fragment)
+        file = NamedFile(fetched.path, split_url(reference).fragment)
         source = _file_rows(file, asked_at, names, reading)
     except ConfigError as error:
         reading.problems.extend(error.problems)
@@ -201,7 +201,9 @@ def _address_problem(reference: str, asked_at: Location | None, reading: LoadCon
         return Problem(message, asked_at, "download them into a file beside the config, and name that")
     if reference.startswith("huggingface://"):
         return None
-    parts = urlsplit(reference)
+    parts = split_url(reference)
+    if not parts.netloc:
+        return Problem("this is no address of a file", asked_at, "for example https://example.com/tests.csv")
     if parts.scheme == "http" and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
         return Problem("tests may be changed on the way by http://", asked_at, "write https://")
     suffix = PurePosixPath(parts.path).suffix.lower()

@@ -66,6 +66,9 @@ def test_a_damaged_run_is_named_and_can_be_removed_so_that_the_others_are_read(
             f"UPDATE {table} SET {column} = substr({column}, 1, 25) WHERE {own} = ?", (damaged,)
         )
         connection.commit()
+    listed = run_geval("list", "--json", cwd=project)
+    assert (listed.code, json.loads(listed.stdout)["total"]) == (0, 1)
+    assert "warning: run <ID> is damaged" in " ".join(listed.stderr.split())
     for words in (("show", damaged), ("compare", "latest", kept), ("judge", damaged, "config.yaml")):
         looked = run_geval(*words, cwd=project)
         assert looked.code == 3, words

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.providers.network.addresses import basic_credentials, parse_address
+from geval_cli.providers.network.addresses import (
+    basic_credentials,
+    is_loopback,
+    parse_address,
+    public_origin,
+    split_url,
+)
 from geval_cli.providers.network.messages import HttpFailure, InvalidAddressError
+from geval_cli.providers.redaction import keyed_url, public_url
 
 SECRET = "hunter2000"
 
@@ -99,6 +106,7 @@ def test_what_is_no_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidAddressError) as caught:
         parse_address(url)
     assert str(caught.value)
+    assert SECRET not in public_url(url)
     assert SECRET not in repr([caught.value, caught.value.__cause__, caught.value.__context__])
 
 
@@ -107,6 +115,9 @@ def test_what_is_no_address_is_refused_without_its_password(url: str) -> None:
     st.text(alphabet=st.characters(exclude_categories=())), st.sampled_from(["", "http://", "https://u:p@h/"])
 )
 def test_no_text_gives_anything_but_an_address_or_a_failure(text: str, prefix: str) -> None:
+    for read in (split_url, public_origin, is_loopback, public_url, keyed_url):
+        read(prefix + text)
+        read(f"{prefix}[{text}")
     try:
         address = parse_address(prefix + text)
     except HttpFailure:

@@ -328,6 +328,7 @@ def test_signals_are_switched_off_by_their_variables(tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4317"}, "no address"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"}, "no address"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:port"}, "no address"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "no address"),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "ftp://x"}, "no address"),
     ],
 )

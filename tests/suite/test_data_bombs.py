@@ -157,12 +157,15 @@ def test_a_wildcard_walks_each_folder_once(tmp_path: Path, name: str) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
 
 
-def test_capitals_of_an_address_are_no_error_of_geval(tmp_path: Path) -> None:
+def test_an_odd_address_is_no_error_of_geval(tmp_path: Path) -> None:
     for address in (
         "HTTP://127.0.0.1:9/t.csv",
         "HTTPS://127.0.0.1:9/t.csv",
         "HuggingFace://datasets/a/b",
         "Http://h/t.csv",
+        "http://[::1/t.csv",
+        "https://h:port/t.csv",
+        "s3:///t.csv",
     ):
         config = {"prompts": ["Q"], "providers": ["echo"], "tests": address}
         (tmp_path / "c.json").write_text(json.dumps(config))

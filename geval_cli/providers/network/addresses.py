@@ -106,9 +106,14 @@ def basic_credentials(user_info: str) -> str:
     return f"Basic {b64encode(user_info.encode('utf-8', 'replace')).decode('ascii')}"
 
 
+def split_url(url: str) -> SplitResult:
+    """Take `url` apart, without complaint: what is no address (`http://[::1`) has no scheme and no host."""
+    return _split(url) or SplitResult("", "", url, "", "")
+
+
 def public_origin(url: str) -> str:
     """Scheme, host and port of `url`, without user and password."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
@@ -137,7 +142,7 @@ def is_exempt(host: str, port: int, exemptions: str) -> bool:
 
 def is_loopback(url: str) -> bool:
     """Return whether `url` points at this machine."""
-    host = urlsplit(url).hostname or ""
+    host = split_url(url).hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -157,7 +162,7 @@ def _system_proxy(url: str) -> str | None:
     """Return the proxy of the settings of macOS or Windows."""
     from urllib import request  # noqa: PLC0415 - brings an HTTP client of its own, which takes a while
 
-    parts = urlsplit(url)
+    parts = split_url(url)
     if request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     proxies = request.getproxies()

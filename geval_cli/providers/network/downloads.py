@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import aiohttp
 from msgspec import Struct
 
 from geval_cli.errors import GevalError, ProviderError
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.network.addresses import is_loopback
+from geval_cli.providers.network.addresses import is_loopback, split_url
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets, public_url
@@ -141,7 +141,7 @@ def read_dataset_name(reference: str) -> DatasetName:
     Raises:
         DownloadError: it names no data set, or has a parameter that is not known.
     """
-    parts = urlsplit(reference)
+    parts = split_url(reference)
     dataset = reference.removeprefix(DATASETS_PREFIX).partition("?")[0].strip("/")
     if not reference.startswith(DATASETS_PREFIX) or not _NAME.fullmatch(dataset):
         raise DownloadError(

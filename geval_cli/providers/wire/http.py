@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlunsplit
 
 from geval_cli.errors import Problem, ProviderRequestError, TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
+from geval_cli.providers.network.addresses import split_url
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.network.transport import Transport
@@ -324,7 +325,7 @@ def _with_query(url: str, query: Mapping[str, str]) -> str:
     """`url` with more parameters behind those that it has."""
     if not query:
         return url
-    parts = urlsplit(url)
+    parts = split_url(url)
     return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, urlencode(query)]))))
 
 
