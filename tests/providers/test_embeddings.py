@@ -10,7 +10,7 @@ from geval_cli.providers.judge_kinds import is_embedding
 
 GOOD = {
     "model": "e-1",
-    "data": [{"index": 0, "embedding": [0.25, -1, 3e-7]}],
+    "data": [{"index": 1, "embedding": [9]}, {"index": 0, "embedding": [0.25, -1, 3e-7]}],
     "usage": {"prompt_tokens": 5, "total_tokens": 5},
 }
 

@@ -232,6 +232,55 @@ BROKEN = [
     ("google", gemini({"parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}]})),
     ("google", gemini({"parts": [{"executableCode": {"code": "1"}}]})),
     ("google", {**gemini({"parts": [{"text": ""}]}), "usageMetadata": {"promptTokenCount": 7}}),
+    # A server that says of itself that something went wrong, whatever is beside it.
+    *[
+        (name, {**WIRES[name].body, **trouble})
+        for name in WIRES
+        for trouble in (
+            {"success": False}, {"errors": [{"message": "the upstream broke"}]}, {"type": "error"}, {"object": "error"},
+            {"status": "error"}, {"code": 503, "msg": "the upstream broke"}, {"error_code": 336003},
+            {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
+        )
+    ],
+    *[("openai", chat({"content": "hi", "error": error})) for error in (ERROR, "the upstream broke", [ERROR])],
+    # The word of the vendor behind a gateway says more than the gateway's own.
+    *[
+        ("openai", {"choices": [{**CHAT["choices"][0], "native_finish_reason": native}]})
+        for native in ("MALFORMED_FUNCTION_CALL", "OTHER", "pause_turn", "insufficient_system_resource")
+    ],
+    # The end of an answer by calls of tools, of which there is none; and calls that cannot be read.
+    ("openai", chat({"content": "I look."}, "tool_calls")),
+    ("openai", chat({"content": "I look.", "tool_calls": [CALL, None]})),
+    ("openai", chat({"content": "I look.", "tool_calls": [{**CALL, "function": {"arguments": "{}"}}]}, "tool_calls")),
+    ("openai", chat({"content": "I look.", "tool_calls": [{**CALL, "function": {"name": ""}}]}, "tool_calls")),
+    ("openai", chat({"content": "I look.", "tool_calls": "f()"}, "tool_calls")),
+    ("anthropic", messages([{"type": "text", "text": "I look."}], "tool_use")),
+    ("anthropic", messages([{"type": "text", "text": "I look."}, {"type": "tool_use", "input": {}}], "tool_use")),
+    ("responses", response(said([{"type": "output_text", "text": "I look."}]), {"type": "function_call"})),
+    ("google", gemini({"parts": [PART, {"functionCall": {"args": {}}}]})),
+    ("google", gemini({"parts": [PART, {"functionCall": {"name": "f", "willContinue": True}}]})),
+    # No text beside thoughts, pictures or sound is no silence.
+    *[
+        ("openai", chat({"content": "", key: value}))
+        for key, value in (
+            ("reasoning_details", [{"text": "hm"}]), ("thinking_blocks", [{"thinking": "hm"}]),
+            ("audio", {"data": "aGk="}), ("images", [{"type": "image_url", "image_url": {"url": "data:,"}}]),
+        )
+    ],
+    ("openai", chat({"content": [THOUGHT, {"type": "text", "text": ""}]})),
+    ("openai", {**chat({"content": " \n"}), "usage": {"prompt_tokens": 7, "completion_tokens": 0}}),
+    ("anthropic", messages([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": ""}])),
+    ("anthropic", messages([{"type": "text_delta", "text": "hi"}])),
+    ("responses", response({"type": "reasoning", "summary": []}, said([{"type": "output_text", "text": ""}]))),
+    ("google", gemini({"parts": [{"text": "hm", "thought": True}, {"text": ""}]})),
+    ("google", gemini({"parts": [{"text": ""}, {"inlineData": {"mimeType": "image/png", "data": "aGk="}}]})),
+    # What was asked, given back.
+    ("openai", chat({"role": "user", "content": "Say hi."})),
+    ("anthropic", {**messages([{"type": "text", "text": "Say hi."}]), "role": "user"}),
+    ("responses", response({**said([{"type": "input_text", "text": "Say hi."}]), "role": "user"})),
+    ("google", gemini({"role": "user", "parts": [{"text": "Say hi."}]})),
+    ("responses", response({**said([{"type": "output_text", "text": "so far"}]), "status": "failed"})),
+    ("embedding", {"data": [{"embedding": [0.0, 0.0]}]}),
 ]  # fmt: skip
 
 
@@ -247,6 +296,49 @@ def test_an_answer_that_the_model_did_not_end_is_an_error_in_a_batch_too(name: s
     assert isinstance(model, EndpointProvider)
     with pytest.raises(ProviderError):
         model.batched_response(ask(), 200, body)
+
+
+OPEN_TEXT = [
+    ("content[0].text", messages([{"type": "text", "text": "so far"}], "pause_turn")),
+    ("", messages([{"type": "text", "text": "so far"}], "pause_turn")),
+    ("candidates[0].content.parts[0].text", gemini({"parts": [PART]}, "MALFORMED_FUNCTION_CALL")),
+    ("choices[0].text", {"choices": [{"text": "so far", "finish_reason": "abort"}]}),
+    ("choices[0].message", chat({"content": "so far"}, "abort")),
+    ("output[0].content[0].text", {**FINISHED, "status": "failed"}),
+    ("message.content", {"message": {"content": "so far"}, "done": False}),
+    ("message.content", {"message": {"content": ""}, "done": True, "done_reason": "load"}),
+    ("message.content[0].text", {"message": {"content": [PART]}, "finish_reason": "ERROR"}),
+    ("answer", {"answer": "so far", "error": "the upstream broke"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), OPEN_TEXT)
+def test_a_text_that_a_path_leads_to_is_no_answer_where_its_api_says_so(path: str, body: Any) -> None:
+    with pytest.raises(ProviderResponseError):
+        found_at(path, body)
+
+
+ENDED_TEXT: list[tuple[str, Any, str | None]] = [
+    ("content[0].text", messages([{"type": "text", "text": "so"}], "max_tokens"), "length"),
+    ("content[0].text", messages([{"type": "text", "text": "so"}], "refusal"), "refusal"),
+    ("candidates[0].content.parts[0].text", gemini({"parts": [{"text": "so"}]}, "SAFETY"), "content_filter"),
+    ("response", {"response": "so", "done": True, "done_reason": "length"}, "length"),
+    ("output.text", {"output": {"text": "so"}, "stopReason": "guardrail_intervened"}, "content_filter"),
+    ("answer", {"answer": "so", "finish_reason": "a word of the app's own", "status": "failed"}, None),
+    ("error.message", {"error": {"message": "so"}}, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "reason"), ENDED_TEXT)
+def test_why_a_text_ended_is_read_where_vendors_say_it(path: str, body: Any, reason: str | None) -> None:
+    assert found_at(path, body) == Choice("so", reason)
+
+
+def found_at(path: str, body: Any) -> Choice:
+    with LoopbackServer(Reply(body=body)) as server:
+        config = {"body": {"q": "{{ prompt }}"}, **({"response_path": path} if path else {})}
+        [found] = run(answer(provider(f"{server.url}/answer", config)))
+    return found.choices[0]
 
 
 def test_an_error_beside_an_answer_says_what_went_wrong() -> None:
@@ -319,7 +411,14 @@ WITHHELD = [
     ("responses", response(status="incomplete", incomplete_details={"reason": "content_filter"})),
     ("anthropic", messages([], "refusal")),
     ("openai", {**CHAT, "prompt_filter_results": [{"prompt_index": 0, **STOPPED}]}),
-    ("openai", {"choices": [{**CHAT["choices"][0], "native_finish_reason": "SAFETY"}]}),
+    *[
+        ("openai", {"choices": [{**CHAT["choices"][0], "finish_reason": reason, "native_finish_reason": native}]})
+        for reason, native in (("stop", "SAFETY"), ("length", "SAFETY"), ("tool_calls", "refusal"))
+    ],
+    ("openai", {**CHAT, "prompt_annotations": [{"prompt_index": 0, **STOPPED}]}),
+    ("openai", {"choices": [{**CHAT["choices"][0], "content_filter_results": {"blocklists": [{"filtered": True}]}}]}),
+    ("openai", {**CHAT, "output_sensitive": True, "base_resp": {"status_code": 0}}),
+    ("openai", {**CHAT, "output_sensitive": True, "base_resp": {"status_code": 1027, "status_msg": "sensitive"}}),
     ("responses", {**WIRES["responses"].body, "content_filters": [{"blocked": True, "source_type": "completion"}]}),
     ("responses", {**WIRES["responses"].body, "content_filters": [STOPPED]}),
     ("google", {**WIRES["google"].body, "promptFeedback": {"blockReason": "SAFETY"}}),
@@ -354,6 +453,14 @@ LATE = [
     ("openai", chat({"content": "so"}, "model_context_window_exceeded")),
     ("openai", chat({"content": "so"}, "max_tokens")),
     ("openai", chat({"content": "so"}, "maxPredictedTokensReached")),
+    (
+        "openai",
+        {
+            "choices": [
+                {"message": {"content": "so"}, "finish_reason": "stop", "native_finish_reason": "MAX_TOKENS"}
+            ]
+        },
+    ),
     ("anthropic", messages([{"type": "text", "text": "so"}], "model_context_window_exceeded")),
     ("google", gemini({"parts": [{"text": "so"}]}, "MAX_TOKENS")),
 ]
@@ -439,6 +546,12 @@ CALLED = [
 ]  # fmt: skip
 
 
+CALLED += [
+    ("openai", chat({"content": "Let me look.", "tool_calls": given}), [wire_call(id="c1")])
+    for given in (wire_call(id="c1"), [wire_call(kind="function_call", id="c1")])
+]
+
+
 @pytest.mark.parametrize(("name", "body", "calls"), CALLED)
 def test_text_and_tool_calls_are_both_kept_in_one_form_for_all_apis(name: str, body: Any, calls: Any) -> None:
     choice = exchange(name, body).choices[0]
@@ -451,6 +564,44 @@ def test_what_a_model_says_on_its_way_to_the_answer_is_no_part_of_it() -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
     assert exchange("responses", response(on_the_way, final)).text == "42"
     assert exchange("responses", response(on_the_way, call)).text == "I look."
+
+
+PLAIN = [
+    (
+        "openai",
+        chat({"content": [{"type": "reasoning_content", "text": "hm"}, {"type": "text", "text": "42"}]}),
+    ),
+    (
+        "openai",
+        chat({"content": [{"type": "text", "text": "hm", "thought": True}, {"type": "text", "text": "42"}]}),
+    ),
+    ("openai", chat({"content": [{"type": "reference", "reference_ids": [1]}, {"text": "42"}]})),
+    ("openai", chat({"content": "", "audio": {"data": "aGk=", "transcript": "42"}})),
+    ("openai", chat({"content": None, "audio": {"data": "aGk=", "transcript": "42"}})),
+    ("openai", {**chat({"content": "42"}), "code": 0, "message": "Success", "success": True, "errors": []}),
+    ("anthropic", messages([{"type": "thinking_text", "text": "hm"}, {"type": "text", "text": "42"}])),
+    (
+        "responses",
+        response(
+            {**said([{"type": "input_text", "text": "?"}]), "role": "user"},
+            said([{"type": "text", "text": "42"}]),
+        ),
+    ),
+    (
+        "responses",
+        response(said([{"type": "summary_text", "text": "hm"}, {"type": "output_text", "text": "42"}])),
+    ),
+    *[
+        ("google", {**gemini({"parts": [{"text": "42"}]}), "promptFeedback": {"blockReason": reason}})
+        for reason in ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+    ],
+    ("google", gemini({"role": "model", "parts": [{"text": "hm", "thought": "true"}, {"text": "42"}]})),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), PLAIN)
+def test_an_answer_is_what_the_model_says_and_nothing_else(name: str, body: Any) -> None:
+    assert exchange(name, body).choices == (Choice("42", "stop"),)
 
 
 def test_what_tools_gave_back_counts_as_input_of_gemini() -> None:

@@ -14,7 +14,10 @@ from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     content_text,
     may_be_empty,
+    refuse_lost_calls,
+    refuse_other_speaker,
     reply_text,
+    says_all,
     tool_call,
     whole_end,
 )
@@ -229,6 +232,7 @@ def _choice(received: Received) -> Choice:
         raise received.refuse("an answer without content")
     if any(block.get("type") == "text" and not isinstance(block.get("text"), str) for block in blocks):
         raise received.refuse("an answer whose text is none")
+    listed = [block for block in blocks if _is_call(block)]
     calls = tuple(
         tool_call(
             block["name"],
@@ -236,16 +240,18 @@ def _choice(received: Received) -> Choice:
             block.get("id"),
             block["type"] if block["type"] in _RAN else "function",
         )
-        for block in blocks
-        if _is_call(block) and isinstance(block.get("name"), str)
+        for block in listed
+        if isinstance(block.get("name"), str) and block["name"]
     )
-    to_run = [block for block in blocks if _is_call(block) and block["type"] not in _RAN]
+    to_run = [block for block in listed if block["type"] not in _RAN]
     try:
+        refuse_other_speaker(body.get("role"))
         end = whole_end(MESSAGES, body.get("stop_reason"))
+        refuse_lost_calls(end, calls, listed=len(listed))
     except NotAnAnswer as error:
         raise received.refuse(str(error)) from error
     said = reply_text(blocks)
     text = said or (json.dumps(to_run, ensure_ascii=False) if to_run else "")
-    if not text and said is None and not may_be_empty(end):
+    if not text and (said is None or not says_all(blocks)) and not may_be_empty(end):
         raise received.refuse("an answer without content")
     return Choice(text, end and end.value, tool_calls=calls)

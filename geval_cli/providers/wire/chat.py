@@ -8,14 +8,14 @@ from typing import Any
 
 from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
-from geval_cli.providers.wire.finish_reasons import CHAT, End, end_of, known_end, withheld
+from geval_cli.providers.wire.finish_reasons import CHAT, End, end_of, known_end
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenAlternative, TokenLogprob
 
-# Codes with which Azure and OpenAI, and the key with which OpenRouter, refuse a prompt for what it says.
+# Codes with which Azure and OpenAI, and keys with which OpenRouter and MiniMax, refuse a prompt for what it says.
 _CODE = compile_later(
     r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation'
     r'|bio_policy|misalignment_policy_violation|image_content_policy_violation|data_inspection_failed)"'
-    r'|"flagged_input"\s*:'
+    r'|"flagged_input"\s*:|"(?:input|output)_sensitive"\s*:\s*true'
 )
 # Anthropic and DeepSeek have a sentence for it, and no code of its own.
 _SENTENCE = compile_later(
@@ -33,8 +33,11 @@ def filtered_choice(body: str) -> Choice | None:
 
 def is_filtered(results: Any) -> bool:
     """Return whether one of Azure's filters, by its results for a prompt or for an answer, held something back."""
-    return isinstance(results, dict) and any(
-        isinstance(result, dict) and result.get("filtered") is True for result in results.values()
+    found = results.values() if isinstance(results, dict) else ()
+    return any(
+        isinstance(result, dict) and result.get("filtered") is True
+        for named in found
+        for result in (named if isinstance(named, list) else [named])  # a result for each blocklist
     )
 
 
@@ -58,9 +61,12 @@ def reported_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:
 IMPOSSIBLE_LOGPROB = -9999.0
 """OpenAI's value for a probability of zero; absent and infinite values are read as this too."""
 
-# What is thought is not said; Mistral and others put it among the parts of the content.
-_THOUGHTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text", "thought"})
-_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
+# The parts of a content that are said. What has another name or the mark of a thought is not, whatever text it has.
+_SPOKEN = (None, "text", "output_text")
+_UNSPOKEN_KEYS = (
+    "reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "images", "audio", "video"
+)  # fmt: skip
+_OTHER_SPEAKERS = frozenset({"user", "system", "developer", "tool", "function"})
 
 
 class NotAnAnswer(Exception):
@@ -76,8 +82,9 @@ def parse_choices(body: Mapping[str, Any]) -> tuple[tuple[Choice, ...], str]:
     raw = body.get("choices")
     entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
     entries.sort(key=lambda entry: place_of(entry.get("index")))
-    of_prompt = body.get("prompt_filter_results")
-    is_stopped = any(
+    of_prompt = body.get("prompt_filter_results") or body.get("prompt_annotations")
+    is_stopped = body.get("input_sensitive") is True or body.get("output_sensitive") is True
+    is_stopped = is_stopped or any(
         isinstance(item, dict) and is_filtered(item.get("content_filter_results"))
         for item in (of_prompt if isinstance(of_prompt, list) else ())
     )
@@ -94,29 +101,56 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     message = entry.get("message")
     if not isinstance(message, dict):
         message = {"content": entry.get("text")}
-    end = whole_end(CHAT, entry.get("finish_reason"), entry.get("error"))
-    calls = _tool_calls(message)
+    refuse_other_speaker(message.get("role"))
+    end = whole_end(CHAT, entry.get("finish_reason"), entry.get("error") or message.get("error"))
+    # OpenRouter has the word of the vendor behind it there, beside one that may say less.
+    native = entry.get("native_finish_reason")
+    behind = known_end(native) if isinstance(native, str) else None
+    if behind is not None and (behind.is_refusal or (end in (End.STOP, None) and behind in _TOLD_BEHIND)):
+        end = whole_end(CHAT, native)
+    found = tuple(map(_tool_call, _listed_calls(message)))
+    calls = tuple(call for call in found if call is not None)
+    refuse_lost_calls(end, calls, listed=len(found))
     content = message.get("content")
     refusal = message.get("refusal") or _refusal_part(content)
     said = reply_text(content)
-    text = said or ""
+    text = said or _transcript(message.get("audio"))
     if not text and calls:
         text = json.dumps(message.get("tool_calls") or message.get("function_call"), ensure_ascii=False)
     elif not text and isinstance(refusal, str) and refusal:
         text = refusal
-    # OpenRouter has the word of the vendor behind it there, beside one that says less.
-    native = entry.get("native_finish_reason")
     if is_stopped or is_filtered(entry.get("content_filter_results")):
         end = End.FILTERED
-    elif end is End.STOP and isinstance(native, str) and withheld(native):
-        end = known_end(native)
     elif refusal and end in (End.STOP, None):
         end = End.REFUSED
     # A model may say nothing; but it says so, and has not stopped in the middle of its thoughts.
-    is_silence = said == "" and end is End.STOP and not any(message.get(name) for name in _THOUGHT_KEYS)
+    is_silence = said == "" and end is End.STOP and says_all(content)
+    is_silence = is_silence and not any(message.get(name) for name in _UNSPOKEN_KEYS)
     if not text and not is_silence and not may_be_empty(end):
         raise NotAnAnswer("an answer without text" if said is None else "an empty answer")
     return Choice(text, end and end.value, parse_token_logprobs(entry.get("logprobs")), tool_calls=calls)
+
+
+_TOLD_BEHIND = (End.LENGTH, End.PAUSED, End.BROKEN)
+
+
+def refuse_other_speaker(role: Any) -> None:
+    """Raise NotAnAnswer for a message of another than the model: a request that the server gives back."""
+    if isinstance(role, str) and role in _OTHER_SPEAKERS:
+        raise NotAnAnswer(f"a message of the role `{role}` in the place of an answer")
+
+
+def refuse_lost_calls(end: End | None, calls: Sequence[Any], *, listed: int) -> None:
+    """Raise NotAnAnswer for calls of tools that cannot be read, and for the end of an answer by calls without any."""
+    if len(calls) < listed:
+        raise NotAnAnswer("a tool call that cannot be read")
+    if end is End.TOOL_CALLS and not calls:
+        raise NotAnAnswer("an answer that ends with tool calls, and has none")
+
+
+def _transcript(audio: Any) -> str:
+    said = audio.get("transcript") if isinstance(audio, dict) else None
+    return said if isinstance(said, str) else ""
 
 
 def whole_end(wire: str, reason: Any, error: Any = None) -> End | None:
@@ -145,7 +179,22 @@ def may_be_empty(end: End | None) -> bool:
 
 def is_error(error: Any) -> bool:
     """Return whether the `error` of a reply says anything; some servers always send the key."""
-    return any(error.values()) if isinstance(error, dict) else bool(error)
+    return any(error.values() if isinstance(error, dict) else error if isinstance(error, list) else [error])
+
+
+def reports_trouble(body: Mapping[str, Any]) -> bool:
+    """Return whether a 2xx says of itself that something went wrong, whatever else it holds."""
+    own = body.get("base_resp")  # MiniMax
+    codes = (body.get("error_code"), own.get("status_code") if isinstance(own, dict) else None)
+    code = body.get("code")
+    return (
+        is_error(body.get("error"))
+        or is_error(body.get("errors"))
+        or any(codes)
+        or body.get("success") is False
+        or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
+        or "error" in (body.get("type"), body.get("object"), body.get("status"))
+    )
 
 
 def tool_call(name: Any, arguments: Any, call_id: Any = None, kind: str = "function") -> dict[str, JsonValue]:
@@ -162,32 +211,31 @@ def reported_tool_calls(result: Any) -> tuple[dict[str, JsonValue], ...]:
     """Return the calls that a program tells of beside its `output`, in the form of the chat API or as {name, args}."""
     listed = result.get("tool_calls") if isinstance(result, dict) else None
     calls = [call for call in listed if isinstance(call, dict)] if isinstance(listed, list) else []
-    return _tool_calls(
-        {
-            "tool_calls": [
-                call if "function" in call else {**call, "type": "function", "function": call}
-                for call in calls
-            ]
-        }
+    found = (
+        _tool_call(call if "function" in call else {**call, "type": "function", "function": call})
+        for call in calls
     )
+    return tuple(call for call in found if call is not None)
 
 
-def _tool_calls(message: Mapping[str, Any]) -> tuple[dict[str, JsonValue], ...]:
-    listed = message.get("tool_calls")
-    calls = listed if isinstance(listed, list) else []
-    older = message.get("function_call")
-    if isinstance(older, dict):
-        calls = [*calls, {"function": older}]
-    found = []
-    for call in calls:
-        kind = call.get("type") if isinstance(call, dict) else None
-        inner = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
-        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-            given = next((inner[key] for key in ("arguments", "input", "args") if key in inner), None)
-            found.append(
-                tool_call(inner["name"], given, call.get("id"), kind if isinstance(kind, str) else "function")
-            )
-    return tuple(found)
+def _listed_calls(message: Mapping[str, Any]) -> list[Any]:
+    listed, older = message.get("tool_calls"), message.get("function_call")
+    calls = listed if isinstance(listed, list) else [listed] if listed else []
+    return [*calls, {"function": older}] if isinstance(older, dict) and any(older.values()) else calls
+
+
+# What some servers call a call that the caller is to run, as `function` does.
+_TO_RUN = ("function_call", "tool_call", "tool_use")
+
+
+def _tool_call(call: Any) -> dict[str, JsonValue] | None:
+    kind = call.get("type") if isinstance(call, dict) else None
+    inner = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str) or not inner["name"]:
+        return None
+    given = next((inner[key] for key in ("arguments", "input", "args") if key in inner), None)
+    own_kind = kind if isinstance(kind, str) and kind not in _TO_RUN else "function"
+    return tool_call(inner["name"], given, call.get("id"), own_kind)
 
 
 def _refusal_part(content: Any) -> str:
@@ -201,13 +249,18 @@ def reply_text(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
-    texts = [
-        part.get("text") if isinstance(part, dict) else part
-        for part in parts
-        if not (isinstance(part, dict) and part.get("type") in _THOUGHTS)
-    ]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts if _is_spoken(part)]
     said = [text for text in texts if isinstance(text, str)]
     return "".join(said) if said else None
+
+
+def says_all(content: Any) -> bool:
+    """Return whether the text of a content is all of it: no thoughts, no pictures."""
+    return not isinstance(content, list) or all(map(_is_spoken, content))
+
+
+def _is_spoken(part: Any) -> bool:
+    return not isinstance(part, dict) or (part.get("type") in _SPOKEN and not part.get("thought"))
 
 
 def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:

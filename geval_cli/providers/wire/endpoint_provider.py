@@ -17,7 +17,7 @@ from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.chat import filtered_choice, is_error
+from geval_cli.providers.wire.chat import filtered_choice, reports_trouble
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.finish_reasons import End
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
@@ -269,14 +269,14 @@ class EndpointProvider:
         """Return the answers in a reply; an error about it says what it cost all the same."""
         body = received.body
         try:
-            if isinstance(body, dict) and is_error(body.get("error")):
+            if isinstance(body, dict) and reports_trouble(body):
                 return (self._in_place_of_error(received, request),)
             if isinstance(body, dict) and not body.get(self.answer_key) and self.writes:
                 _, words = error_words(reply_text := received.reply.text)
                 if words and filtered_choice(reply_text) is None:
                     raise received.refuse(f"an error instead of an answer: {words[:_ERROR_CHARS]}")
             choices = self.choices(received, request)
-            if all(choice.text or choice.finish_reason != End.STOP for choice in choices):
+            if all(choice.text.strip() or choice.finish_reason != End.STOP for choice in choices):
                 return choices
             # A model may say nothing, which takes a token, too. Without one the server had nothing from it.
             tokens = self.tokens(body)
@@ -299,8 +299,8 @@ class EndpointProvider:
         filtered = filtered_choice(reply.text) if request.role is Role.GENERATION else None
         if filtered is not None:
             return filtered
-        error = body["error"]
-        code = error.get("code") if isinstance(error, dict) else None
+        error = body.get("error")
+        code = (error if isinstance(error, dict) else body).get("code")
         if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
             raise refusal_error(HttpResponse(code, reply.headers, reply.body), context, now_s=time.time())
         _, words = error_words(reply.text)

@@ -16,6 +16,8 @@ from geval_cli.providers.wire.chat import (
     may_be_empty,
     parse_token_logprobs,
     place_of,
+    refuse_lost_calls,
+    refuse_other_speaker,
     tool_call,
     whole_end,
 )
@@ -201,11 +203,17 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     ]
 
 
+# The first value of the enum, which some servers write for none.
+_NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+
+
 def _choice(received: Received, *, is_judge: bool) -> Choice:
     body = received.body
     candidates = body.get("candidates") if isinstance(body, dict) else None
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
     blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
+    if blocked in _NO_REASON:
+        blocked = None
     found = [item for item in candidates if isinstance(item, dict)] if isinstance(candidates, list) else []
     if found:
         choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
@@ -219,19 +227,23 @@ def _choice(received: Received, *, is_judge: bool) -> Choice:
 
 
 def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
-    try:
-        end = whole_end(GEMINI, candidate.get("finishReason"))
-    except NotAnAnswer as error:
-        words = candidate.get("finishMessage")
-        raise received.refuse(f"{error}: {words}" if isinstance(words, str) else str(error)) from error
     content = candidate.get("content")
-    written = content.get("parts") if isinstance(content, dict) else None
+    content = content if isinstance(content, dict) else {}
+    written = content.get("parts")
     parts = [part for part in written if isinstance(part, dict)] if isinstance(written, list) else []
     said = [part for part in parts if not part.get("thought")]
     texts = [part["text"] for part in said if isinstance(part.get("text"), str)]
     calls = [part for part in said if _is_call(part)]
+    try:
+        refuse_other_speaker(content.get("role"))
+        end = whole_end(GEMINI, candidate.get("finishReason"))
+        refuse_lost_calls(end, calls, listed=sum("functionCall" in part for part in said))
+    except NotAnAnswer as error:
+        words = candidate.get("finishMessage")
+        raise received.refuse(f"{error}: {words}" if isinstance(words, str) else str(error)) from error
     text = "".join(texts) or "".join(json.dumps(part, ensure_ascii=False) for part in calls)
-    if not text and not (texts and end is End.STOP) and not may_be_empty(end):
+    is_silence = bool(texts) and len(texts) == len(parts) and end is End.STOP
+    if not text and not is_silence and not may_be_empty(end):
         raise received.refuse("an answer without content")
     ratings = candidate.get("safetyRatings")
     if any(
@@ -264,7 +276,7 @@ def _tool_call(part: Mapping[str, Any]) -> dict[str, JsonValue] | None:
 
 def _is_call(part: Mapping[str, Any]) -> bool:
     call = part.get("functionCall")
-    return isinstance(call, dict) and isinstance(call.get("name"), str)
+    return isinstance(call, dict) and isinstance(call.get("name"), str) and not call.get("willContinue")
 
 
 def _token_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:

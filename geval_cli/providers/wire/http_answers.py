@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from geval_cli.providers.wire.chat import (
     parse_choices,
     reported_finish_reason,
     reported_logprobs,
+    reports_trouble,
 )
+from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.providers.wire.placeholders import PathStep, follow_path, parse_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import Choice, JsonValue
@@ -142,6 +145,7 @@ async def find_answer(
         answered = _chat_choice(value, reply, context)
         if answered is not None:
             return answered
+    end = _end_beside(value, path, reply, context) if isinstance(value, dict) and not takes_all else None
     if path:
         found = _follow(value, path, reply, context)
     elif takes_all:
@@ -150,7 +154,8 @@ async def find_answer(
         found = _known_answer(value, reply)
     if found is None:
         raise response_error("an answer that is null", reply, context)
-    return _choice(found)
+    choice = _choice(found)
+    return choice if end is None else replace(choice, finish_reason=end.value)
 
 
 def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> Choice | None:
@@ -159,7 +164,7 @@ def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallCon
     Raises:
         ProviderResponseError: there is an error beside the answer, or it is none.
     """
-    if is_error(value.get("error")):
+    if reports_trouble(value):
         raise response_error("an error instead of an answer", reply, context)
     listed = value.get("choices")
     first = listed[0] if isinstance(listed, list) and listed else None
@@ -170,6 +175,44 @@ def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallCon
     if not choices:
         raise response_error(context.secrets.redact(wrong), reply, context)
     return choices[0]
+
+
+# Where the APIs of vendors say why an answer ended, of which a path takes the text alone.
+_ENDS = tuple(
+    map(
+        parse_path,
+        (
+            "choices[0].finish_reason",
+            "candidates[0].finishReason",
+            "stop_reason",
+            "stopReason",
+            "done_reason",
+            "finish_reason",
+            "incomplete_details.reason",
+        ),
+    )
+)
+
+
+def _end_beside(
+    value: Mapping[str, Any], path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext
+) -> End | None:
+    """Return why the answer at a path ended; None where nothing says so in a vendor's words.
+
+    Raises:
+        ProviderResponseError: it has not ended, or there is an error beside it.
+    """
+    if path[:1] != ("error",) and is_error(value.get("error")):
+        raise response_error("an error beside the answer", reply, context)
+    reasons: list[Any] = [value.get("status")] if isinstance(value.get("output"), list) else []
+    for known in _ENDS:
+        with suppress(LookupError):
+            reasons.append(follow_path(value, known))
+    ends = [end for reason in reasons if isinstance(reason, str) and (end := known_end(reason)) is not None]
+    is_open = value.get("done") is False  # Ollama
+    if is_open or not all(end.is_answer for end in ends):
+        raise response_error("no whole answer", reply, context)
+    return ends[-1] if ends else None
 
 
 def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:

@@ -18,6 +18,7 @@ from geval_cli.providers.wire.chat import (
     message_list,
     parse_choices,
     parse_token_logprobs,
+    place_of,
     reply_text,
     tool_call,
     whole_end,
@@ -188,6 +189,10 @@ def _choice(received: Received) -> Choice:
         end = whole_end(RESPONSES, cut or body.get("status"))
     except NotAnAnswer as error:
         raise received.refuse(str(error)) from error
+    if any(
+        item.get("type") in ("function_call", "custom_tool_call") and not item.get("name") for item in items
+    ):
+        raise received.refuse("a tool call that cannot be read")
     ran = {(item.get("type"), item.get("call_id")) for item in items}
     open_calls = [
         item
@@ -205,7 +210,7 @@ def _choice(received: Received) -> Choice:
     elif refusal and end in (End.STOP, None):
         end = End.REFUSED
     elif end in (End.STOP, None) and any(
-        item.get("status") in _NOT_DONE
+        item.get("status") not in (None, "completed")
         for item in items
         if item.get("type") == "message" or item in open_calls
     ):
@@ -216,7 +221,8 @@ def _choice(received: Received) -> Choice:
         texts = [refusal]
     elif not texts:
         texts = [json.dumps(item, ensure_ascii=False, separators=(",", ":")) for item in open_calls]
-    if not texts and not may_be_empty(end):
+    is_silence = any(texts) or all(item.get("type") == "message" for item in items)
+    if not (texts and is_silence) and not may_be_empty(end):
         raise received.refuse("an answer without text")
     return Choice(
         "\n".join(texts),
@@ -224,9 +230,6 @@ def _choice(received: Received) -> Choice:
         _token_logprobs(items),
         tool_calls=tuple(_tool_calls(items)),
     )
-
-
-_NOT_DONE = ("incomplete", "in_progress")
 
 
 def _token_logprobs(items: list[Mapping[str, Any]]) -> tuple[TokenLogprob, ...] | None:
@@ -251,8 +254,8 @@ def _said(items: list[Mapping[str, Any]]) -> tuple[list[str], str]:
     on_the_way: list[str] = []
     refusals: list[str] = []
     for item in items:
-        if item.get("type") != "message":
-            continue
+        if item.get("type") != "message" or item.get("role") not in (None, "assistant"):
+            continue  # some servers give back what they were asked
         content = item.get("content")
         text = reply_text(content)
         if text is not None:
@@ -306,10 +309,11 @@ class EmbeddingProvider(EndpointProvider):
 def _vector(received: Received) -> list[float]:
     body = received.body
     entries = body.get("data") if isinstance(body, dict) else None
-    first = entries[0] if isinstance(entries, list) and entries else None
-    vector = first.get("embedding") if isinstance(first, dict) else None
+    found = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+    first = min(found, key=lambda item: place_of(item.get("index")), default=None)
+    vector = first.get("embedding") if first is not None else None
     numbers = [finite_number(item) for item in vector] if isinstance(vector, list) else []
-    if not numbers or None in numbers:
+    if not any(numbers) or None in numbers:
         raise received.refuse("an answer without an embedding")
     return [number for number in numbers if number is not None]
 
@@ -336,6 +340,8 @@ def _flagged(received: Received) -> dict[str, float | None]:
         raise received.refuse("an answer without a verdict on the text")
     scores = first.get("category_scores")
     flagged = [str(name) for name, is_flagged in categories.items() if is_flagged is True]
+    if not all(isinstance(verdict, bool | None) for verdict in (first.get("flagged"), *categories.values())):
+        raise received.refuse("a verdict that is neither true nor false")
     if first.get("flagged") is True and not flagged:
         raise received.refuse("a verdict that flags the text and no category")
     return {name: _score(scores, name) for name in flagged}
