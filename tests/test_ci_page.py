@@ -230,7 +230,10 @@ def test_the_gitlab_component_runs(tmp_path: Path) -> None:
     assert set(written) == set(head["spec"]["inputs"])
 
     (tmp_path / "outside").mkdir()
-    (tmp_path / "geval-reports").symlink_to(tmp_path / "outside")
+    for name in ("geval-reports", ".geval"):  # answers and links that the merge request brought
+        (tmp_path / name).symlink_to(tmp_path / "outside")
+    for words in (("init", "--quiet"), ("add", "--force", ".geval")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     install, *run = job["script"]
     assert install == 'pip install --quiet "$GEVAL_SOURCE"'
     variables = {

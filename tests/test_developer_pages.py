@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "geval_cli"
 PAGES = ("docs/architecture.md", "docs/decisions.md", "CONTRIBUTING.md")
 TREE = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
-NOT_FILES = re.compile(r"^[.~]?/|^\.geval/|[<>*{}A-Z ]")
+NOT_FILES = re.compile(r"^[.~]?/|^\.(?:geval|venv)/|[<>*{}A-Z ]")
 """Paths of users' machines, and paths with a part that the reader chooses."""
 
 NOT_OURS = {"GEVAL_HOME", "Struct"}

@@ -6,9 +6,11 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from xml.parsers import expat
 
 from msgspec import Struct
 
@@ -29,6 +31,8 @@ _CHUNK = 1 << 20
 MAX_COLUMNS = 2_000
 _MAX_CELLS = 50_000_000
 _MAX_SHEET_ROWS = 1_048_576  # of the format
+_MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
+"""Of the XML in a stranger's sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
 
 _BROKEN_SHEET = (
     ValueError,
@@ -228,7 +232,7 @@ def sheet_rows(
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     books: list[Any] = []
     try:
-        _check_size(content, path, asked_at)
+        _check_size(content, path, access, asked_at)
         book = _opened(openpyxl, content, books, data_only=True)
         if sheet and sheet not in book.sheetnames:
             hint = f"it has: {', '.join(book.sheetnames)}"
@@ -307,15 +311,52 @@ def _package(asked_at: Location | None) -> Any:
     return openpyxl
 
 
-def _check_size(content: bytes, path: Path, asked_at: Location | None) -> None:
+def _check_size(content: bytes, path: Path, access: Access, asked_at: Location | None) -> None:
+    """Refuse a file that takes far more memory than it has bytes; of a stranger's, its elements are counted first."""
     too_large = Problem(
         f"`{path}` is too large for a sheet", asked_at, "save it as .csv, which is read row by row"
     )
     if len(content) > MAX_CONFIG_BYTES:
         raise ConfigError([too_large])
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(member.file_size for member in archive.infolist()) > _MAX_UNPACKED_BYTES:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > _MAX_UNPACKED_BYTES:
             raise ConfigError([too_large])
+        if access.is_strangers:
+            left = _MAX_ELEMENTS
+            for member in members:
+                with archive.open(member) as stream:
+                    left = _elements_left(stream, left)
+                if left < 0:
+                    raise ConfigError([too_large])
+
+
+def _elements_left(stream: IO[bytes], left: int) -> int:
+    """Return how many elements are left after those of an XML document; below 0 also for one that is nested deeply.
+
+    What is no XML is for the package to refuse that reads it.
+    """
+    parser = expat.ParserCreate()
+    depth = 0
+
+    def started(_: str, attributes: list[str]) -> None:
+        nonlocal depth, left
+        depth += 1
+        left -= 1 + len(attributes)
+        if depth > _MAX_DEPTH or left < 0:
+            left = -1
+            raise EOFError
+
+    def ended(_: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser.ordered_attributes = True
+    parser.StartElementHandler, parser.EndElementHandler = started, ended
+    with suppress(EOFError, expat.ExpatError):
+        while chunk := stream.read(_CHUNK):
+            parser.Parse(chunk)
+    return left
 
 
 def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:

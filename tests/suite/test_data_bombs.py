@@ -12,9 +12,10 @@ from support.geval_command import Finished, clean_environment, run_geval
 
 from geval_cli.assertions.registry import _bounded
 from geval_cli.errors import ConfigError
-from geval_cli.source.access import TRUSTED
+from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, hash_file
-from geval_cli.suite.tables import MAX_COLUMNS, csv_rows
+from geval_cli.suite import tables
+from geval_cli.suite.tables import MAX_COLUMNS, csv_rows, sheet_rows
 
 SHEET = (
     '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{size}<sheetData>'
@@ -100,6 +101,23 @@ def test_it_is_refused_soon(tmp_path: Path, bomb: str, words: tuple[str, ...]) -
     assert name in done.stderr
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 60
+
+
+def test_the_elements_of_a_stranger_s_sheet_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a hundred bytes and more where it takes five in the file, packed far less."""
+    path = tmp_path / "t.xlsx"
+    stranger = access_of_stranger([tmp_path])
+    monkeypatch.setattr(tables, "_MAX_ELEMENTS", 10_000)
+    write_sheet(path, "A2", 2)
+    assert len(list(sheet_rows(path, "", stranger, None))) == 2
+    attributes = " ".join(f"a{number}=''" for number in range(5_000))
+    for text in ("</t>" + "<r/>" * 10_000, "</t>" + "<r>" * 200, "</t>" + f"<r {attributes}/>" * 2):
+        write_sheet(path, "A2", 2, text=text)
+        with pytest.raises(ConfigError, match="1 problem") as caught:
+            next(sheet_rows(path, "", stranger, None))
+        assert "too large for a sheet" in caught.value.problems[0].message
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts memory as Linux does")
