@@ -3,7 +3,8 @@
 import hashlib
 import html
 import json
-from base64 import b64encode
+import zlib
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlunsplit
@@ -166,9 +167,11 @@ def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
     escapes = list(_ESCAPE.finditer(text))
     runs = [*_HEXADECIMAL.finditer(text), *_BROKEN_BASE64.finditer(text)]
-    if not escapes and not runs:
+    packed = [(found.span(), _unpacked(found[0])) for found in _PACKED.finditer(text)]
+    if not escapes and not runs and not packed:
         return text
-    spans: list[tuple[int, int]] = []
+    secrets = tuple(secrets)
+    spans = [span for span, said in packed if any(secret.encode() in said for secret in secrets)]
     characters: list[str] = []
     starts: list[int] = []
     end = 0
@@ -217,7 +220,19 @@ def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def _unpacked(text: str) -> bytes:
+    """Return the beginning of what gzip or zlib packed and Base64 wrote; nothing where it is something else."""
+    try:
+        data = urlsafe_b64decode(text.translate(_TO_URL).rstrip("=") + "==")
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, _MOST_UNPACKED_BYTES)
+    except (zlib.error, ValueError):
+        return b""
+
+
 _CODES = 0x110000
+_MOST_UNPACKED_BYTES = 1 << 20
+_TO_URL = str.maketrans("+/", "-_")
+_PACKED = compile_later(r"(?:H4sI|eJ|eN|eA|eF)[\w+/-]{20,}={0,2}")
 _FROM_URL = str.maketrans("-_", "+/")
 _ESCAPE = compile_later(
     # What JSON, Python, JavaScript, URLs and HTML write for a character, also when it is written twice.

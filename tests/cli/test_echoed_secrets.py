@@ -1,9 +1,11 @@
 """Servers and programs that say back what they were sent or see: no key of it is stored or reported."""
 
 import base64
+import gzip
 import html
 import json
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,8 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "hexadecimal with colons": lambda text: text.encode().hex(":"),
     "hexadecimal, byte by byte": lambda text: ", ".join(f"0x{byte:02x}" for byte in text.encode()),
     "Base64 in lines": lambda text: base64.encodebytes(b"x" * 50 + text.encode()).decode(),
+    "gzip": lambda text: base64.b64encode(gzip.compress(f"A_KEY={text}\n".encode(), mtime=0)).decode(),
+    "zlib": lambda text: base64.urlsafe_b64encode(zlib.compress(text.encode() * 3)).decode(),
     "Base64 for URLs": lambda text: base64.urlsafe_b64encode(f"Bearer {text}".encode()).decode(),
 }  # fmt: skip
 
