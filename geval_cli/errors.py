@@ -372,7 +372,8 @@ class MachineLimitError(GevalError):
                 )
             if isinstance(found, RuntimeError) and "can't start new thread" in text:
                 return cls(
-                    "no further thread can be started", hint="raise the limit of processes (`ulimit -u`)"
+                    "no further thread can be started",
+                    hint="raise the limit of processes (`ulimit -u`), or that of memory (`ulimit -v`)",
                 )
             if getattr(found, "errno", None) in {errno.EMFILE, errno.ENFILE}:
                 return cls(

@@ -448,6 +448,12 @@ def test_what_a_model_refuses_or_a_filter_stops_is_a_refusal_to_every_assertion(
     assert judged("finish-reason", "x", seen=seen, value="stop").status is Status.FAILED
 
 
+@pytest.mark.parametrize(("name", "body"), WITHHELD)
+def test_what_a_filter_or_the_model_withholds_is_no_reply_of_a_judge(name: str, body: Any) -> None:
+    with pytest.raises(ProviderError):
+        exchange(name, body, role=Role.JUDGE)
+
+
 LATE = [
     ("openai", chat({"content": "so"}, "model_length")),
     ("openai", chat({"content": "so"}, "model_context_window_exceeded")),
