@@ -364,7 +364,6 @@ class Subject(Struct, frozen=True):
         turns: what was said when the test's turns were played, the output at the end; empty for other tests.
         reported: what a program gave beside the output (metadata, raw, guardrails, sessionId, ...), and the `output`
             as it was before the transform of an assertion.
-        prompt_label: the label of the prompt that was sent.
     """
 
     test: TestCase
@@ -379,7 +378,6 @@ class Subject(Struct, frozen=True):
     column: RowColumn | None = None
     turns: tuple[Turn, ...] = ()
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
-    prompt_label: str = ""
 
     @property
     def conversation(self) -> tuple[Turn, ...]:

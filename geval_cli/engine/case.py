@@ -35,6 +35,7 @@ from geval_cli.engine.prompt import (
     render_prompt,
     rendered_params,
     seen_by_templates,
+    shown_prompt,
 )
 from geval_cli.engine.transforms import (
     own_verdict,
@@ -164,7 +165,6 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             rules=context.tools.rules,
             turns=() if held is None else tuple(held.turns),
             reported=answered.reported,
-            prompt_label=job.prompt.label,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except UndoneError:
@@ -210,7 +210,6 @@ async def _judge_stored(
         rules=context.tools.rules,
         turns=found.turns,
         reported=found.reported,
-        prompt_label=job.prompt.label,
     )
     known = tuple(with_all_members(found.assertions))
     tools = replace(context.tools, earlier=known)
@@ -385,15 +384,13 @@ def _output_of(choice: Choice) -> JsonValue:
 
 def _origin(job: Job) -> dict[str, JsonValue]:
     """Return promptfoo's facts for a program about the origin of a request."""
-    raw = job.prompt.raw or ""
-    prompt = {"raw": raw, "label": job.prompt.label, "config": prompt_params(job.prompt), "template": raw}
-    shown = {
-        "prompt": prompt,
+    return {
+        "prompt": shown_prompt(job.prompt, job.test),
         "test": test_shown(job.test),
         "testIdx": job.test.index,
         "promptIdx": job.column,
+        "repeatIndex": job.repeat_index,
     }
-    return {**shown, "repeatIndex": job.repeat_index}
 
 
 async def _judged(

@@ -376,7 +376,7 @@ def _rendered(prompt: PromptSpec, test: TestCase, templates: Templates, opaque: 
     variables = test.variables
     if templates.rules.prompts_spell_chats and prompt.raw is not None:
         is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
-        raw = prompt.raw if is_made else _with_surroundings(prompt.raw, test)
+        raw = _template_of(prompt, test)
         # What a program wrote may hold answers of models, which are never rendered.
         is_final = is_made and bool(opaque)
         sent = as_sent(raw) if is_final else render_text(raw, variables, templates, opaque)
@@ -418,8 +418,21 @@ def seen_by_templates(
     return replace(test, vars=resolved_variables({**test.vars, **earlier}, earlier))
 
 
-def _with_surroundings(raw: str, test: TestCase) -> str:
-    """`raw` between the test's prefix and suffix. What programs make is no place for them: it may be a chat."""
+def shown_prompt(prompt: PromptSpec, test: TestCase) -> dict[str, JsonValue]:
+    """Return the prompt as programs and transforms see it: its template, not what became of it."""
+    return {
+        "raw": _template_of(prompt, test),
+        "label": prompt.label,
+        "config": prompt_params(prompt),
+        "template": prompt.raw or "",
+    }
+
+
+def _template_of(prompt: PromptSpec, test: TestCase) -> str:
+    """The prompt between the test's prefix and suffix. What programs make is no place for them: it may be a chat."""
+    raw = prompt.raw or ""
+    if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+        return raw
     return f"{test.promptfoo.prefix or ''}{raw}{test.promptfoo.suffix or ''}"
 
 

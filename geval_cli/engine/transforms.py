@@ -9,6 +9,7 @@ from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import Verdict
 from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.engine.prompt import shown_prompt
 from geval_cli.errors import CodeFailedError, Problem, TemplateError
 from geval_cli.extras.programs.assertions.code import (
     CodeAssertion,
@@ -69,7 +70,7 @@ async def with_transformed_output(
         subject = _with_structured_output(subject)
     if tools.scripts is None:
         return subject
-    shown = {"label": subject.prompt_label, "raw": subject.rendered_prompt}
+    shown = shown_prompt(prompt, subject.test)
     own, of_test = _provider_code(provider), subject.test.transform
     if own is not None:
         subject = replace(subject, output=await _transformed(own, subject, tools, shown))
