@@ -340,7 +340,7 @@ async def _ask(job: Job, test: TestCase, rendered: Rendered, context: JobContext
         if thinking is not None and job.provider.config.get("thinking") is None:
             params.setdefault("thinking", thinking)
     if rules.renders_params:
-        params = rendered_params(params, job.provider.config, test, context.tools.templates)
+        params = rendered_params(params, job.provider, job.prompt, test, context.tools.templates)
     added: frozenset[str] = frozenset()
     if rules.adds_params:
         written = {**job.provider.config, **params}

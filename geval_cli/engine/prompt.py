@@ -16,8 +16,8 @@ from geval_cli.providers.promptfoo_params import PromptForm, prompt_form
 from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.base import PromptSpec
-from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 from geval_cli.templating.js_text import js_json, js_string
@@ -33,6 +33,7 @@ _ROOT = compile_later(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
 _JSON_CHAT = compile_later(r"\[\s*\{")
 _RENDERED_PARAMS = ("tools", "functions", "response_format", "output_format", "systemInstruction")
+_AS_THEIR_FILE_HAS_THEM = {"tools", "functions"}
 
 
 def resolved_variables(
@@ -80,26 +81,40 @@ def render_text(
 
 
 def rendered_params(
-    params: Mapping[str, JsonValue], config: Mapping[str, JsonValue], test: TestCase, templates: Templates
+    params: Mapping[str, JsonValue],
+    provider: ProviderSpec,
+    prompt: PromptSpec,
+    test: TestCase,
+    templates: Templates,
 ) -> dict[str, JsonValue]:
     """Return `params` with the test's variables in what is a template of a request: tools, functions, formats.
 
-    Args:
-        params: of the request.
-        config: of the provider, which `params` win over; of it comes only what holds templates.
-        test: with the variables as templates see them.
-        templates: render every text there.
+    `test` has its variables as templates see them. Tools and functions that stand in a file are no templates.
 
     Raises:
         TemplateError: a template is broken.
     """
     found = dict(params)
     for key in _RENDERED_PARAMS:
-        written = params.get(key, config.get(key))
-        rendered = written if written is None else _rendered_leaves(written, test.variables, templates)
+        level = next((level for level in param_levels(provider, prompt, test) if key in level[0]), None)
+        written = params.get(key) if level is None else params.get(key, level[0][key])
+        if written is None or (level is not None and key in level[1] and key in _AS_THEIR_FILE_HAS_THEM):
+            continue
+        rendered = _rendered_leaves(written, test.variables, templates)
         if rendered != written:
             found[key] = rendered
     return found
+
+
+def param_levels(
+    provider: ProviderSpec, prompt: PromptSpec, test: TestCase
+) -> Iterator[tuple[Mapping[str, JsonValue], frozenset[str]]]:
+    """Yield where parameters of a request may be written, first what wins, each with those whose value is a file's."""
+    yield test.promptfoo.params, test.promptfoo.file_params
+    if isinstance(prompt, NamedPromptSpec):
+        yield prompt.params, prompt.file_params
+    files = provider.file_params if isinstance(provider, FilteredProviderSpec) else frozenset[str]()
+    yield provider.config, files
 
 
 def as_sent(text: str) -> str:

@@ -9,7 +9,7 @@ from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import Verdict
 from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.engine.prompt import shown_prompt
+from geval_cli.engine.prompt import param_levels, shown_prompt
 from geval_cli.errors import CodeFailedError, Problem, TemplateError
 from geval_cli.extras.programs.assertions.code import (
     CodeAssertion,
@@ -25,7 +25,7 @@ from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 from geval_cli.specs.base import PromptSpec, ProviderSpec
-from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec
 from geval_cli.suite.suite import Suite
 
 SCORING_FUNCTION = "get_score"
@@ -103,14 +103,7 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -
     key = structured_output_key(provider.id)
     if key is None:
         return False
-    levels: list[tuple[Mapping[str, JsonValue], frozenset[str]]] = [
-        (test.promptfoo.params, test.promptfoo.file_params)
-    ]
-    if isinstance(prompt, NamedPromptSpec):
-        levels.append((prompt.params, prompt.file_params))
-    files = provider.file_params if isinstance(provider, FilteredProviderSpec) else frozenset[str]()
-    levels.append((provider.config, files))
-    for params, file_params in levels:
+    for params, file_params in param_levels(provider, prompt, test):
         if key in params:
             asked = params[key]
             is_seen = key not in file_params or not overlooks_schema_files(provider.id)

@@ -17,7 +17,7 @@ CAT = "the cat sat on the mat"
     [
         # 5 of 6 tokens on either side: precision = recall = F1 = 5/6.
         ("rouge-n", CAT, "the cat is on the mat", 5 / 6),
-        ("rouge-n", "The Cat", "the cat", 0.0),
+        ("rouge-n", "The Cat", "the cat", 1.0),
         # Precision 2/2, recall 2/4.
         ("rouge-n", "the cat", "the cat sat down", 2 * 1 * 0.5 / 1.5),
         ("rouge-n", "same words", "same words", 1.0),

@@ -297,7 +297,7 @@ def test_programs_get_the_prompt_as_it_is_written_their_options_and_where_it_com
     first, second = (json.loads(row["output"]) for row in rows_of(tmp_path, content))
     prompt, options, context = first
     assert prompt == '[\n  {\n    "role": "user",\n    "content": "Hi Ann"\n  }\n]'
-    assert options["config"] == config
+    assert options["config"] == {**config, "basePath": str(tmp_path)}
     assert options["id"]
     assert context["vars"] == {"x": "Ann", "y": "for Ann"}
     assert context["prompt"] == {

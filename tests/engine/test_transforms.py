@@ -41,6 +41,36 @@ def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_l
     assert [row["output"] for row in rows] == ["a1a", "b1d", "kept1d"]
 
 
+def test_transforms_see_the_prompt_as_it_is_written(tmp_path: Path) -> None:
+    code = "JSON.stringify([context.prompt.label, context.prompt.raw, context.prompt.template])"
+    content = {
+        "dialect": "promptfoo",
+        "prompts": [{"label": "named", "raw": "{{word}}?"}],
+        "providers": ["echo"],
+        "tests": [{"vars": {"word": "a"}, "options": {"prefix": "<", "suffix": ">", "transform": code}}],
+    }
+    (row,) = rows_of(tmp_path, content)
+    assert json.loads(row["output"]) == ["named", "<{{word}}?>", "{{word}}?"]
+
+
+def test_tools_in_a_file_are_sent_as_the_file_has_them(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "for {{word}}"}}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]), encoding="utf-8")
+    content = {"dialect": "promptfoo", "prompts": ["Say {{word}}"], "tests": [{"vars": {"word": "a"}}]}
+    with LoopbackServer(respond=lambda body, _: chat_reply("fine")) as server:
+        shared = {"base_url": server.base_url, "apiKey": "k"}
+        providers = [
+            {"id": "openai:inline", "config": {**shared, "tools": [tool]}},
+            {"id": "openai:file", "config": {**shared, "tools": "file://tools.json"}},
+        ]
+        rows_of(tmp_path, {**content, "providers": providers})
+        sent = {
+            request.json["model"]: request.json["tools"][0]["function"]["description"]
+            for request in server.requests
+        }
+    assert sent == {"inline": "for a", "file": "for {{word}}"}
+
+
 def test_outputs_may_become_data(tmp_path: Path) -> None:
     content = {
         "dialect": "promptfoo",

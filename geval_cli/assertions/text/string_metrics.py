@@ -116,10 +116,12 @@ def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) ->
 
 
 def _rouge_n(output: str, references: Sequence[str]) -> float:
-    """F1 of the single tokens, letter by letter, tokens as in the Penn Treebank."""
+    """F1 of the single tokens in small letters, tokens as in the Penn Treebank."""
     treebank = _library("nltk.tokenize.treebank").TreebankWordTokenizer()
     scorer = _library("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
-    return max(float(scorer.score(reference, output)["rouge1"].fmeasure) for reference in references)
+    return max(
+        float(scorer.score(reference.lower(), output.lower())["rouge1"].fmeasure) for reference in references
+    )
 
 
 def _bleu(output: str, references: Sequence[str]) -> float:

@@ -188,6 +188,12 @@ def _javascript_of_suite(suite: Suite) -> Places:
             yield prompt.place.key()
 
 
+def _files_of_javascript(test: TestCase) -> Places:
+    for spec in each_assertion(test.assertions):
+        if isinstance(spec, CodeAssertion) and spec.value.startswith(FILE_PREFIX) and ".py" not in spec.value:
+            yield spec.place.key()
+
+
 _RETURNS = compile_later(r"\b(?:return|raise|throw)\b")
 _STATEMENT = compile_later(
     r"\s*(?:return|try|if|for|while|throw|switch|import|with|async|def|class|function)\b"
@@ -486,6 +492,14 @@ MATTERS: tuple[Row, ...] = (
         "runs in an engine without modules, network, files, timers, `process`, locales other than `en-US`",
         test=_javascript_of_test,
         suite=_javascript_of_suite,
+    ),
+    Row(
+        "kept-state",
+        "what the file of a program keeps from one call to the next (counters, conversations, `this.x`)",
+        "one process of Node and one of Python serve all calls",
+        "JavaScript begins anew with each call; Python runs in several processes, each with its own",
+        test=_files_of_javascript,
+        suite=_providers(lambda item: bool(_program_suffix(item))),
     ),
     Row(
         "code-without-return",

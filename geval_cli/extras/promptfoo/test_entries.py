@@ -169,6 +169,9 @@ def _take_options(
         }
         for key in params:
             reading.warn(f"`{key}` goes to the model as a parameter", place.child("options").key(key))
+        if rest.get("repeat") not in (None, 1):
+            hint = "`--repeat N` runs every test N times"
+            reading.warn("`repeat` of a single test is not read", place.child("options").key("repeat"), hint)
         found["params"] = with_file_contents(params, place.child("options"), reading.files.base_dir, reading)
         found["file_params"] = file_keys(params)
     elif options is None:

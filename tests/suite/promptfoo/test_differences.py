@@ -69,6 +69,7 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "missing-figures": asserting({"type": "cost", "threshold": 1}),
     "code-limits": asserting({"type": "python", "value": "True"}),
     "javascript": asserting(js()),
+    "kept-state": asserting(js("file://check.mjs")),
     "code-without-return": asserting(js("const a = 1;\na > 0")),
     "given-functions": asserting(options={"transform": "(output) => output"}),
     "scoring-function": {

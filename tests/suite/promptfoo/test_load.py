@@ -108,6 +108,11 @@ def test_an_env_value_that_is_not_set_is_warned_about_and_empty(tmp_path: Path) 
     ]
 
 
+def test_a_repeat_of_one_test_is_warned_about(tmp_path: Path) -> None:
+    tests = [{"vars": {"x": "a"}, "options": {"repeat": count}} for count in (1, 3)]
+    assert warnings_of(tmp_path, {**BASE, "tests": tests}) == ["`repeat` of a single test is not read"]
+
+
 def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -> None:
     content = {**BASE, "tests": [{"colour": 1, "vars": None, "assert": None}], "tsts": [], "x-common": {}}
     assert cases(tmp_path, content)[0].vars == {}

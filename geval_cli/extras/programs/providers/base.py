@@ -50,6 +50,12 @@ class ProgramSettings:
     secrets: Secrets = field(default_factory=Secrets)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
+    folder: str = ""
+
+    @property
+    def told_config(self) -> dict[str, Any]:
+        """Return the config as the program gets it; by promptfoo's rules with the folder of the config file."""
+        return {**self.config, "basePath": self.folder} if self.folder else dict(self.config)
 
     @property
     def processes(self) -> int:
@@ -73,6 +79,7 @@ def program_settings(source: ProviderSource) -> ProgramSettings:
         secrets=Secrets(source.secret_values),
         limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
         price=price_of(settings),
+        folder=str(source.base_dir.resolve()) if source.rules.tells_programs else "",
     )
 
 

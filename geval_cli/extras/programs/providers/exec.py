@@ -151,7 +151,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 def build(source: ProviderSource) -> ExecProvider:
     """Return the provider that a checked `source` describes."""
     settings = program_settings(source)
-    options = {"id": source.spec.id, "config": settings.config} if source.rules.tells_programs else None
+    options = {"id": source.spec.id, "config": settings.told_config} if source.rules.tells_programs else None
     command = Command(_split_command(source), source.base_dir.resolve(), source.env, options)
     return ExecProvider(settings, command)
 

@@ -65,7 +65,7 @@ class JavaScriptProvider(ProgramProvider):
             "sampleIndex": request.sample_indexes[0],
             **request.origin,
         }
-        options = {"id": self.id, "label": self.label, "config": dict(self.settings.config)}
+        options = {"id": self.id, "label": self.label, "config": self.settings.told_config}
         started = time.perf_counter()
         result = await self._call({"prompt": prompt, "context": context, "options": options})
         latency_ms = (time.perf_counter() - started) * 1000

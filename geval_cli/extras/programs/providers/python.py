@@ -42,7 +42,7 @@ class PythonProvider(ProgramProvider):
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return one answer, whatever number is asked for."""
-        options = {"id": self.id, "config": dict(self.settings.config)}
+        options = {"id": self.id, "config": self.settings.told_config}
         context = {
             "messages": message_list(request.messages),
             "params": dict(request.params),
