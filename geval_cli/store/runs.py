@@ -123,9 +123,10 @@ class RunOrigin(Struct, frozen=True):
     spent: Mapping[Role, Usage] | None = None
 
 
-_DAMAGED_RUNS = """
-    SELECT id FROM runs WHERE NOT json_valid(record) OR NOT json_valid(coalesce(summary, 'null'))
-    OR id IN (SELECT run_id FROM results WHERE NOT json_valid(result)) ORDER BY sequence DESC
+_SELECT_STORED = """
+    SELECT id, record, summary, covered, spent,
+           NOT EXISTS (SELECT 1 FROM results WHERE run_id = id AND NOT json_valid(result))
+    FROM runs LEFT JOIN origins ON run_id = id ORDER BY sequence DESC
 """
 _DAMAGED_NAMED = 20
 
@@ -334,10 +335,10 @@ class RunStore:
         """
         if not self._database.has_table("origins"):
             return None
-        for config_file, planned, covered, spent in self._select(_SELECT_ORIGIN, (run_id,)):
-            usage = None if spent is None else usage_by_role_from_json(json.loads(spent))
-            return RunOrigin(config_file, planned, json.loads(covered), usage)
-        return None
+        try:
+            return next((_origin(*row) for row in self._select(_SELECT_ORIGIN, (run_id,))), None)
+        except _UNREADABLE as error:
+            raise self._read_error(error) from error
 
     def of_config(self, config_file: str, digest: str) -> list[StoredRun]:
         """Return the runs of a config, newest first: those of this file, and those with an equal digest.
@@ -378,12 +379,23 @@ class RunStore:
         return found[0]
 
     def damaged(self) -> list[str]:
-        """Return the runs of which something is no JSON, newest first; none where nothing can be read at all."""
+        """Return the runs that cannot be read, newest first; none where the database cannot be read at all."""
+        found: list[str] = []
         try:
             with contextlib.closing(self._database.connect()) as connection:
-                return [str(run_id) for (run_id,) in connection.execute(_DAMAGED_RUNS)]
+                rows = connection.execute(_SELECT_STORED)
+                for run_id, record, summary, covered, spent, has_valid_results in rows:
+                    try:
+                        self._stored_run(record, summary)
+                        _origin("", 0, covered or "{}", spent)
+                        is_damaged = not has_valid_results
+                    except _UNREADABLE:
+                        is_damaged = True
+                    if is_damaged:
+                        found.append(str(run_id))
         except (sqlite3.Error, StoreError):
             return []
+        return found
 
     def _going_on(self, run_id: str, *, hint: str) -> UsageError:
         who = self.holder(run_id) or "another process"
@@ -517,3 +529,8 @@ class RunStore:
             path=str(path),
             hint="read it with the version that wrote it, or choose another place with --home",
         )
+
+
+def _origin(config_file: str, planned: int, covered: str, spent: str | None) -> RunOrigin:
+    usage = None if spent is None else usage_by_role_from_json(json.loads(spent))
+    return RunOrigin(config_file, planned, dict(json.loads(covered)), usage)

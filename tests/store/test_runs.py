@@ -258,7 +258,7 @@ def test_what_this_geval_cannot_read_is_said(store, tmp_path):
         list(store.results(RUN.id))
     assert caught.value.hint
     change_json(tmp_path / "home", "runs", "record", lambda value: value.update(status="paused"))
-    with pytest.raises(StoreError, match="this version of geval cannot read"):
+    with pytest.raises(StoreError, match=f"run {RUN.id} is damaged"):
         store.runs()
 
 
