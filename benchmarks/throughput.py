@@ -1,8 +1,10 @@
-"""1,000 tests, each one generation and one criteria g-eval, 50 ms latency, 200 connections, nothing cached.
+"""Suites as users write them, in turns with a floor and an earlier version: 50 ms latency, `-j 200`, nothing cached.
 
-The floor is a bare aiohttp loop that sends as many requests of the same size in the same run.
+The floor is a bare aiohttp loop that sends as many requests of about the same size. The earlier version is the commit
+`EARLIER`, where git has it; what is said of both are medians.
 """
 
+import csv
 import json
 import os
 import shlex
@@ -10,20 +12,25 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from benchmarks.measured import Measured, measure
 
 TESTS = 1_000
-REQUESTS = 2 * TESTS + 1
 CONNECTIONS = 200
 LATENCY_S = 0.05
 RUNS = 5
+QUICK_RUNS = 3
 RATIO_BOUND = 3
-MEMORY_BOUND_MB = 150
+FURTHER_BOUND = 2.5
+"""Processor time of each further inline test, in that of the floor for its two requests."""
+MEMORY_BOUND_MB = 90
 PROMPTFOO_S = (14, 17)
+EARLIER = "6f0ea81"
 
 BARE_LOOP = """
 import asyncio, json, sys
@@ -41,55 +48,131 @@ asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
 """
 
 
+class Form(NamedTuple):
+    """A way to write a suite. `write` puts config.yaml into a folder, for so many tests; `is_new` to `EARLIER`."""
+
+    name: str
+    tests: int
+    requests: int
+    write: Callable[[Path, int], None]
+    body_bytes: int = 900
+    is_new: bool = False
+
+
 def run() -> None:
+    compare(RUNS)
+
+
+def run_quick() -> None:
+    compare(QUICK_RUNS)
+
+
+def compare(turns: int) -> None:
+    with earlier_tree() as earlier, fixed_latency_server() as url:
+        if earlier is None:
+            print(f"git has no {EARLIER} here: compared with the floor alone")
+        for form in FORMS:
+            compare_form(form, url, None if form.is_new else earlier, turns)
     with tempfile.TemporaryDirectory() as name, fixed_latency_server() as url:
-        folder = Path(name)
-        write_config(folder, TESTS)
-        env = environment(url)
-        floors, ours = [], []
-        for number in range(RUNS):
-            floors.append(measure(floor_command(url), folder, env))
-            before = count(url)
-            ours.append(measure(geval_command(f"home{number}"), folder, env))
-            sent = count(url) - before
-            show(floors[-1], ours[-1], f"{sent} requests")
-        theirs = measured_promptfoo(folder, env)
-    floor = min(floors, key=lambda run: run.wall_s)
-    best = min(ours, key=lambda run: run.wall_s)
-    show(floor, best, f"best of {RUNS}")
-    ratio, peak_mb = best.wall_s / floor.wall_s, max(run.peak_mb for run in ours)
+        write_config(Path(name), TESTS)
+        show_promptfoo(Path(name), environment(url))
+
+
+def compare_form(form: Form, url: str, earlier: Path | None, turns: int) -> None:
+    print(f"{form.name}: {form.tests:,} tests, {form.requests:,} requests")
+    runs: dict[str, list[Measured]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder, env = Path(name), environment(url)
+        form.write(folder, form.tests)
+        for turn in range(turns):
+            contestants = {
+                "floor": (floor_command(url, form.requests, form.body_bytes), env),
+                "geval": (geval_command(f"home{turn}"), env),
+            }
+            if earlier is not None:
+                contestants[EARLIER] = (geval_command(f"earlier{turn}"), {**env, "PYTHONPATH": str(earlier)})
+            for contestant, (command, own_env) in contestants.items():
+                before = count(url)
+                runs.setdefault(contestant, []).append(measure(command, folder, own_env))
+                if turn == 0 and count(url) - before != form.requests:
+                    print(f"  {contestant} sent {count(url) - before} requests")
+        bare = measured_alone(form, folder, env)
+    for contestant, found in runs.items():
+        cpu_s, peak_mb = median(run.cpu_s for run in found), max(run.peak_mb for run in found)
+        print(
+            f"  {contestant:8} {median(run.wall_s for run in found):6.2f} s   "
+            f"{cpu_s:5.2f} s of processor   {peak_mb:4.0f} MB"
+        )
+    ours, floor = (median(run.cpu_s for run in runs[name]) for name in ("geval", "floor"))
     print(
-        f"ratio {ratio:.2f} ({verdict(ratio, RATIO_BOUND)}); processor time {best.cpu_s / floor.cpu_s:.2f} times"
+        f"  ratio of times {ratio(runs, 'geval', 'floor'):.2f} ({verdict(ratio(runs, 'geval', 'floor'), RATIO_BOUND)})"
     )
-    print(f"memory {peak_mb:.0f} MB ({verdict(peak_mb, MEMORY_BOUND_MB)})")
+    if earlier is not None:
+        share = ours / median(run.cpu_s for run in runs[EARLIER])
+        print(f"  processor time {share:.2f} of {EARLIER} ({verdict(share, 1)})")
+    if form is FORMS[0]:
+        started = bare["floor"].cpu_s, bare["geval"].cpu_s
+        further = (ours - started[1]) / max(floor - started[0], 1e-9)
+        each_ms = 1000 * (ours - started[1]) / form.tests
+        peak_mb = max(run.peak_mb for run in runs["geval"])
+        print(
+            f"  each further test {each_ms:.2f} ms, {further:.2f} times its requests alone "
+            f"({verdict(further, FURTHER_BOUND)}); memory {peak_mb:.0f} MB ({verdict(peak_mb, MEMORY_BOUND_MB)})"
+        )
+
+
+def measured_alone(form: Form, folder: Path, env: dict[str, str]) -> dict[str, Measured]:
+    """What a start costs, of geval with one test and of the floor without requests."""
+    form.write(folder, 1)
+    return {
+        "floor": measure([sys.executable, "-c", "import asyncio, json, sys, aiohttp"], folder, env),
+        "geval": measure(geval_command("alone"), folder, env),
+    }
+
+
+def ratio(runs: dict[str, list[Measured]], one: str, other: str) -> float:
+    return median(run.wall_s for run in runs[one]) / median(run.wall_s for run in runs[other])
+
+
+@contextmanager
+def earlier_tree() -> Iterator[Path | None]:
+    """The files of `EARLIER` in a temporary folder; None where git cannot give them."""
+    repository = Path(__file__).parents[1]
+    with tempfile.TemporaryDirectory() as name:
+        packed = subprocess.run(
+            ["git", "archive", EARLIER, "geval_cli"], cwd=repository, capture_output=True, check=False
+        )
+        if packed.returncode:
+            yield None
+            return
+        subprocess.run(["tar", "-x", "-C", name], input=packed.stdout, check=True)
+        subprocess.run([sys.executable, "-m", "compileall", "-q", name], check=False)
+        yield Path(name)
+
+
+def show_promptfoo(folder: Path, env: dict[str, str]) -> None:
+    theirs = measured_promptfoo(folder, env)
+    ours = measure(geval_command("home"), folder, env)
     if theirs is None:
         low, high = PROMPTFOO_S
         print(f"promptfoo 0.123.1 was measured once, elsewhere, at {low}-{high} s for the same tests:")
         print(
-            f"  {low / best.wall_s:.1f} to {high / best.wall_s:.1f} times as long as this run "
+            f"  {low / ours.wall_s:.1f} to {high / ours.wall_s:.1f} times as long as a run of geval "
             "(wanted: 8; another machine, so a rough guide; PROMPTFOO=/path/to/promptfoo measures it here)"
         )
     else:
         print(
             f"promptfoo {theirs.wall_s:.2f} s ({theirs.cpu_s:.2f} s, {theirs.peak_mb:.0f} MB): "
-            f"{theirs.wall_s / best.wall_s:.1f} times as long as the best run of geval (wanted: 8)"
+            f"{theirs.wall_s / ours.wall_s:.1f} times as long as geval (wanted: 8)"
         )
-
-
-def show(floor: Measured, ours: Measured, note: str) -> None:
-    print(
-        f"floor {floor.wall_s:5.2f} s ({floor.cpu_s:5.2f} s of processor)   "
-        f"geval {ours.wall_s:5.2f} s ({ours.cpu_s:5.2f} s, {ours.peak_mb:.0f} MB)   "
-        f"ratio {ours.wall_s / floor.wall_s:4.2f}   {note}"
-    )
 
 
 def verdict(value: float, bound: float) -> str:
     return f"bound {bound:g}: {'kept' if value <= bound else 'BROKEN'}"
 
 
-def floor_command(url: str, requests: int = REQUESTS) -> list[str]:
-    words = [f"{url}/v1/chat/completions", str(requests), str(CONNECTIONS), "900"]
+def floor_command(url: str, requests: int, body_bytes: int = 900) -> list[str]:
+    words = [f"{url}/v1/chat/completions", str(requests), str(CONNECTIONS), str(body_bytes)]
     return [sys.executable, "-c", BARE_LOOP, *words]
 
 
@@ -165,3 +248,63 @@ tests: file://tests.jsonl
     )
     lines = (json.dumps({"vars": {"topic": f"topic number {number}"}}) + "\n" for number in range(tests))
     (folder / "tests.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+PROMPT = "prompts: ['Write one sentence about {{ topic }}.']\n"
+PROVIDER = 'providers: [{ id: "openai:m", config: { max_concurrency: 200 } }]\n'
+JUDGE = 'options: { provider: { id: "openai:judge", config: { max_concurrency: 200 } } }'
+
+
+def write_inline(folder: Path, tests: int, *, metrics: int = 1) -> None:
+    """Each test in YAML with g-evals of its own."""
+    lines = [PROMPT, PROVIDER, f"defaultTest:\n  {JUDGE}\ntests:\n"]
+    for number in range(tests):
+        lines.append(f"  - vars: {{ topic: topic number {number} }}\n    assert:\n")
+        lines += (
+            f"      - type: g-eval\n        metric: m{metric}\n"
+            f"        criteria: The output is sentence {metric} about topic number {number}.\n"
+            f"        evaluation_steps: [Read the output., Check that it is about topic number {number}.]\n"
+            for metric in range(metrics)
+        )
+    (folder / "config.yaml").write_text("".join(lines), encoding="utf-8")
+
+
+def write_twenty(folder: Path, tests: int) -> None:
+    write_inline(folder, tests, metrics=20)
+
+
+def write_long(folder: Path, tests: int) -> None:
+    """Each test with a document of 20 kB, which the model and the judge read."""
+    (folder / "config.yaml").write_text(
+        f"prompts: ['Summarise: {{{{ topic }}}} {{{{ document }}}}']\n{PROVIDER}defaultTest:\n  {JUDGE}\n"
+        "  assert: [{ type: g-eval, criteria: The output sums the document up. }]\ntests: file://tests.jsonl\n",
+        encoding="utf-8",
+    )
+    rows = (
+        {"vars": {"topic": f"t{number}", "document": "All is well in town. " * 1_000}}
+        for number in range(tests)
+    )
+    (folder / "tests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_csv(folder: Path, tests: int) -> None:
+    """Tests of a CSV file, each with an assertion of its own beside the g-eval."""
+    write_config(folder, 0)
+    config = folder / "config.yaml"
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("tests.jsonl", "tests.csv"), encoding="utf-8"
+    )
+    with (folder / "tests.csv").open("w", encoding="utf-8", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["topic", "assert.icontains"])
+        rows.writerows([f"topic number {number}", "sea"] for number in range(tests))
+
+
+# With criteria that tests share, a judge writes their steps once; inline, they are in the config.
+FORMS = (
+    Form("inline", TESTS, 2 * TESTS, write_inline),
+    Form("shared", TESTS, 2 * TESTS + 1, write_config),
+    Form("CSV", TESTS, 2 * TESTS + 1, write_csv, is_new=True),
+    Form("20 metrics a test", TESTS // 20, TESTS // 20 * 21, write_twenty),
+    Form("20 kB a test", TESTS // 2, TESTS + 1, write_long, body_bytes=21_000),
+)

@@ -19,6 +19,7 @@ _CRITERIA_KEYS = ("criteria", "value")
 _PROMPT_CRITERIA_KEYS = ("evaluation_criteria", "evaluationCriteria")
 _STEPS_KEYS = ("evaluation_steps", "evaluationSteps")
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
+_ASCII_WORD = compile_later(r"[a-z0-9]+")
 _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
 
 
@@ -51,6 +52,8 @@ def _first_words(text: str) -> str:
 def _words(text: str) -> list[str]:
     """Return the runs of letters and digits of any script, with the marks that belong to them."""
     lower = unicodedata.normalize("NFC", _APOSTROPHE.sub("", text).lower())
+    if lower.isascii():  # ten times as fast, and every criterion of its own comes by here
+        return _ASCII_WORD.findall(lower)
     return "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in lower).split()
 
 

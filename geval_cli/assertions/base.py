@@ -490,7 +490,7 @@ class CheckContext(Struct, frozen=True):
     def render(
         self,
         text: str,
-        location: Location | None,
+        location: Location | Callable[[], Location | None] | None,
         problems: list[Problem],
         *,
         variables: Mapping[str, JsonValue] | None = None,
@@ -499,7 +499,8 @@ class CheckContext(Struct, frozen=True):
         try:
             return self.templates.render(text, self.test.variables if variables is None else variables)
         except TemplateError as error:
-            problems.append(template_problem(error, where=self.where, location=location))
+            place = location() if callable(location) else location
+            problems.append(template_problem(error, where=self.where, location=place))
             return None
 
 

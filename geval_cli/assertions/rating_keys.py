@@ -31,7 +31,10 @@ _PART_DIGITS = 8
 _VERSION = 1
 """Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
 
-_OF_THIS_RUN = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY, P_PASS, BORDERLINE)
+OWN_HASHES = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY)
+"""Members of a detail that hold nothing that anybody wrote."""
+
+_OF_THIS_RUN = (*OWN_HASHES, P_PASS, BORDERLINE)
 
 
 def rating_keys(
@@ -70,7 +73,7 @@ def criterion_key(
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options)
 
     def make() -> CriterionKey:
-        judges = [judge_facts(tools.judge_for(judge)) for judge in judges_of(spec, test, tools.defaults)]
+        judges = [_facts_of(judge, tools) for judge in judges_of(spec, test, tools.defaults)]
         return _key_of(spec, judges, spec.criterion(test, tools), steps)
 
     return tools.criteria.find(sources, steps, make)
@@ -88,7 +91,7 @@ def member_key(
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options, judge)
 
     def make() -> CriterionKey:
-        return _key_of(spec, [judge_facts(tools.judge_for(judge))], spec.criterion_alone(test, tools), steps)
+        return _key_of(spec, [_facts_of(judge, tools)], spec.criterion_alone(test, tools), steps)
 
     return tools.criteria.find(sources, steps, make)
 
@@ -129,6 +132,13 @@ def _votes_with_keys(
 
 def _with_key(vote: Mapping[str, JsonValue], found: CriterionKey) -> dict[str, JsonValue]:
     return {**vote, CRITERION_KEY: found.key, CRITERION_PARTS: found.parts}
+
+
+def _facts_of(spec: ProviderSpec, tools: Tools) -> JsonValue:
+    judge, known = tools.judge_for(spec), tools.judge_memory.facts
+    if judge not in known:
+        known[judge] = judge_facts(judge)
+    return known[judge]
 
 
 def judge_facts(judge: Judge) -> JsonValue:

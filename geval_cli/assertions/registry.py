@@ -25,6 +25,7 @@ from geval_cli.assertions.metric_names import default_metric_of, metric_name
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
 from geval_cli.errors import GevalError, Problem, UsageError
+from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Judge
 from geval_cli.plugins import ASSERTIONS, find_plugin, plugin_names
 from geval_cli.records import AssertionResult, ModelRequest
@@ -292,14 +293,18 @@ _MAX_TEXT = 100_000
 
 def _bounded(value: Any) -> Any:
     """Return what is to be stored with long texts cut, which models wrote: nobody reads megabytes of reasons."""
+    return value if len(encode_json(value)) <= _MAX_TEXT else _cut(value)
+
+
+def _cut(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _MAX_TEXT:
         return (
             f"{value[:_MAX_TEXT]}... ({len(value):,} characters, of which these are the first {_MAX_TEXT:,})"
         )
     if isinstance(value, Mapping):
-        return {key: _bounded(item) for key, item in value.items()}
+        return {key: _cut(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_bounded, value)) if type(value) in {list, tuple} else value
+        return type(value)(map(_cut, value)) if type(value) in {list, tuple} else value
     return value
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from geval_cli.gateway.capabilities import Discovery
 from geval_cli.judge.metric import Judge, Metric, public_id_of
-from geval_cli.records import ModelResponse
+from geval_cli.records import JsonValue, ModelResponse
 
 LOGPROBS = "logprobs"
 """The name in `ModelResponse.dropped` that says that a judge gave no token probabilities."""
@@ -29,7 +29,8 @@ LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
 class JudgeMemory:
     """A memory of the judges that give no token probabilities, and of those that need room for long answers.
 
-    It also holds the steps that a lock file settles, which no judge is asked for.
+    It also holds the steps that a lock file settles, which no judge is asked for, and in `facts` what of each judge
+    decides its answers.
 
     One per run and event loop. Judges that are equal are the same judge, whatever they are called.
     """
@@ -38,6 +39,7 @@ class JudgeMemory:
         self._locked_steps = locked_steps or {}
         self._without_logprobs: set[Judge] = set()
         self._needs_room: set[Judge] = set()
+        self.facts: dict[Judge, JsonValue] = {}
         self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
 
     def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:

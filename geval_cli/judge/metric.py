@@ -214,28 +214,17 @@ class KeepingJudge(Protocol):
         ...
 
 
-@runtime_checkable
-class IdentifiedJudge(Protocol):
-    """A judge that can say what decides its answers; None where it stands before one that cannot."""
-
-    @property
-    def identity(self) -> ProviderIdentity | None: ...
-
-    @property
-    def public_id(self) -> str: ...
-
-
 def public_id_of(judge: Judge) -> str:
     """Return the id of a judge without credentials, as files that are shared may have it."""
-    found = getattr(
-        judge, "public_id", None
-    )  # asked for each rating, and a protocol takes thirty times as long
+    # Asked for each rating, as below, and a protocol takes thirty times as long.
+    found = getattr(judge, "public_id", None)
     return found if isinstance(found, str) else mask_text(judge.label)
 
 
 def identity_of(judge: Judge) -> ProviderIdentity | None:
     """Return what decides the answers of a judge, as far as it says so."""
-    return judge.identity if isinstance(judge, IdentifiedJudge) else None
+    found = getattr(judge, "identity", None)
+    return found if isinstance(found, ProviderIdentity) else None
 
 
 class Grade(Struct, frozen=True):

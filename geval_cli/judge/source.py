@@ -106,9 +106,10 @@ def resolve_source(case: JudgedCase) -> Source:
 
 def present_texts(case: JudgedCase) -> dict[str, str]:
     """Return the texts of the evaluation parameters that the case has, in the judge's order, always with the output."""
-    texts = ((name, param_text(name, case)) for name in PARAM_LABELS)
     # An output may be empty, and is judged as that; an empty input is a missing one.
-    return {name: text for name, text in texts if text or name == "actual_output"}
+    return {
+        name: text for name in PARAM_LABELS if (text := param_text(name, case)) or name == "actual_output"
+    }
 
 
 def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import html
 import json
 import zlib
 from base64 import b64encode, urlsafe_b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlunsplit
 
@@ -60,7 +60,7 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """`text` with every known secret masked, and nothing else: for prose, which may well speak of keys."""
-        for value in chain(self._values, *_LEARNT.values()):
+        for value in chain(self._values, *_LEARNT.values()) if _LEARNT else self._values:
             text = text.replace(value, MASK)
         return _hide_escaped(text, chain(self._plain, _LEARNT))
 
@@ -96,12 +96,17 @@ class Secrets:
 
     def hide_in(self, value: JsonValue) -> JsonValue:
         """JSON data with every known secret masked in its texts; what holds none is given back as it is."""
+        # Nearly all data hold none, and all texts at once are looked through in a tenth of the time.
+        texts = "\0".join(_texts_in(value))
+        return value if self.hide(texts) == texts else self._hidden(value)
+
+    def _hidden(self, value: JsonValue) -> JsonValue:
         if isinstance(value, str):
             return self.hide(value)
         if isinstance(value, Mapping):
-            return {key: self.hide_in(item) for key, item in value.items()}
+            return {key: self._hidden(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide_in(item) for item in value]
+            return [self._hidden(item) for item in value]
         return value
 
     def excerpt(self, text: str) -> str:
@@ -163,10 +168,30 @@ def _spellings(value: str) -> Iterable[str]:
         yield b64encode(data).decode()
 
 
+def _texts_in(value: JsonValue) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        kind = type(item)
+        if kind is str:
+            yield item
+        elif kind is dict:
+            pending.extend(item.values())
+        elif kind is list or kind is tuple:
+            pending.extend(item)
+        elif isinstance(item, str):
+            yield str(item)
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
+
+
 def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
-    escapes = list(_ESCAPE.finditer(text))
-    runs = [*_HEXADECIMAL.finditer(text), *_BROKEN_BASE64.finditer(text)]
+    has_backslash = "\\" in text
+    escapes = list(_ESCAPE.finditer(text)) if has_backslash or "%" in text or "&" in text else []
+    runs = list(_HEXADECIMAL.finditer(text))
+    if has_backslash or "\n" in text or "\r" in text:
+        runs += _BROKEN_BASE64.finditer(text)
     packed = [(found.span(), _unpacked(found[0])) for found in _PACKED.finditer(text)]
     if not escapes and not runs and not packed:
         return text

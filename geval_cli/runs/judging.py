@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from geval_cli.assertions.rating_keys import OWN_HASHES
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.batches.driver import BatchDriver
@@ -173,12 +174,16 @@ def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
 
 def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
     """Return a result with no secret in what judges, webhooks and code say."""
-    error = found.error
+    error, said = found.error, [found.reason, {**found.detail, **dict.fromkeys(OWN_HASHES)}]
+    safe = secrets.hide_in(said)
+    if safe is said and error is None and not found.assertions:  # nearly all
+        return found
+    reason, detail = safe
     return replace(
         found,
-        reason=None if found.reason is None else secrets.hide(found.reason),
+        reason=reason,
         error=None if error is None else _safe_error(error, secrets),
-        detail=secrets.hide_in(found.detail),
+        detail={name: found.detail[name] if name in OWN_HASHES else detail[name] for name in found.detail},
         assertions=tuple(safe_assertion(item, secrets) for item in found.assertions),
     )
 

@@ -46,7 +46,7 @@ def suite_parts(
     row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
     hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
     for part in chain([dict(filled)], _one_by_one(rows, row_digest)):
-        for name in sorted({*_referenced(part), *_provider_files(part, files)}):
+        for name in sorted(set(_named_files(part, files))):
             if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
                 parts[f"{FILE_PART}{name}"] = hashed(name)
             else:
@@ -84,34 +84,31 @@ def _canonical(value: JsonValue) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
-def _referenced(value: JsonValue) -> Iterator[str]:
-    for part in _parts(value):
-        if is_file_reference(part):
-            yield part.removeprefix(FILE_PREFIX)
-
-
-def _parts(value: JsonValue) -> Iterator[JsonValue]:
-    """`value` and everything in it."""
+def _named_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
+    """Yield the files that `value` and all in it refer to, also those that ids of providers and judges name."""
     pending = [value]
     while pending:
         part = pending.pop()
-        yield part
-        if isinstance(part, dict):
+        if isinstance(part, str):
+            if is_file_reference(part):
+                yield part.removeprefix(FILE_PREFIX)
+        elif isinstance(part, dict):
             pending.extend(part.values())
+            for key in _PROVIDER_KEYS:
+                if key in part:
+                    yield from _provider_files(part[key], files)
         elif isinstance(part, list):
             pending.extend(part)
 
 
-def _provider_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
+def _provider_files(named: JsonValue, files: SourceFiles) -> Iterator[str]:
     """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
-    for part in _parts(value):
-        named = [part.get(key) for key in _PROVIDER_KEYS] if isinstance(part, dict) else []
-        for item in (item for entry in named for item in (entry if isinstance(entry, list) else [entry])):
-            provider_id = item.get("id") if isinstance(item, dict) else item
-            if isinstance(provider_id, str):
-                rest = provider_id.partition(":")[2].removeprefix("//")
-                candidates = {rest, rest.rpartition(":")[0], *rest.split()}
-                yield from (name for name in candidates if _is_small_file(files, name))
+    for item in named if isinstance(named, list) else [named]:
+        provider_id = item.get("id") if isinstance(item, dict) else item
+        if isinstance(provider_id, str):
+            rest = provider_id.partition(":")[2].removeprefix("//")
+            candidates = {rest, rest.rpartition(":")[0], *rest.split()}
+            yield from (name for name in candidates if _is_small_file(files, name))
 
 
 def _is_small_file(files: SourceFiles, name: str) -> bool:

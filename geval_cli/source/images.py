@@ -134,15 +134,16 @@ def named_and_hashed(marker: str) -> tuple[str, str]:
 
 def markers_in(value: JsonValue) -> Iterator[str]:
     """Yield the markers in a text, or in the texts of a list or mapping, as often as they are there."""
-    if isinstance(value, str):
-        if "[image: " in value:
-            yield from _MARKER.findall(value)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from markers_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from markers_in(item)
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if "[image: " in item:
+                yield from _MARKER.findall(item)
+        elif isinstance(item, list | tuple):
+            pending.extend(reversed(item))
+        elif isinstance(item, Mapping):
+            pending.extend(reversed([*item.values()]))
 
 
 def read_image(path: Path, name: str, access: Access, asked_at: Location | None) -> Image:

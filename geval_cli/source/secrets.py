@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from urllib.parse import unquote
 
@@ -91,6 +92,7 @@ _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # of a cookie or a scheme with several values; shorter words would be masked everywhere
 
 
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Return whether a name is a secret's: of a config key, an environment variable, a header, a query parameter."""
     words = [word.lower() for word in _WORD.findall(name)]
@@ -366,6 +368,8 @@ def _headers_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if len(spans) < 2:  # noqa: PLR2004 - nearly all texts
+        return spans
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:

@@ -45,17 +45,15 @@ class SourcePath(Struct, frozen=True):
     def value(self, *keys: str | int) -> Location | None:
         """Where the value of this part (or of one below it) begins; the nearest enclosing part if it is not there."""
         path = (*self.path, *keys)
-        while path not in self.positions.values:
-            if not path:
-                return None
+        while (found := self.positions.values.get(path)) is None and path:
             path = path[:-1]
-        return self.positions.values[path]
+        return found
 
     def spelled(self, *spellings: str) -> Location | None:
         """Where the value of a key begins that may be written in several ways; this part itself if it is not there."""
         for name in spellings:
-            if (*self.path, name) in self.positions.values:
-                return self.value(name)
+            if (found := self.positions.values.get((*self.path, name))) is not None:
+                return found
         return self.value()
 
 
@@ -214,8 +212,9 @@ class SpanTree:
         span, written = self.root(), list[str | int]()
         for part in path:
             if isinstance(part, str):
-                written.append(_written_key(span, part))
-                span = _keys_of(span)[_written_key(span, part)].value
+                key = _written_key(span, part)
+                written.append(key)
+                span = _keys_of(span)[key].value
             elif isinstance(span.children, list) and 0 <= part < len(span.children):
                 written.append(part)
                 span = span.children[part]

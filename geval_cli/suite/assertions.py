@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TypeGuard
 
@@ -104,7 +105,7 @@ def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> Js
         return None
     if suffix in _DOCUMENTS:
         return _document(reference, place, reading)
-    text = reading.text(reference, place.value())
+    text = reading.text(reference, place.value)
     return text.strip() if isinstance(text, str) else text
 
 
@@ -374,8 +375,11 @@ def _write_out(fields: Fields, reading: LoadContext) -> None:
 def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     """Return a text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
     if not isinstance(value, tuple):
-        return reading.text(value, place.value(), is_for_models=True)
-    texts = [reading.text(item, place.value(index), is_for_models=True) for index, item in enumerate(value)]
+        return reading.text(value, place.value, is_for_models=True)
+    texts = [
+        reading.text(item, partial(place.value, index), is_for_models=True)
+        for index, item in enumerate(value)
+    ]
     return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
 
 
@@ -453,12 +457,12 @@ def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContex
         # A chat, whose texts are templates.
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict):
-        return reading.text(value, place.value(), is_for_models=True)
+        return reading.text(value, place.value, is_for_models=True)
     fields = read_fields(RubricPromptSpec, value, place, "a rubricPrompt", reading)
     if fields is None:
         return None
     for name, entry in list(fields.values.items()):
-        text = reading.text(entry, fields.child(name).value(), is_for_models=True)
+        text = reading.text(entry, fields.child(name).value, is_for_models=True)
         if text is None:
             return None
         fields.values[name] = text

@@ -144,7 +144,7 @@ def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) 
     for name in ("raw", "system", "evaluation_criteria"):
         if values.get(name) is not None:
             at = short_form or fields.child(name)
-            text = reading.text(values[name], at.value(), is_for_models=True)
+            text = reading.text(values[name], at.value, is_for_models=True)
             if text is None:
                 return None
             values[name] = text
@@ -213,7 +213,7 @@ def _read_messages(
             continue
         if "content" in fields.values:
             fields.values["content"] = reading.text(
-                fields.values["content"], fields.child("content").value(), is_for_models=True
+                fields.values["content"], fields.child("content").value, is_for_models=True
             )
             if fields.values["content"] is None:
                 fields.drop("content")

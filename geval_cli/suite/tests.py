@@ -181,7 +181,7 @@ def _content(value: JsonValue, location: Location | None, reading: LoadContext) 
     """Return a text of a test: of the file that it names, the marker of the image that it names, or itself."""
     if reading.rules.marks_images and (names_image(value) or is_marker(value)):
         return reading.image(value, location)
-    return reading.text(value, location)
+    return reading.text(value, lambda: location)
 
 
 def _load_images(fields: Fields, reading: LoadContext) -> None:

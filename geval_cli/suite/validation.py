@@ -1,7 +1,7 @@
 """From the keys of a mapping to a spec: unknown, doubled, missing and mistyped keys become problems in plain words."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -140,7 +140,9 @@ class LoadContext(Struct, frozen=True):
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
         return structs.replace(self, problems=problems)
 
-    def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
+    def text(
+        self, value: JsonValue, find_location: Callable[[], Location | None], *, is_for_models: bool = False
+    ) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read.
 
         What is for models, prompts and criteria, is never the bare path of a file that is there.
@@ -153,11 +155,13 @@ class LoadContext(Struct, frozen=True):
             ):
                 hint = f"write file://{value}"
                 self.report(
-                    f"the path `{value}` itself would be sent, not what is in the file", location, hint
+                    f"the path `{value}` itself would be sent, not what is in the file",
+                    find_location(),
+                    hint,
                 )
             return value
         try:
-            return self.files.text(value, location)
+            return self.files.text(value, find_location())
         except ConfigError as error:
             self.problems.extend(error.problems)
             return None

@@ -58,8 +58,8 @@ class GEvalAssertion(GEvalFields):
         problems += check_early_stop(self, context.test, context.defaults, context.templates)
         _check_criteria(self, context, problems)
         _check_items(self, context, problems)
+        place = partial(self.place.spelled, "evaluation_steps", "evaluationSteps")
         for step in self.evaluation_steps or ():
-            place = self.place.spelled("evaluation_steps", "evaluationSteps")
             context.render(step, place, problems)
         if self.source is not None:
             context.render(self.source, self.place.value("source"), problems)
@@ -82,6 +82,8 @@ class GEvalAssertion(GEvalFields):
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """Return the requests for the judge's steps, which hold nothing of an output."""
+        if self.evaluation_steps is not None:
+            return iter(())
         return prefetch_case(self, self.case(subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -219,7 +221,8 @@ def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
 
     def make() -> Metric:
         defaults = _metric_defaults(spec, test, tools)
-        silent = spec.model_copy(update={"rubric_prompt": None})  # what counts of it is in the defaults
+        # What counts of it is in the defaults.
+        silent = spec if spec.rubric_prompt is None else spec.model_copy(update={"rubric_prompt": None})
         return metric_from_spec(
             silent, criteria=criteria, evaluation_steps=steps, checklist=items, defaults=defaults
         )
@@ -284,14 +287,14 @@ def _criteria(spec: GEvalFields) -> tuple[str, ...]:
 
 
 def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
-    location = spec.place.spelled("criteria", "value")
+    location = partial(spec.place.spelled, "criteria", "value")
     criteria = _criteria(spec)
     for number, criterion in enumerate(criteria, start=1):
         text = context.render(criterion, location, problems)
         # One that is written empty is a problem of the metric, whatever the test.
         if criterion.strip() and text is not None and not text.strip():
             what = "the criteria is empty" if len(criteria) == 1 else f"criteria number {number} is empty"
-            problems.append(Problem(f"{what} ({context.where})", location, "a variable in it is empty"))
+            problems.append(Problem(f"{what} ({context.where})", location(), "a variable in it is empty"))
 
 
 def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:

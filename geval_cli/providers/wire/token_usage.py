@@ -202,6 +202,8 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
     if value is None:
         return 0
+    if type(value) is int and 0 <= value <= _LARGEST:  # nearly all
+        return value
     count = whole_count(value)
     if count is None:
         raise _SenselessError(name)
