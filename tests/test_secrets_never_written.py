@@ -16,7 +16,7 @@ from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.odd_servers import RawServer
 
 from geval_cli.errors import ProviderError
-from geval_cli.report.output import FORMATS
+from geval_cli.report import FORMATS
 
 MARK = "zq7x9wk2v"
 """In every planted secret, and nowhere else: long enough not to come up in the packed data of a report by chance."""

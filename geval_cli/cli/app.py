@@ -24,7 +24,7 @@ from geval_cli.cli.options import (
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.plugins import COMMANDS, find_plugin, plugin_names
-from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
+from geval_cli.runs.options import RunOptions, options_of_command, values_of
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run(given: RunOptions, configs: options.Configs = None) -> None:
 
 
 @app.command()
-@declared(RunOptions, "outputs", "shows_progress", "home")
+@declared(RunOptions, *options_of_command("demo"))
 def demo(given: RunOptions) -> None:
     """Run a tiny suite with a small model on this machine; it needs no config and no key."""
     from geval_cli.cli.configs import demo_config
@@ -145,7 +145,7 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(RunOptions, *JUDGE_OPTIONS)
+@declared(RunOptions, *options_of_command("judge"))
 def judge(
     given: RunOptions,
     source: options.JudgedRun,
@@ -179,7 +179,7 @@ def judge(
 
 
 @app.command()
-@declared(RunOptions, *LOCK_OPTIONS)
+@declared(RunOptions, *options_of_command("lock"))
 def lock(given: RunOptions, configs: options.Configs = None, update: options.UpdateLock = False) -> None:
     """Write geval.lock: the evaluation steps of every criterion, so that all runs judge by the same ones."""
     from geval_cli.cli.arguments import cache_choice, config_groups, named_or_found
@@ -230,7 +230,7 @@ def _against_strangers(
 
 
 @app.command()
-@declared(RunOptions, "grader", "variables", "env_file", "dialect", "merge", "untrusted", "untrusted_strict")
+@declared(RunOptions, *options_of_command("validate"))
 def validate(
     given: RunOptions,
     configs: options.Configs = None,

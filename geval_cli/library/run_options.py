@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import regex
 
@@ -17,23 +17,7 @@ from geval_cli.specs.base import Scoring
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 
-_FLAGS = frozenset({"fail_fast", "allow_empty", "cache", "offline", "retry_errors"})
-_TEXTS = frozenset({"grader", "filter_pattern", "filter_providers", "filter_prompts", "cache_ttl"})
 _PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
-_COUNTS = frozenset(
-    {
-        "samples",
-        "repeats",
-        "max_concurrency",
-        "filter_first",
-        "filter_sample",
-        "seed",
-        "max_errors",
-        "max_requests",
-    }
-)
-_MAPPINGS = frozenset({"vars", "filter_metadata"})
-_PATHS = frozenset({"home", "env_file", "cache_dir"})
 _SHARES = {"fail_under": (1.0, "a share from 0 to 1"), "max_cost": (math.inf, "US dollars from 0")}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
@@ -77,42 +61,38 @@ def _unknown(options: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _wrong(options: Mapping[str, Any]) -> Iterator[Problem]:
     for name, value in options.items():
-        expected = None if value is None else _expected(name, value)
+        expected = (
+            _expected(name, value) if name in RunKeywords.__annotations__ and value is not None else None
+        )
         if expected is not None:
             yield Problem(f"`{name}` must be {expected}, found {value!r:.80}")
 
 
 def _expected(name: str, value: Any) -> str | None:
-    """Return what an option must be where `value` is something else."""
-    if name in _FLAGS and not isinstance(value, bool):
-        return "True or False"
-    if name in _MAPPINGS and not isinstance(value, Mapping):
-        return "a mapping"
-    if name in _PATHS and not isinstance(value, str | Path):
-        return "a path"
-    if name in _COUNTS:
-        return _expected_count(name, value)
+    """Return what an option must be where `value` is something else, by how it is annotated in `RunKeywords`."""
     if name in _SHARES:
         most, what = _SHARES[name]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return None if is_number and 0 <= value <= most and math.isfinite(value) else what
-    return _expected_text(name, value)
-
-
-def _expected_text(name: str, value: Any) -> str | None:
-    if name in _TEXTS and not isinstance(value, str):
-        return "text"
     if name == "scoring" and value not in get_args(Scoring):
         return f"one of {', '.join(get_args(Scoring))}"
-    if name == "cache_ttl" and value != "never" and not regex.fullmatch(r"\d{1,9}(\.\d{1,6})?[smhdw]", value):
+    if name == "cache_ttl" and not (isinstance(value, str) and _AGE.fullmatch(value)):
         return "an age such as 12h, 30d or never"
-    if name in _PATTERNS and not _is_pattern(value):
+    if name in _PATTERNS and not (isinstance(value, str) and _is_pattern(value)):
         return "a regular expression"
-    if name == "resume" and not isinstance(value, bool | str):
-        return "True, False or a run's id"
-    if name == "output" and not all(isinstance(item, str | Path) for item in _listed(value)):
-        return "a path, or several"
-    return None
+    if name == "output":
+        return None if all(isinstance(item, str | Path) for item in _listed(value)) else "a path, or several"
+    annotation = RunKeywords.__annotations__[name]
+    kinds = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
+    if int in kinds:
+        return _expected_count(name, value)
+    if isinstance(value, kinds):
+        return None
+    return "a path" if Path in kinds else ", or ".join(_WORDS[kind] for kind in kinds if kind in _WORDS)
+
+
+_WORDS = {bool: "True or False", str: "text", Mapping: "a mapping"}
+_AGE = regex.compile(r"never|\d{1,9}(\.\d{1,6})?[smhdw]")
 
 
 def _expected_count(name: str, value: Any) -> str | None:

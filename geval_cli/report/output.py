@@ -1,14 +1,14 @@
 """Results files (`-o`): which format a name asks for, whether it can be written, and writing it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
 from geval_cli.plugins import REPORTS, find_plugin, plugin_names
+from geval_cli.report import FORMATS
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import obstacle_to, output_error
 from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, is_parquet_installed
@@ -28,23 +28,6 @@ class ResultsFile(Protocol):
             OutputError: the file could not be written.
         """
         ...
-
-
-FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        ".codequality.json": ("run_problems", "RunProblemsFile"),
-        ".sarif": ("run_problems", "RunProblemsFile"),
-        ".json": ("json_file", "JsonFile"),
-        ".jsonl": ("json_file", "JsonlFile"),
-        ".parquet": ("parquet_file", "ParquetResultsFile"),
-        ".csv": ("csv_file", "CsvFile"),
-        ".md": ("markdown_file", "MarkdownFile"),
-        ".html": ("html_file", "HtmlFile"),
-        ".junit.xml": ("junit_file", "JunitFile"),
-    }
-)
-"""Each file name ending that `-o` knows, and the module and class of this room that write it.
-The first that fits counts."""
 
 
 def check_output_path(path: Path) -> Problem | None:
@@ -94,12 +77,10 @@ def write_results_file(path: Path, report: RunReport) -> None:
 
 
 def _format_of(path: Path) -> Callable[[Path], Any] | None:
-    """Return the class of the first format whose ending the name has."""
+    """Return the class of the longest ending that the name has; that of a package only where geval has none."""
     name = path.name.lower()
-    for ending, (module, class_name) in FORMATS.items():
-        if name.endswith(ending):
-            return cast(
-                "Callable[[Path], Any]", getattr(import_module(f"geval_cli.report.{module}"), class_name)
-            )
+    if ending := max(filter(name.endswith, FORMATS), key=len, default=""):
+        module, class_name = FORMATS[ending]
+        return cast("Callable[[Path], Any]", getattr(import_module(f"geval_cli.report.{module}"), class_name))
     added = next((plugin for plugin in plugin_names(REPORTS) if name.endswith(f".{plugin}")), None)
     return None if added is None else cast("Callable[[Path], Any]", find_plugin(REPORTS, added))

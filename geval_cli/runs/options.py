@@ -11,6 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from geval_cli.report import FORMATS
+
 if TYPE_CHECKING:
     from geval_cli.specs.base import Scoring
     from geval_cli.specs.dialect import Dialect
@@ -60,6 +62,7 @@ class Option:
         is_always_written: whether the fingerprint holds it when it is not given, as stored runs have it. Leave it false
             for a new option: then the fingerprints of earlier runs stay what they are.
         only_with: a field without which this one decides nothing.
+        also_in: further commands that take it.
         in_api: how clients of the HTTP API set it; None when they cannot.
     """
 
@@ -76,6 +79,7 @@ class Option:
     decides_results: bool = False
     is_always_written: bool = False
     only_with: str | None = None
+    also_in: tuple[str, ...] = ()
     in_api: InApi | None = None
 
     @property
@@ -100,6 +104,7 @@ GraderOption = Annotated[
         decides_results=True,
         is_always_written=True,
         in_api=InApi("Who judges, as `--grader`."),
+        also_in=("judge", "lock", "validate"),
     ),
 ]
 ScoringOption = Annotated[
@@ -113,6 +118,7 @@ ScoringOption = Annotated[
         decides_results=True,
         is_always_written=True,
         in_api=InApi("How ratings become a score, as `--scoring`."),
+        also_in=("judge",),
     ),
 ]
 SamplesOption = Annotated[
@@ -128,14 +134,27 @@ SamplesOption = Annotated[
         decides_results=True,
         is_always_written=True,
         in_api=InApi("Judge each output this many times."),
+        also_in=("judge",),
     ),
 ]
 EnvFileOption = Annotated[
-    Path | None, Option("--env-file", "Read environment variables from this file.", Group.CONFIG)
+    Path | None,
+    Option(
+        "--env-file",
+        "Read environment variables from this file.",
+        Group.CONFIG,
+        also_in=("judge", "lock", "validate"),
+    ),
 ]
 CacheFolderOption = Annotated[
     Path | None,
-    Option("--cache-dir", "Where the cache is. [default: the home folder]", Group.CACHE, syntax="FOLDER"),
+    Option(
+        "--cache-dir",
+        "Where the cache is. [default: the home folder]",
+        Group.CACHE,
+        syntax="FOLDER",
+        also_in=("judge", "lock"),
+    ),
 ]
 HomeOption = Annotated[
     Path | None,
@@ -144,13 +163,13 @@ HomeOption = Annotated[
         "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
         Group.CACHE,
         syntax="FOLDER",
+        also_in=("judge", "lock", "demo"),
     ),
 ]
 """These five are shared with `geval serve`."""
 
 
-RESULTS_ENDINGS = ".json, .jsonl, .parquet, .csv, .html, .md, .junit.xml, .sarif, .codequality.json"
-"""The endings in `report.output.FORMATS`, which would take long to import here; a test compares them."""
+RESULTS_ENDINGS = ", ".join(FORMATS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +183,33 @@ class RunOptions:
             f"Write results: {RESULTS_ENDINGS}; repeatable.",
             Group.RESULTS,
             syntax="FILE",
+            also_in=("judge", "demo"),
         ),
     ] = ()
     is_verbose: Annotated[
         bool,
-        Option("-v --verbose", "Show passed assertions too, with the judge's steps.", Group.RESULTS),
+        Option(
+            "-v --verbose",
+            "Show passed assertions too, with the judge's steps.",
+            Group.RESULTS,
+            also_in=("judge",),
+        ),
     ] = False
     shows_progress: Annotated[
-        bool, Option("--no-progress", "No progress display.", Group.RESULTS, is_negated=True)
+        bool,
+        Option(
+            "--no-progress", "No progress display.", Group.RESULTS, is_negated=True, also_in=("judge", "demo")
+        ),
     ] = True
     log_file: Annotated[
         Path | None,
-        Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
+        Option(
+            "--log-file",
+            "Add a line of JSON for every request.",
+            Group.RESULTS,
+            syntax="FILE",
+            also_in=("judge",),
+        ),
     ] = None
 
     otel: Annotated[
@@ -193,6 +227,7 @@ class RunOptions:
             example="model=candidate",
             is_text=True,
             in_api=InApi("Tags of the run, as `--tag`."),
+            also_in=("judge",),
         ),
     ] = field(default_factory=dict)
 
@@ -206,6 +241,7 @@ class RunOptions:
             "--locked",
             "Refuse to run unless geval.lock has the steps of every criterion.",
             Group.JUDGING,
+            also_in=("judge",),
         ),
     ] = False
 
@@ -228,6 +264,7 @@ class RunOptions:
             "Most requests under way at once.",
             minimum=1,
             in_api=InApi("Most requests under way at once.", maximum=1000),
+            also_in=("judge",),
         ),
     ] = None
     workers: Annotated[
@@ -255,6 +292,7 @@ class RunOptions:
             "--fail-fast",
             "Stop at the first failure or error.",
             in_api=InApi("Stop at the first failure or error."),
+            also_in=("judge",),
         ),
     ] = False
     batch: Annotated[
@@ -268,7 +306,9 @@ class RunOptions:
         bool,
         Option("--no-wait", "Hand in the batches and exit with 75; --resume goes on.", is_negated=True),
     ] = True
-    plan: Annotated[bool, Option("--plan", "Say what a run would ask and cost; send nothing.")] = False
+    plan: Annotated[
+        bool, Option("--plan", "Say what a run would ask and cost; send nothing.", also_in=("judge",))
+    ] = False
     watch: Annotated[bool, Option("--watch", "Run again when a file in the config's folder changes.")] = False
 
     dialect: Annotated[
@@ -281,10 +321,17 @@ class RunOptions:
             is_text=True,
             decides_results=True,
             is_always_written=True,
+            also_in=("judge", "lock", "validate"),
         ),
     ] = None
     merge: Annotated[
-        bool, Option("--merge", "Join the configs into one suite, as promptfoo does.", Group.CONFIG)
+        bool,
+        Option(
+            "--merge",
+            "Join the configs into one suite, as promptfoo does.",
+            Group.CONFIG,
+            also_in=("validate",),
+        ),
     ] = False
     variables: Annotated[
         Mapping[str, str],
@@ -297,6 +344,7 @@ class RunOptions:
             is_text=True,
             decides_results=True,
             in_api=InApi("Variables for every test, as `--var`."),
+            also_in=("validate",),
         ),
     ] = field(default_factory=dict)
     env_file: EnvFileOption = None
@@ -398,6 +446,7 @@ class RunOptions:
             Group.GATES,
             syntax="SHARE",
             is_text=True,
+            also_in=("judge",),
         ),
     ] = None
     baseline: Annotated[
@@ -407,11 +456,18 @@ class RunOptions:
             "Compare with this run or results file; none: leave it out.",
             Group.GATES,
             syntax="RUN",
+            also_in=("judge",),
         ),
     ] = None
     max_errors: Annotated[
         int | None,
-        Option("--max-errors", "With gates: how many cases may error. [0]", Group.GATES, minimum=0),
+        Option(
+            "--max-errors",
+            "With gates: how many cases may error. [0]",
+            Group.GATES,
+            minimum=0,
+            also_in=("judge",),
+        ),
     ] = None
 
     resume_latest: Annotated[
@@ -426,10 +482,24 @@ class RunOptions:
 
     max_cost: Annotated[
         float | None,
-        Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, syntax="USD", example="2.50"),
+        Option(
+            "--max-cost",
+            "Stop when this much is spent.",
+            Group.BUDGET,
+            syntax="USD",
+            example="2.50",
+            also_in=("judge", "lock"),
+        ),
     ] = None
     max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
+        int | None,
+        Option(
+            "--max-requests",
+            "Stop after this many requests.",
+            Group.BUDGET,
+            minimum=0,
+            also_in=("judge", "lock"),
+        ),
     ] = None
 
     reads_cache: Annotated[
@@ -440,17 +510,27 @@ class RunOptions:
             Group.CACHE,
             is_negated=True,
             in_api=InApi("Whether answers of earlier runs may be used."),
+            also_in=("judge", "lock"),
         ),
     ] = True
     is_offline: Annotated[
         bool,
-        Option("--offline", "Only the cache answers; nothing is sent, no key is needed.", Group.CACHE),
+        Option(
+            "--offline",
+            "Only the cache answers; nothing is sent, no key is needed.",
+            Group.CACHE,
+            also_in=("judge", "lock"),
+        ),
     ] = False
     cache_folder: CacheFolderOption = None
     cache_ttl: Annotated[
         str | None,
         Option(
-            "--cache-ttl", "Use answers up to this age: 12h, 30d, never. [14d]", Group.CACHE, syntax="AGE"
+            "--cache-ttl",
+            "Use answers up to this age: 12h, 30d, never. [14d]",
+            Group.CACHE,
+            syntax="AGE",
+            also_in=("judge", "lock"),
         ),
     ] = None
     home: HomeOption = None
@@ -462,60 +542,16 @@ class RunOptions:
             "For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
             " With =strict also refused where the kernel cannot confine it.",
             Group.SAFETY,
+            also_in=("judge", "lock", "validate"),
         ),
     ] = False
     # The parser of options knows no flag with an optional value; `cli/main` spells `--untrusted=strict` like this.
-    untrusted_strict: Annotated[bool, Option("--untrusted-strict", group=Group.SAFETY, is_hidden=True)] = (
-        False
-    )
-
-
-JUDGE_OPTIONS = (
-    "outputs",
-    "is_verbose",
-    "shows_progress",
-    "log_file",
-    "tags",
-    "grader",
-    "scoring",
-    "samples",
-    "is_locked",
-    "max_concurrency",
-    "fail_fast",
-    "plan",
-    "dialect",
-    "env_file",
-    "baseline",
-    "fail_under",
-    "max_errors",
-    "max_cost",
-    "max_requests",
-    "reads_cache",
-    "is_offline",
-    "cache_folder",
-    "cache_ttl",
-    "home",
-    "untrusted",
-    "untrusted_strict",
-)
-"""The options of a run that judging its outputs again takes, too."""
-
-
-LOCK_OPTIONS = (
-    "grader",
-    "dialect",
-    "env_file",
-    "max_cost",
-    "max_requests",
-    "reads_cache",
-    "is_offline",
-    "cache_folder",
-    "cache_ttl",
-    "home",
-    "untrusted",
-    "untrusted_strict",
-)
-"""The options of a run that writing its lock file takes, too."""
+    untrusted_strict: Annotated[
+        bool,
+        Option(
+            "--untrusted-strict", group=Group.SAFETY, is_hidden=True, also_in=("judge", "lock", "validate")
+        ),
+    ] = False
 
 
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
@@ -524,6 +560,11 @@ def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
         found = next((item for item in metadata_of(declared.type) if isinstance(item, Option)), None)
         if found is not None:
             yield declared, found
+
+
+def options_of_command(command: str) -> list[str]:
+    """Return the fields whose options a further command takes, too."""
+    return [declared.name for declared, option in declared_options(RunOptions) if command in option.also_in]
 
 
 def metadata_of(annotation: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import Choice
-from geval_cli.report.output import FORMATS
+from geval_cli.report import FORMATS
 from geval_cli.source.secrets import environment_secrets
 
 KEY = "zq9x/w2v+k7<m>&t4-0123456789"
