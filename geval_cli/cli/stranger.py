@@ -98,7 +98,11 @@ class Wall(Struct):
         # A link may be planted, too, wherever it leads.
         places = {usual.resolve(), usual.parent.resolve() / usual.name}
         folders = [config.resolve().parent for config in configs]
-        if not any(_may_be_planted(place, folder) for folder in folders for place in places):
+        if not any(
+            (place.is_relative_to(checkout_of(folder)) or folder.is_relative_to(place.parent))
+            for folder in folders
+            for place in places
+        ):
             return None
         own = _private_folder(folders)
         what = f"{DEFAULT_HOME} beside the config may be the stranger's and is not used"
@@ -275,11 +279,6 @@ def _own_files() -> Iterable[Path]:
     certificates = ssl.get_default_verify_paths()
     named = (certificates.cafile, certificates.capath, os.environ.get("REQUESTS_CA_BUNDLE"))
     yield from (Path(path) for path in (*named, *_SYSTEM_FILES) if path)
-
-
-def _may_be_planted(state: Path, folder: Path) -> bool:
-    """Return whether the content of `state` may have come together with a config in `folder`."""
-    return state.is_relative_to(checkout_of(folder)) or folder.is_relative_to(state.parent)
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:

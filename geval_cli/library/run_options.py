@@ -1,7 +1,7 @@
 """Check the options of `run`, their names, types and ranges, before anything is read or sent."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -81,7 +81,14 @@ def _expected(name: str, value: Any) -> str | None:
     if name in _PATTERNS and not (isinstance(value, str) and _is_pattern(value)):
         return "a regular expression"
     if name == "output":
-        return None if all(isinstance(item, str | Path) for item in _listed(value)) else "a path, or several"
+        return (
+            None
+            if all(
+                isinstance(item, str | Path)
+                for item in (value if isinstance(value, list | tuple) else [value])
+            )
+            else "a path, or several"
+        )
     annotation = RunKeywords.__annotations__[name]
     kinds = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
     if int in kinds:
@@ -120,7 +127,3 @@ def _is_pattern(text: str) -> bool:
     except regex.error:
         return False
     return True
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]

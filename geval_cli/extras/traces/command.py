@@ -33,7 +33,12 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
             raise ConfigError(problems)
         if not written:
             raise _nothing(source, reading, choice)
-    print_problems([_as_warning(problem) for problem in problems[:1]])
+    print_problems(
+        [
+            Problem(problem.message, problem.location, problem.hint, severity=Severity.WARNING)
+            for problem in problems[:1]
+        ]
+    )
     left_out = [
         f"{plural(count, what, many)} left out"
         for count, what, many in (
@@ -64,10 +69,6 @@ def _with_rest(reading: TraceReading) -> list[Problem]:
     more = reading.bad - len(reading.problems)
     rest = [Problem(f"{plural(more, 'more line')} cannot be taken")] if more > 0 else []
     return [*reading.problems, *rest]
-
-
-def _as_warning(problem: Problem) -> Problem:
-    return Problem(problem.message, problem.location, problem.hint, severity=Severity.WARNING)
 
 
 def _nothing(source: Path, reading: TraceReading, choice: TracesOptions) -> UsageError:
