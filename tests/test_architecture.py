@@ -16,7 +16,6 @@ ROOMS = (
         "errors",  # exceptions, problems with their place, exit codes
         "patterns",  # regular expressions, compiled at their first use
         "json_codec",  # fast JSON text
-        "garbage",  # how often Python looks for it
         "records",  # what is asked, answered and found
         "record_reading",  # records from JSON
         "events",  # what a run tells while it runs

@@ -1,7 +1,7 @@
 """The commands. Their bodies import what they need when they run, so that `--help` is quick."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -197,8 +197,7 @@ def lock(given: RunOptions, configs: options.Configs = None, update: options.Upd
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
     """Return a request for each group of configs. All share one budget, which bounds the command as a whole."""
-    from geval_cli.cli.arguments import budget_of
-    from geval_cli.cli.selection import failing_in
+    from geval_cli.cli.arguments import budget_of, failing_in
     from geval_cli.runs.requests import RunRequest
 
     failing, budget = failing_in(given.filter_failing, given.home), budget_of(given)
@@ -442,3 +441,69 @@ def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> Non
 def names_of_commands() -> tuple[str, ...]:
     """Return the names of geval's own commands and groups of commands, those of extras among them."""
     return _IN_HELP
+
+
+_ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
+_IMPORTED = ("suite", "run", "traces")
+_CONFIG_OPTIONS = ("-c", "--config")
+_INSTEAD = {
+    "share": "write a page that can be sent: geval run CONFIG -o results.html",
+    "retry": "`geval run CONFIG --retry-errors` does the errored cases again",
+    "resume": "`geval run CONFIG --resume` resumes the latest unfinished run",
+    "check": "`geval validate CONFIG` reports every problem of a config",
+    "results": "`geval show` shows the latest run, `geval list` lists all",
+    "history": "`geval list` lists stored runs",
+    "ui": "`geval view` opens runs in the browser",
+    "clear-cache": "`geval cache clear` removes all answers",
+    "delete": "`geval rm RUN` removes a stored run",
+    "remove": "`geval rm RUN` removes a stored run",
+    "generate": "geval has no command for it: write the tests into a .jsonl file",
+    "redteam": "geval has no command for it",
+}
+
+
+def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
+    """Return the words after `geval` with an alias written out.
+
+    `eval -c FILE` is `run FILE`, and `help run` is `run --help`.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    if words and words[0] == "import" and "import" in commands:
+        return _with_kind_of_import(words)
+    if not words or words[0].startswith("-") or words[0] in commands:
+        return list(words)
+    verb, *rest = words
+    if verb == "help":
+        return [*as_typed(rest, commands), "--help"]
+    if verb in _ALIASES:
+        return [_ALIASES[verb], *_without_config_option(rest)]
+    from geval_cli.plugins import COMMANDS, plugin_names
+    from geval_cli.source.problems import did_you_mean
+
+    added = plugin_names(COMMANDS)
+    if verb in added:
+        return list(words)
+    near = did_you_mean(verb, [*commands, *added, *_ALIASES])
+    hint = _INSTEAD.get(verb) or (
+        f"did you mean `geval {near}`?" if near else "`geval --help` lists the commands"
+    )
+    raise UsageError(f"there is no command `{verb}`", hint=hint)
+
+
+def _without_config_option(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words without `-c` and `--config`, whose values `geval run` takes as they are."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in _CONFIG_OPTIONS:
+            yield value
+        elif word not in _CONFIG_OPTIONS:
+            yield word
+
+
+def _with_kind_of_import(words: Sequence[str]) -> list[str]:
+    """Return the words with `suite` after `import`, where no kind is written."""
+    verb, *rest = words
+    is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
+    return list(words) if is_written else [verb, "suite", *rest]

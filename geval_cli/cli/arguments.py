@@ -1,15 +1,19 @@
 """Values of options that are more than a word or a number, and which options contradict each other."""
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from geval_cli.cli.problems import print_warnings
+from geval_cli.engine.plan import failing_tests
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, Option, RunOptions
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
@@ -334,3 +338,16 @@ def _check_batches(options: RunOptions) -> None:
 def asked_dialect(named: Dialect | None, *, as_promptfoo: bool) -> Dialect | None:
     """Return the dialect that the command line asks for; `--promptfoo` wins over `--dialect`."""
     return Dialect.PROMPTFOO if as_promptfoo else named
+
+
+def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:
+    """Return the names of the tests that failed or errored in a run or a results file; None without one.
+
+    Raises:
+        UsageError: there is no such run or file.
+    """
+    if run is None:
+        return None
+    with open_report(run, home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        return failing_tests(report.results())

@@ -68,7 +68,7 @@ def _interrupted() -> int:
 
 def _run_command() -> int:
     from geval_cli.cli.streams import survive_odd_streams
-    from geval_cli.garbage import collect_garbage_rarely
+    from geval_cli.runs import collect_garbage_rarely
 
     survive_odd_streams()
     if sys.argv[1:] in (["--version"], ["-V"]):  # answered before anything heavy is imported
@@ -77,8 +77,7 @@ def _run_command() -> int:
     collect_garbage_rarely()
     # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from geval_cli.cli.app import app, names_of_commands
-    from geval_cli.cli.verbs import as_typed
+    from geval_cli.cli.app import app, as_typed, names_of_commands
     from geval_cli.errors import ExitCode, GevalError, MachineLimitError
 
     shows_tracebacks = DEBUG in sys.argv

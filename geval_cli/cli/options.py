@@ -376,7 +376,6 @@ def _read(
 
 
 def _parameter(field: Field[Any], option: Option) -> inspect.Parameter:
-    """Return an option as a parameter that typer understands."""
     default = default_of(field)
     info = typer.Option(
         *option.flags.split(),

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
 from geval_cli.cli.ctrl_c import raise_again
 from geval_cli.cli.problems import print_problems, print_warnings
-from geval_cli.cli.screen import Screen
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
@@ -45,6 +44,8 @@ from geval_cli.version import install_hint
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
     from geval_cli.report.otel import OtelTraces
+    from geval_cli.report.progress import Progress
+    from geval_cli.report.request_log import RequestLines
 
 _RANK = (
     ExitCode.OK,
@@ -69,6 +70,68 @@ _NOT_STORED = "this run is not stored either: fix that or name another file, and
 
 def _tell_nobody(_: Iterable[Path]) -> None:
     """Ignore the paths: stands in where nobody listens."""
+
+
+_OPENS_AFTER_S = 0.05
+
+
+class Screen:
+    """Progress on stderr and, if wanted, a line for each request; events that come before it opens are kept for it.
+
+    It is used within an event loop. A terminal that is gone ends no run that is paid for.
+    """
+
+    def __init__(self, *, shows_progress: bool, lists_requests: bool) -> None:
+        self._shows_progress = shows_progress
+        self._lists_requests = lists_requests
+        self._early: list[RunEvent] | None = []
+        self._progress: Progress | None = None
+        self._lines: RequestLines | None = None
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(_OPENS_AFTER_S, self._open)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def listen(self, event: RunEvent) -> None:
+        """Show an event, or keep it until the screen opens."""
+        if self._early is not None:
+            self._early.append(event)
+            return
+        with suppress(OSError, ValueError):
+            if self._progress is not None:
+                self._progress.listen(event)
+            if self._lines is not None:
+                self._lines.listen(event)
+
+    def close(self) -> None:
+        """Show what was not shown yet, and give the terminal back."""
+        self._open()
+        if self._progress is not None:
+            self._progress.__exit__(None, None, None)
+
+    def _open(self) -> None:
+        if self._early is None:
+            return
+        self._timer.cancel()
+        early, self._early = self._early, None
+        with suppress(OSError, ValueError):
+            self._make_display()
+        for event in early:
+            self.listen(event)
+
+    def _make_display(self) -> None:
+        from geval_cli.report.console import make_console
+        from geval_cli.report.progress import make_progress
+        from geval_cli.report.request_log import RequestLines
+
+        console = make_console(sys.stderr, environ=os.environ)
+        if self._lists_requests:
+            self._lines = RequestLines(console)
+        self._progress = make_progress(console, is_shown=self._shows_progress)
+        self._progress.__enter__()
 
 
 class RunDisplay(Struct, frozen=True):

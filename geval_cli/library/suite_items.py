@@ -11,8 +11,17 @@ import pytest
 
 from geval_cli.errors import ConfigError, GevalError
 from geval_cli.library.run import make_request, run_blocking
-from geval_cli.library.testing import POLL_S, SessionOptions, budget_of, digest, shared_runs
-from geval_cli.library.verdict_report import FellShortError, NotJudgedError, broken_lines, failed_lines
+from geval_cli.library.testing import (
+    POLL_S,
+    FellShortError,
+    NotJudgedError,
+    SessionOptions,
+    broken_lines,
+    budget_of,
+    digest,
+    failed_lines,
+    shared_runs,
+)
 from geval_cli.records import (
     CaseResult,
     Status,

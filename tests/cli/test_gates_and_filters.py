@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from support.geval_command import Finished, run_geval
 
-from geval_cli.cli.arguments import parse_option
-from geval_cli.cli.selection import failing_in
+from geval_cli.cli.arguments import failing_in, parse_option
 from geval_cli.errors import UsageError
 from geval_cli.runs.options import RunOptions, declared_options, default_of
 from geval_cli.store.runs import RunStore

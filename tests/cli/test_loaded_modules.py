@@ -13,7 +13,7 @@ def modules_after(program: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def loaded_to_run() -> set[str]:
-    return modules_after("import geval_cli.cli.run, geval_cli.cli.arguments, geval_cli.cli.selection")
+    return modules_after("import geval_cli.cli.run, geval_cli.cli.arguments")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from geval_cli.cli.screen import Screen
+from geval_cli.cli.run import Screen
 from geval_cli.events import Noticed
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from support.geval_command import run_geval
 
-from geval_cli.cli.app import names_of_commands
-from geval_cli.cli.verbs import as_typed
+from geval_cli.cli.app import as_typed, names_of_commands
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.geval_command import clean_environment, run_geval
 
-from geval_cli.cli.verbs import as_typed
+from geval_cli.cli.app import as_typed
 from geval_cli.extras.traces.importing import (
     TraceReading,
     chosen_answers,

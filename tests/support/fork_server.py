@@ -24,7 +24,6 @@ from pathlib import Path
 LOADED = (
     "geval_cli.cli.run",
     "geval_cli.cli.arguments",
-    "geval_cli.cli.selection",
     "aiohttp",
     "ssl",
     "jsonschema",

@@ -2,7 +2,7 @@
 
 import gc
 
-from geval_cli.garbage import collect_garbage_rarely
+from geval_cli.runs import collect_garbage_rarely
 
 collect_garbage_rarely()  # before the imports below, which make much and drop little
 

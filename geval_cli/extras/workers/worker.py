@@ -24,11 +24,11 @@ from geval_cli.extras.workers.shards import (
     ShardOrder,
     lot_to_json,
 )
-from geval_cli.garbage import collect_garbage_rarely
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.limits import Pace
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import JsonValue
+from geval_cli.runs import collect_garbage_rarely
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import (
     JOBS_PER_REQUEST,

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.cli.requirements import print_requirements
 from geval_cli.errors import ExitCode
 from geval_cli.extras.trust.agreement import Agreement, Options, agree
 from geval_cli.extras.trust.agreement_files import agreement_document
@@ -17,10 +16,11 @@ from geval_cli.extras.trust.agreement_records import MetricAgreement
 from geval_cli.extras.trust.commands.juries import print_jury
 from geval_cli.extras.trust.commands.options import AgreeOptions
 from geval_cli.extras.trust.documents import check_document_paths, write_document
-from geval_cli.extras.trust.gates import gates_exit_code
+from geval_cli.extras.trust.gates import GateOutcome, gates_exit_code
 from geval_cli.extras.trust.labelling import labels_kept_for
 from geval_cli.extras.trust.labels.file import LabelFile, read_labels
 from geval_cli.numbers import fixed
+from geval_cli.records import Status
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
@@ -157,3 +157,16 @@ def _alt_test(test: AltTest | None, *, is_wide: bool) -> str:
         return f"{said} {sum(test.winners)}/{len(test.winners)}"
     sign = "<" if test.beats_constant else ">=" if test.constant_rho >= test.rho else "~"
     return f"{said} ({won}; one constant rating {fixed(test.constant_rho, 2)} {sign} {fixed(test.rho, 2)})"
+
+
+_WORDS = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
+
+
+def print_requirements(gates: Sequence[GateOutcome], console: Console) -> None:
+    """Print a line for each requirement and metric: whether it holds, and why; nothing where there are none."""
+    if gates:
+        console.print()
+    for gate in gates:
+        line = f"{_WORDS[gate.status]}  {one_line(gate.gate, 60)}  {one_line(gate.metric, 40)}: {gate.note}"
+        style = "" if gate.status is Status.PASSED else "bold"
+        print_hanging(Text(" "), Text(line, style=style), console, indent=0)

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.cli.requirements import print_requirements
 from geval_cli.errors import ExitCode
+from geval_cli.extras.trust.commands.agree import print_requirements
 from geval_cli.extras.trust.commands.options import EstimateOptions as GivenOptions
 from geval_cli.extras.trust.documents import check_document_paths, write_document
 from geval_cli.extras.trust.estimation import (
