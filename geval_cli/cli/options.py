@@ -215,25 +215,6 @@ JsonOption = Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class McpOptions:
-    """Options of `geval mcp`."""
-
-    root: Annotated[
-        Path,
-        Option("--root", "Configs lie in this folder or below. [default: here]", syntax="FOLDER"),
-    ] = Path()
-    grader: GraderOption = None
-    max_cost: Annotated[
-        float, Option("--max-cost", "What all runs and judgements may cost together.", syntax="USD")
-    ] = 1.0
-    max_requests: Annotated[int, Option("--max-requests", "The most requests of one run.", minimum=1)] = 200
-    allow_code: Annotated[
-        bool, Option("--allow-code", "The configs are your own: they may do all that configs may.")
-    ] = False
-    home: HomeOption = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TracesOptions:
     """Options of `geval import traces`."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from geval_cli.library.suite_items import SuiteFile
+    from geval_cli.library.suite_items import GevalFile
     from geval_cli.library.testing import GevalFixture
     from geval_cli.runs.sessions import SessionRun
 
@@ -49,15 +49,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_SessionStore(config), "geval-session")
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "SuiteFile | None":
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "GevalFile | None":
     """Collect a suite where it is named on the command line, or where the ini setting asks for all."""
     if not file_path.name.endswith(ENDINGS):
         return None
     if not (_is_named(file_path, parent) or parent.config.getini("geval_files")):
         return None
-    from geval_cli.library.suite_items import SuiteFile
+    from geval_cli.library.suite_items import GevalFile
 
-    return SuiteFile.from_parent(parent, path=file_path)
+    return GevalFile.from_parent(parent, path=file_path)
 
 
 @pytest.fixture(scope="session")

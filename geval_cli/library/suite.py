@@ -85,7 +85,7 @@ def build_suite(suite: Suite) -> "BuiltSuite":
     from geval_cli.source.source_map import DataPositions, Document, Positions
     from geval_cli.suite.load import BuiltSuite
 
-    builder = _Builder()
+    builder = _SuiteWriter()
     content = builder.content(suite)
     if builder.problems:
         raise UsageError.of("this suite cannot be run", builder.problems)
@@ -93,7 +93,7 @@ def build_suite(suite: Suite) -> "BuiltSuite":
     return BuiltSuite(document, builder.functions, builder.parts)
 
 
-class _Builder:
+class _SuiteWriter:
     """Writes the parts of a suite as JSON, and notes functions and problems."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from geval_cli.store.state import open_runs
 _NAME_WIDTH = 80
 
 
-class SuiteFile(pytest.File):
+class GevalFile(pytest.File):
     """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
 
     _results: "dict[int, list[CaseResult]] | None" = None
@@ -150,7 +150,7 @@ class SuiteItem(pytest.Item):
             NotJudgedError: a model or a judge broke.
         """
         parent = self.parent
-        assert isinstance(parent, SuiteFile)
+        assert isinstance(parent, GevalFile)
         self._results = parent.results_of(None if self.test is None else self.test.index)
         broken = [result for result in self._results if result.status is Status.ERROR]
         if broken:

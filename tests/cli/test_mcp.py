@@ -15,10 +15,10 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 from support.model_server import ModelServer
 
-from geval_cli.cli.options import McpOptions
 from geval_cli.errors import UsageError
 from geval_cli.extras.mcp import command as mcp_command
 from geval_cli.extras.mcp import server as mcp_server
+from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.mcp.server import MOST_CHARACTERS, answer, config_below
 from geval_cli.gateway.budget import Budget, BudgetError
 from geval_cli.records import RunStatus
@@ -322,4 +322,4 @@ def test_code_is_not_allowed_where_everything_is_untrusted(monkeypatch: pytest.M
 
 def test_every_tool_says_what_it_does() -> None:
     tools = ("validate_config", "plan_run", "start_run", "run_status", "list_runs", "show_failures")
-    assert all(getattr(mcp_server.Desk, name).__doc__ for name in (*tools, "judge_text"))
+    assert all(getattr(mcp_server.AssistantTools, name).__doc__ for name in (*tools, "judge_text"))

@@ -4,15 +4,37 @@ import importlib.util
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from geval_cli.cli.options import McpOptions, declared
+from geval_cli.cli.options import declared
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.runs.options import GraderOption, HomeOption, Option
 from geval_cli.version import install_hint
 
 commands = typer.Typer(rich_markup_mode=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpOptions:
+    """Options of `geval mcp`; `root` and `home` as they are served, links resolved."""
+
+    root: Annotated[
+        Path,
+        Option("--root", "Configs lie in this folder or below. [default: here]", syntax="FOLDER"),
+    ] = Path()
+    grader: GraderOption = None
+    max_cost: Annotated[
+        float, Option("--max-cost", "What all runs and judgements may cost together.", syntax="USD")
+    ] = 1.0
+    max_requests: Annotated[int, Option("--max-requests", "The most requests of one run.", minimum=1)] = 200
+    allow_code: Annotated[
+        bool, Option("--allow-code", "The configs are your own: they may do all that configs may.")
+    ] = False
+    home: HomeOption = None
 
 
 @commands.command()
@@ -44,18 +66,9 @@ def serve_assistant(options: McpOptions) -> None:
         raise UsageError(f"--max-cost must not be negative, found {options.max_cost:g}")
     root = options.root.resolve()
     home = options.home if options.allow_code else _behind_wall(root, options)
-    from geval_cli.extras.mcp.server import McpSettings, serve
+    from geval_cli.extras.mcp.server import serve
 
-    settings = McpSettings(
-        root=root,
-        environ=os.environ,
-        home=home,
-        grader=options.grader,
-        max_cost_usd=options.max_cost,
-        max_requests=options.max_requests,
-        allows_code=options.allow_code,
-    )
-    run_async(serve(settings))
+    run_async(serve(replace(options, root=root, home=home)))
 
 
 def _behind_wall(root: Path, options: McpOptions) -> Path | None:

@@ -14,7 +14,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ParamSpec
@@ -30,6 +30,7 @@ from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.events import RunEvent, RunStarted
+from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.dimensions import find_dimension
@@ -86,51 +87,26 @@ JudgedText = Annotated[str, Field(description="The text to judge.", max_length=_
 OptionalText = Annotated[str | None, Field(max_length=_LONGEST_TEXT)]
 
 
-@dataclass(frozen=True, slots=True)
-class McpSettings:
-    """Settings of one server.
-
-    Attributes:
-        root: configs lie in this folder or below it; absolute, symbolic links resolved.
-        environ: keys and base URLs; what the process was started with.
-        home: where runs and cache are kept; None for GEVAL_HOME or `.geval`.
-        grader: who judges; None for each config's own judge, and the default one for single texts.
-        max_cost_usd: what the process may spend in all, in US dollars.
-        max_requests: the most requests of one run.
-        allows_code: whether configs are the user's own, and may do what such configs may.
-    """
-
-    root: Path
-    environ: Mapping[str, str] = field(repr=False)
-    home: Path | None = None
-    grader: str | None = None
-    max_cost_usd: float = 1.0
-    max_requests: int = 200
-    allows_code: bool = False
-
-
-async def serve(settings: McpSettings) -> None:
+async def serve(options: McpOptions) -> None:
     """Serve one client until it closes its end or a signal comes; what is under way then is cancelled."""
-    budget = Budget(settings.max_cost_usd)
-    with open_state(settings.home, settings.environ) as state:
+    budget = Budget(options.max_cost)
+    with open_state(options.home, os.environ) as state:
         policy = CallPolicy(budget)
-        async with judging(
-            env=settings.environ, base_dir=settings.root, cache=state.cache, policy=policy
-        ) as judges:
-            desk = Desk(settings, state, judges, budget)
-            _end_on_signals(desk)
+        async with judging(env=os.environ, base_dir=options.root, cache=state.cache, policy=policy) as judges:
+            tools = AssistantTools(options, state, judges, budget)
+            _end_on_signals(tools)
             try:
-                await build_server(desk).run_stdio_async()
+                await build_server(tools).run_stdio_async()
             finally:
-                await desk.aclose()
+                await tools.aclose()
 
 
-def _end_on_signals(desk: "Desk") -> None:
+def _end_on_signals(tools: "AssistantTools") -> None:
     """Stop what is under way on a signal, then end the process: a thread that waits for input would hold it up."""
     ending: list[asyncio.Task[None]] = []
 
     async def end(number: int) -> None:
-        await desk.aclose()
+        await tools.aclose()
         os._exit(128 + number)
 
     loop = asyncio.get_running_loop()
@@ -143,19 +119,19 @@ def _end_on_signals(desk: "Desk") -> None:
             loop.add_signal_handler(number, begin_end, number)
 
 
-def build_server(desk: "Desk") -> MCPServer:
+def build_server(tools: "AssistantTools") -> MCPServer:
     """Return the server with its tools."""
     server = MCPServer("geval", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
     asks = ToolAnnotations(readOnlyHint=False, destructiveHint=False, openWorldHint=True)
     for tool, annotations in (
-        (desk.validate_config, reads),
-        (desk.plan_run, reads),
-        (desk.start_run, asks),
-        (desk.run_status, reads),
-        (desk.list_runs, reads),
-        (desk.show_failures, reads),
-        (desk.judge_text, asks),
+        (tools.validate_config, reads),
+        (tools.plan_run, reads),
+        (tools.start_run, asks),
+        (tools.run_status, reads),
+        (tools.list_runs, reads),
+        (tools.show_failures, reads),
+        (tools.judge_text, asks),
     ):
         description = f"{' '.join((tool.__doc__ or '').split())} {_DATA}"
         server.add_tool(tool, description=description, annotations=annotations, structured_output=False)
@@ -182,11 +158,11 @@ def _told(tool: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
     return call
 
 
-class Desk:
+class AssistantTools:
     """The tools. They share a state folder, a budget and at most one run under way. Belongs to one event loop."""
 
-    def __init__(self, settings: McpSettings, state: State, judges: Judges, budget: Budget) -> None:
-        self._settings = settings
+    def __init__(self, options: McpOptions, state: State, judges: Judges, budget: Budget) -> None:
+        self._options = options
         self._state = state
         self._judges = judges
         self._budget = budget
@@ -221,7 +197,7 @@ class Desk:
         ] = None,
     ) -> str:
         """Start a run of a config and return its run_id at once; the run goes on. One run at a time."""
-        most = self._settings.max_requests
+        most = self._options.max_requests
         if max_requests is not None and max_requests > most:
             raise UsageError(
                 f"max_requests is at most {most:,} here", hint="`geval mcp --max-requests N` allows more"
@@ -320,13 +296,13 @@ class Desk:
             await asyncio.wait({live.task})
 
     def _request(self, config: str, budget: Budget | None = None) -> RunRequest:
-        settings = self._settings
+        options = self._options
         return RunRequest(
-            config_below(settings.root, config),
-            settings.environ,
-            untrusted=not settings.allows_code,
-            grader=settings.grader,
-            max_cost=settings.max_cost_usd,
+            config_below(options.root, config),
+            os.environ,
+            untrusted=not options.allow_code,
+            grader=options.grader,
+            max_cost=options.max_cost,
             budget=budget,
         )
 
@@ -336,10 +312,10 @@ class Desk:
         Raises:
             UsageError: its price is unknown, so the budget could not be kept.
         """
-        name, settings = self._settings.grader, self._settings
+        name = self._options.grader
         spec = DEFAULT_JUDGE if name is None else ProviderSpec(id=name)
         self._judges.find(spec)
-        built = build_provider(spec, env=settings.environ, base_dir=settings.root, access=TRUSTED)
+        built = build_provider(spec, env=os.environ, base_dir=self._options.root, access=TRUSTED)
         if known_price(built) is None:
             hint = "the user may name a judge with a listed price: `geval mcp --grader openai:gpt-4.1`"
             raise UsageError(
@@ -373,10 +349,10 @@ class Desk:
             offset += _PAGE
 
     def _is_own(self, config_file: str) -> bool:
-        return Path(config_file).resolve().is_relative_to(self._settings.root)
+        return Path(config_file).resolve().is_relative_to(self._options.root)
 
     def _money(self) -> dict[str, JsonValue]:
-        return {"spent_usd": round(self._budget.cost_usd, 6), "budget_usd": self._settings.max_cost_usd}
+        return {"spent_usd": round(self._budget.cost_usd, 6), "budget_usd": self._options.max_cost}
 
 
 @dataclass(slots=True)

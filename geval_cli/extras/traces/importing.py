@@ -28,7 +28,7 @@ from geval_cli.extras.traces.messages import (
     messages,
     response_turns,
 )
-from geval_cli.extras.traces.spans import FLAT_ATTRIBUTE, Span, otlp_spans, spans_of
+from geval_cli.extras.traces.spans import FLAT_ATTRIBUTE, TraceSpan, otlp_spans, spans_of
 from geval_cli.json_codec import data_in, decode_json
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
@@ -64,9 +64,9 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
     first to count them. Only traces that have begun and not ended are in memory.
     """
     counts = _span_counts(path) if joins else Counter[str]()
-    begun: dict[str, list[Span]] = {}
+    begun: dict[str, list[TraceSpan]] = {}
     for item in _items_of(path, reading):
-        if not isinstance(item, Span):
+        if not isinstance(item, TraceSpan):
             yield from _noted([item], reading)
         elif counts[item.trace_id] > 1 and item.trace_id:
             spans = begun.setdefault(item.trace_id, [])
@@ -81,7 +81,7 @@ def read_traces(path: Path, reading: TraceReading, *, joins: bool = True) -> Ite
 
 def _span_counts(path: Path) -> Counter[str]:
     unread = TraceReading()
-    spans = (item for item in _items_of(path, unread) if isinstance(item, Span))
+    spans = (item for item in _items_of(path, unread) if isinstance(item, TraceSpan))
     return Counter(span.trace_id for span in spans)
 
 
@@ -94,7 +94,7 @@ def _noted(answers: Sequence[ModelAnswer | None], reading: TraceReading) -> Iter
             yield answer
 
 
-def _joined(spans: Sequence[Span], reading: TraceReading) -> Iterator[ModelAnswer]:
+def _joined(spans: Sequence[TraceSpan], reading: TraceReading) -> Iterator[ModelAnswer]:
     """Yield the last answer of a trace with the steps of all its spans, in the order in which they began."""
     ordered = sorted(spans, key=lambda span: span.start)
     answers = list(_noted([span.answer for span in ordered if span.is_call], reading))
@@ -106,7 +106,7 @@ def _joined(spans: Sequence[Span], reading: TraceReading) -> Iterator[ModelAnswe
     yield replace(answers[-1], steps=steps)
 
 
-def _items_of(path: Path, reading: TraceReading) -> Iterator[Span | ModelAnswer | None]:
+def _items_of(path: Path, reading: TraceReading) -> Iterator[TraceSpan | ModelAnswer | None]:
     number = 0
     try:
         with open_regular(path, TRUSTED) as stream:
@@ -125,7 +125,9 @@ def _items_of(path: Path, reading: TraceReading) -> Iterator[Span | ModelAnswer 
         reading.bad += 1
 
 
-def _items_in(line: bytes, place: Location, reading: TraceReading) -> Iterator[Span | ModelAnswer | None]:
+def _items_in(
+    line: bytes, place: Location, reading: TraceReading
+) -> Iterator[TraceSpan | ModelAnswer | None]:
     try:
         yield from list(_parse(line))
     except (_UnknownLineError, RecursionError) as error:
@@ -169,7 +171,7 @@ def row_text(answer: ModelAnswer) -> str:
     return text.replace(ENV_MARK, ENV_MARK.replace(".", r"\u002e")) + "\n"
 
 
-def _parse(line: bytes) -> Iterator[Span | ModelAnswer | None]:
+def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
     """Return the spans or the model calls of one line, None for a call without an answer.
 
     Raises:

@@ -18,7 +18,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 Fields = Mapping[str, Any]
 
 
-class Turn(Struct, frozen=True, omit_defaults=True):
+class TracedTurn(Struct, frozen=True, omit_defaults=True):
     """One message of a conversation."""
 
     role: str
@@ -37,8 +37,8 @@ class ModelAnswer(Struct, frozen=True):
         steps: those of the whole trace, where its spans were joined; else the messages tell which tools were called.
     """
 
-    turns: tuple[Turn, ...]
-    answer: Turn
+    turns: tuple[TracedTurn, ...]
+    answer: TracedTurn
     metadata: Mapping[str, JsonValue]
     facts: Fields
     steps: tuple[Fields, ...] = ()
@@ -69,7 +69,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 def answer_of(
-    asked: Sequence[Turn], given: Sequence[Turn], metadata: Mapping[str, Any], facts: Fields
+    asked: Sequence[TracedTurn], given: Sequence[TracedTurn], metadata: Mapping[str, Any], facts: Fields
 ) -> ModelAnswer | None:
     """Return the call of a model that was asked and answered in these messages; None where no answer is recorded."""
     if not given or not (given[0].content or given[0].tool_calls):
@@ -78,11 +78,11 @@ def answer_of(
     return ModelAnswer(tuple(asked), given[0], kept, facts)
 
 
-def messages(value: Any, role: str = "user") -> list[Turn]:
+def messages(value: Any, role: str = "user") -> list[TracedTurn]:
     """Return messages in any of the known spellings; a text is one of `role`."""
     value = _messages_in(value)
     if isinstance(value, str):
-        return [Turn(role, value)] if value else []
+        return [TracedTurn(role, value)] if value else []
     if not isinstance(value, list):
         return []
     if value and all(isinstance(item, dict) and "role" not in item and "type" in item for item in value):
@@ -101,9 +101,9 @@ def _messages_in(value: Any) -> Any:
     return found if is_said or not isinstance(value, str) else value
 
 
-def _turn(item: Fields | str, role: str) -> Turn:
+def _turn(item: Fields | str, role: str) -> TracedTurn:
     if isinstance(item, str):
-        return Turn(role, item)
+        return TracedTurn(role, item)
     inner = mapping(item.get("message")) or item
     parts = inner.get("parts", first(inner, "content", "contents"))
     calls = [*dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use"})]
@@ -115,7 +115,7 @@ def _turn(item: Fields | str, role: str) -> Turn:
         (first(part, "id", "tool_use_id") for part in responses), ""
     )
     said_by = str(inner.get("role") or role)
-    return Turn(
+    return TracedTurn(
         role=_USUAL_ROLES.get(said_by, said_by),
         content=text,
         tool_calls=tuple(_call(call) for call in calls),
@@ -157,7 +157,7 @@ def _call(call: Fields) -> Fields:
     return {name: item for name, item in found.items() if item is not None}
 
 
-def response_turns(source: Fields) -> list[Turn]:
+def response_turns(source: Fields) -> list[TracedTurn]:
     """Return the first answer in a response of chat, completions, responses or messages."""
     if isinstance(source.get("choices"), list):
         choice = mapping(next(iter(source["choices"]), None))
@@ -184,14 +184,14 @@ def _openai_call(call: Fields) -> dict[str, JsonValue]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-def _is_conversation(turns: Sequence[Turn]) -> bool:
+def _is_conversation(turns: Sequence[TracedTurn]) -> bool:
     """Return whether turns are a conversation that an answer follows, in the roles that tests know."""
     roles = [turn.role for turn in turns]
     has_answers = "assistant" in roles or "tool" in roles
     return has_answers and roles[-1] in {"user", "tool"} and set(roles) <= _ROLES
 
 
-def _tool_steps(turns: Sequence[Turn]) -> Iterator[dict[str, JsonValue]]:
+def _tool_steps(turns: Sequence[TracedTurn]) -> Iterator[dict[str, JsonValue]]:
     """Yield the tools that were called, each with what it gave back where a later message says so."""
     given = {turn.tool_call_id: turn.content for turn in turns if turn.tool_call_id}
     for call in (call for turn in turns for call in turn.tool_calls):
@@ -199,7 +199,7 @@ def _tool_steps(turns: Sequence[Turn]) -> Iterator[dict[str, JsonValue]]:
         yield {**step, "output": given[str(call["id"])]} if str(call.get("id")) in given else step
 
 
-def _written(turn: Turn) -> dict[str, JsonValue]:
+def _written(turn: TracedTurn) -> dict[str, JsonValue]:
     found: dict[str, JsonValue] = {"role": turn.role, "content": turn.content}
     if turn.tool_calls:
         found["tool_calls"] = [dict(call) for call in turn.tool_calls]

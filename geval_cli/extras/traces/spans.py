@@ -10,7 +10,7 @@ from msgspec import Struct
 from geval_cli.extras.traces.messages import (
     Fields,
     ModelAnswer,
-    Turn,
+    TracedTurn,
     answer_of,
     dicts,
     first,
@@ -42,7 +42,7 @@ _TOOL_RESULTS = ("gen_ai.tool.call.result", "gen_ai.tool.result", "output.value"
 _FAILED = frozenset({"2", "ERROR", "STATUS_CODE_ERROR"})
 
 
-class Span(Struct, frozen=True):
+class TraceSpan(Struct, frozen=True):
     """A span of a trace: a call of a model or of a tool, or another step.
 
     Attributes:
@@ -59,7 +59,7 @@ class Span(Struct, frozen=True):
     answer: ModelAnswer | None = None
 
 
-def otlp_spans(value: Fields) -> Iterator[Span]:
+def otlp_spans(value: Fields) -> Iterator[TraceSpan]:
     """Yield the spans of a line of OTLP JSON that are steps of an agent."""
     for resource in dicts(value, "resourceSpans", "resource_spans"):
         about = _attributes(mapping(resource.get("resource")).get("attributes"))
@@ -68,7 +68,7 @@ def otlp_spans(value: Fields) -> Iterator[Span]:
                 yield from spans_of(span, about)
 
 
-def spans_of(span: Fields, about: Fields) -> list[Span]:
+def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
     """Return a span as a list: of one, or of none where it is of a kind that is no step of an agent."""
     written = span.get("attributes")
     if written is None:
@@ -85,7 +85,7 @@ def spans_of(span: Fields, about: Fields) -> list[Span]:
     start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
     step = _step(kind, span, known, start)
     if kind != "llm":
-        return [Span(trace_id, start, step)]
+        return [TraceSpan(trace_id, start, step)]
     events = [(str(item.get("name")), _attributes(item.get("attributes"))) for item in dicts(span, "events")]
     asked, given = _asked(known, events), _given(known, events)
     metadata = {
@@ -95,7 +95,7 @@ def spans_of(span: Fields, about: Fields) -> list[Span]:
         "model": first(known, *_MODEL_NAMES),
     }
     answer = answer_of(asked, given, metadata, {**known, "name": span.get("name")})
-    return [Span(trace_id, start, step, is_call=True, answer=answer)]
+    return [TraceSpan(trace_id, start, step, is_call=True, answer=answer)]
 
 
 def _kind_of(known: Fields) -> str | None:
@@ -152,7 +152,7 @@ def _nanoseconds(value: Any) -> int:
         return 0
 
 
-def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
+def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[TracedTurn]:
     system = messages(known.get("gen_ai.system_instructions"), "system")
     further = [item for _, item in events if "gen_ai.input.messages" in item]
     for source in (known, *further):
@@ -174,7 +174,7 @@ def _asked(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
     return messages(first(known, "input.value", "gen_ai.prompt"), "user")
 
 
-def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[Turn]:
+def _given(known: Fields, events: Sequence[tuple[str, Fields]]) -> list[TracedTurn]:
     further = [item for _, item in events if "gen_ai.output.messages" in item]
     for source in (known, *further):
         if found := messages(source.get("gen_ai.output.messages"), "assistant"):
