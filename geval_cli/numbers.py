@@ -3,12 +3,23 @@
 What is printed compares as what was measured: rounding never lies. A leaf module, so that all rooms may use it.
 """
 
+from geval_cli.patterns import compile_later
+
 _DIGITS, _DIGITS_MAX = 2, 9
 """Scores are compared after rounding to nine decimals (GEVAL.md, section 2); more would be dust."""
 _LIMIT_DIGITS = 4
 """Thresholds are written by people: shown in full up to here, with at least two decimals."""
 _CENT = 0.01
+UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+"""The seconds of each unit of time, by the letter that stands for it."""
+_AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _MOST_ON_SCALES, _HUNDRED = 10, 100
+
+
+def seconds_of_age(text: str) -> float | None:
+    """Return the seconds of an age such as `30d`; None for what is no age."""
+    found = _AGE.fullmatch(text.strip().lower())
+    return None if found is None else float(found[1]) * UNIT_S[found[2]]
 
 
 def format_score(score: float) -> str:

@@ -36,7 +36,7 @@ def find_plugin(group: str, name: str) -> Any:
     [point] = found
     try:
         return point.load()
-    except Exception as error:  # whatever the code of a package raises
+    except (Exception, SystemExit) as error:  # whatever the code of a package raises
         what = (
             f"`{name}` of the package {_package_of(point)} cannot be loaded: {type(error).__name__}: {error}"
         )

@@ -5,14 +5,20 @@ import re
 import subprocess
 import sys
 import tomllib
+import venv
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from support.geval_command import Finished, clean_environment, run_geval
+
+from geval_cli.version import __version__
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
+ECHO = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hell}]}]\n"
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
@@ -114,6 +120,14 @@ ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"geval.providers": {"haiku": "json"}, "geval.assertions": {"line-count": "json:JSONDecoder"}}],
         "the plugin `haiku` is no provider",
     ),
+    "a module that raises": (
+        [{"geval.assertions": {"line-count": "raises:X"}}],
+        "`line-count` of the package odd0 cannot be loaded: RuntimeError: no such luck",
+    ),
+    "a module that ends the process": (
+        [{"geval.assertions": {"line-count": "leaves:X"}}],
+        "`line-count` of the package odd0 cannot be loaded: SystemExit: 0",
+    ),
     "a command that is none": ([{"geval.commands": {"odd": "json"}}], "the plugin `odd` is no command"),
 }
 
@@ -123,6 +137,8 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
     packages, message = ODD[case]
     for number, points in enumerate(packages):
         add_package(tmp_path / "site", f"odd{number}", points)
+    (tmp_path / "site" / "raises.py").write_text("raise RuntimeError('no such luck')\n")
+    (tmp_path / "site" / "leaves.py").write_text("raise SystemExit(0)\n")
     words = ["odd"] if "command" in case else ["validate", "config.yaml"]
     (tmp_path / "config.yaml").write_text(
         "prompts: [x]\nproviders: [haiku:x]\ntests: [{}]\n"
@@ -133,6 +149,18 @@ def test_what_is_wrong_with_a_package_is_told(tmp_path: Path, case: str) -> None
     assert done.code == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_no_package_takes_a_name_of_gevals_own(tmp_path: Path) -> None:
+    """Nothing of it is imported either: what geval knows by itself it never looks for elsewhere."""
+    names = {"assertions": "contains", "providers": "echo", "reports": "json", "commands": "run"}
+    add_package(
+        tmp_path / "site", "greedy", {f"geval.{group}": {name: "leaves:X"} for group, name in names.items()}
+    )
+    (tmp_path / "site" / "leaves.py").write_text("raise SystemExit(9)\n")
+    (tmp_path / "config.yaml").write_text(ECHO)
+    done = geval(tmp_path, "run", "config.yaml", "-o", "r.json", packages=tmp_path / "site")
+    assert (done.code, (tmp_path / "r.json").is_file()) == (0, True), done.stderr
 
 
 def test_a_package_in_the_current_folder_is_not_looked_at(tmp_path: Path) -> None:
@@ -152,17 +180,44 @@ def test_a_package_in_the_current_folder_is_not_looked_at(tmp_path: Path) -> Non
     assert not (tmp_path / "done").exists()
 
 
-def test_the_wheel_runs_a_suite_and_writes_a_page(tmp_path: Path) -> None:
-    """What is in the package but no module (prompts, pages, styles) is in the wheel too."""
-    site = installed(ROOT, tmp_path)
-    (tmp_path / "suite.yaml").write_text(
-        "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hell}]}]\n"
-    )
-    command = [sys.executable, "-m", "geval_cli", "run", "suite.yaml", "-o", "r.html", "-o", "r.json"]
-    env = clean_environment(PYTHONPATH=str(site))
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def requirements_of(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """The installed packages that one declares, and those that they declare, without extras."""
+    for line in distribution(name).requires or ():
+        needed = Requirement(line)
+        if needed.name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found[needed.name] = distribution(needed.name)
+            requirements_of(needed.name, found)
+    return found
+
+
+def empty_environment(folder: Path) -> Path:
+    """Make an environment that has the wheel, installed by pip, and of all else only what the wheel declares."""
+    build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT))
+    subprocess.run(build, check=True, capture_output=True)
+    [wheel], [_] = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
+    venv.create(folder / "env", symlinks=True)
+    [site] = (folder / "env").glob("lib/python*/site-packages")
+    for package in requirements_of("geval-cli", {}).values():
+        tops = {path.parts[0] for path in package.files or ()} - {"..", "__pycache__"}
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(package.locate_file(top))))
+    pip = (sys.executable, "-m", "pip", "--python", str(folder / "env" / "bin" / "python"))
+    subprocess.run((*pip, "install", "--no-index", "--quiet", str(wheel)), check=True, capture_output=True)
+    return folder / "env"
+
+
+def test_the_wheel_in_an_empty_environment_writes_a_config_and_runs_it(tmp_path: Path) -> None:
+    environment = empty_environment(tmp_path)
+    env = {name: value for name, value in clean_environment().items() if name != "PYTHONPATH"}
+    for words in (["init"], ["run", "-o", "r.html", "-o", "r.json"], ["show", "latest"]):
+        command = [environment / "bin" / "geval", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["run"]["tool_version"] == __version__
+    # What is in the package but no module (prompts, pages, styles) is in the wheel too.
     assert "<style" in (tmp_path / "r.html").read_text()
+    [site] = environment.glob("lib/python*/site-packages")
     here = {path.relative_to(ROOT).as_posix() for path in (ROOT / "geval_cli").rglob("*") if path.is_file()}
     there = {path.relative_to(site).as_posix() for path in (site / "geval_cli").rglob("*") if path.is_file()}
     assert {name for name in here ^ there if "__pycache__" not in name} == set()

@@ -10,7 +10,7 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.plan import failing_tests
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
-from geval_cli.numbers import percent_hint, share_of_percentage
+from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import AUTO, Option, RunOptions
 from geval_cli.runs.results_file import open_report
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from geval_cli.report.failures import GroupBy
 
 _CASE = compile_later(r"#?(\d{1,9})(?:\.(\d{1,9}))?")
-_AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _SCALE = compile_later(r"\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*(?:,|-|to)\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
 _MOST_DIGITS = 9
 _CONFIG_NAMES = (
@@ -278,11 +276,11 @@ def parse_age(option: str, text: str) -> float:
     Raises:
         UsageError: the text is no age.
     """
-    found = _AGE.fullmatch(text.strip().lower())
-    if found is None:
+    age_s = seconds_of_age(text)
+    if age_s is None:
         hint = f"a number and s, m, h, d or w for seconds to weeks: {option} 30d"
         raise UsageError(f"{option} takes an age, not `{text}`", hint=hint)
-    return float(found[1]) * _UNIT_S[found[2]]
+    return age_s
 
 
 def cache_choice(options: RunOptions) -> CacheChoice:

@@ -10,6 +10,7 @@ import regex
 from geval_cli.assertions.patterns import compiled
 from geval_cli.errors import Problem, UsageError
 from geval_cli.library.run import RunKeywords
+from geval_cli.numbers import seconds_of_age
 from geval_cli.runs.options import RunOptions, declared_options
 from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
 from geval_cli.source.problems import did_you_mean
@@ -19,7 +20,6 @@ from geval_cli.store.state import CacheChoice
 
 _PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
 _SHARES = {"fail_under": (1.0, "a share from 0 to 1"), "max_cost": (math.inf, "US dollars from 0")}
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ def check_is_own(environ: Mapping[str, str]) -> None:
 def run_cache(request: RunRequest) -> CacheChoice:
     """Return which cache a run of checked options uses, and how."""
     ttl = request.cache_ttl
-    age_s = DEFAULT_TTL_S if ttl is None else None if ttl == "never" else float(ttl[:-1]) * _UNITS_S[ttl[-1]]
+    age_s = DEFAULT_TTL_S if ttl is None else seconds_of_age(ttl)  # None is for `never`
     return CacheChoice(request.cache_folder, age_s, is_offline=request.is_offline)
 
 
@@ -76,7 +76,9 @@ def _expected(name: str, value: Any) -> str | None:
         return None if is_number and 0 <= value <= most and math.isfinite(value) else what
     if name == "scoring" and value not in get_args(Scoring):
         return f"one of {', '.join(get_args(Scoring))}"
-    if name == "cache_ttl" and not (isinstance(value, str) and _AGE.fullmatch(value)):
+    if name == "cache_ttl" and (
+        not isinstance(value, str) or (value != "never" and seconds_of_age(value) is None)
+    ):
         return "an age such as 12h, 30d or never"
     if name in _PATTERNS and not (isinstance(value, str) and _is_pattern(value)):
         return "a regular expression"
@@ -99,7 +101,6 @@ def _expected(name: str, value: Any) -> str | None:
 
 
 _WORDS = {bool: "True or False", str: "text", Mapping: "a mapping"}
-_AGE = regex.compile(r"never|\d{1,9}(\.\d{1,6})?[smhdw]")
 
 
 def _expected_count(name: str, value: Any) -> str | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from geval_cli.json_codec import encode_json
+from geval_cli.numbers import UNIT_S
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -241,7 +242,6 @@ class TestOptionsSpec(Spec):
 
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Duration = Annotated[str, Field(pattern=rf"^(?:{_DURATION.pattern})$")]
 """A time as configs have it: 90s, 45m, 26h, 2d."""
@@ -251,7 +251,7 @@ def seconds_of(duration: str) -> float:
     """Return a checked `Duration` in seconds."""
     found = _DURATION.fullmatch(duration)
     assert found is not None
-    return float(found[1]) * _UNIT_S[found[2]]
+    return float(found[1]) * UNIT_S[found[2]]
 
 
 class BatchSpec(Spec):
