@@ -56,10 +56,6 @@ def test_the_sandbox_holds(hostile: str) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        "{{ x",
-        "{% if %}",
-        "{{ x | nofilter }}",
-        "{% for %}",
         "{{ 1 / 0 }}",
         "{{ 'a' + 1 }}",
         "{{ [1]|map('nofilter')|list }}",
@@ -69,6 +65,32 @@ def test_the_sandbox_holds(hostile: str) -> None:
 def test_a_broken_template_is_an_error_of_our_own(broken: str) -> None:
     with pytest.raises(TemplateError):
         TEMPLATES.render(broken, {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("Hi\n{{ x", "line 2: `{{` is never closed"),
+        ("{{", "`{{` is never closed"),
+        ("{% if x", "`{%` is never closed"),
+        ("{# x", "`{#` is never closed"),
+        ("{% raw %} x", "`{% raw %}` is never closed"),
+        ("{{ x }", "unexpected `}`"),
+        ("{{ 'x }}", "a quote is never closed"),
+        ("{% if x %}a", "`{% if %}` is never closed: add `{% endif %}`"),
+        ("{% for y in x %}a{% endif %}", "`{% endif %}` stands where `{% for %}` is still open"),
+        ("{% endif %}", "`{% endif %}` closes nothing"),
+        ("{% iff x %}", "there is no tag `{% iff %}`"),
+        ("{% if %}", "expected an expression, got `%}`"),
+        ("{{ x | nofilter }}", "there is no filter `nofilter`"),
+        ("{{ x is notest }}", "there is no test `notest`"),
+        ("{{ x y }}", "expected token `}}`, got `y`"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_said_in_its_own_marks(broken: str, said: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        TEMPLATES.render(broken, {"x": 1})
+    assert str(caught.value).endswith(said)
 
 
 def test_the_problem_of_an_undefined_name_suggests_the_nearest() -> None:

@@ -135,10 +135,50 @@ class Templates:
         try:
             return self._compile(text)
         except TemplateSyntaxError as error:
+            said = syntax_error_in_words(error.message or "it cannot be read")
             raise TemplateError(
-                f"broken template, line {error.lineno}: {error.message}",
+                f"broken template, line {error.lineno}: {said}",
                 hint="write {% raw %}...{% endraw %} around text that is not a template",
             ) from error
+
+
+_MARKS = {
+    "end of print statement": "}}",
+    "begin of print statement": "{{",
+    "end of statement block": "%}",
+    "begin of statement block": "{%",
+    "end of template": "end of the text",
+}
+_SYNTAX_ERRORS = (
+    (
+        r"nexpected end of template, expected 'end of print|nexpected 'end of template'",
+        "`{{` is never closed",
+    ),
+    (r"nexpected end of template, expected 'end of state", "`{%` is never closed"),
+    (r"end of comment", "`{#` is never closed"),
+    (r"end of raw", "`{% raw %}` is never closed"),
+    (
+        r"unknown tag '(\w+)'.*needs to be closed is '(\w+)'",
+        "`{{% {0} %}}` stands where `{{% {1} %}}` is still open",
+    ),
+    (r"needs to be closed is '(\w+)'", "`{{% {0} %}}` is never closed: add `{{% end{0} %}}`"),
+    (r"unknown tag 'end(\w+)'", "`{{% end{0} %}}` closes nothing"),
+    (r"unknown tag '(\w+)'", "there is no tag `{{% {0} %}}`"),
+    (r"No (filter|test) named '(\w+)'", "there is no {0} `{1}`"),
+    (r"unexpected char [\"']{3}|unexpected char '\"'", "a quote is never closed"),
+)
+"""Jinja2's words for what is wrong with a template, and ours."""
+
+
+def syntax_error_in_words(message: str) -> str:
+    """Return what Jinja2 says about a broken template in words that its writer knows."""
+    for pattern, said in _SYNTAX_ERRORS:
+        if (found := re.search(pattern, message, re.DOTALL)) is not None:
+            return said.format(*found.groups()) if found.groups() else said
+    for name, mark in _MARKS.items():
+        message = message.replace(f"'{name}'", f"`{mark}`")
+    message = re.sub(r"'([^'\s]{1,20})'", r"`\1`", message.removesuffix("."))
+    return message[:1].lower() + message[1:]
 
 
 def _as_prompt_text(value: JsonValue) -> JsonValue:
