@@ -51,7 +51,7 @@ from geval_cli.extras.programs.assertions.code import test_shown
 from geval_cli.extras.programs.made_parts import with_made_parts
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
-from geval_cli.providers.promptfoo_params import prompt_form, promptfoo_params
+from geval_cli.providers.promptfoo_params import calls_as_output, prompt_form, promptfoo_params
 from geval_cli.providers.wire.chat import reported_logprobs
 from geval_cli.records import (
     AskedTest,
@@ -286,7 +286,9 @@ async def _answer(
     response = await _ask(job, test, rendered, context)
     answered = replace(
         blank,
-        output=_output_of(response.choices[0]) if context.tools.rules.keeps_data else response.text,
+        output=_output_of(response.choices[0], job.provider)
+        if context.tools.rules.keeps_data
+        else response.text,
         finish_reason=response.choices[0].finish_reason,
         tool_calls=response.tool_calls,
         latency_ms=response.latency_ms,
@@ -374,8 +376,10 @@ def _check_chat(job: Job, rendered: Rendered) -> None:
         )
 
 
-def _output_of(choice: Choice) -> JsonValue:
-    """Return the output where data stays data: the data that a program or an HTTP API answered with, else the text."""
+def _output_of(choice: Choice, provider: ProviderSpec) -> JsonValue:
+    """Return the output where data stays data: what a program or an HTTP API answered with, and calls of tools."""
+    if choice.tool_calls and not is_program(provider):
+        return calls_as_output(provider, choice.text)
     if not choice.is_data:
         return choice.text
     output: JsonValue = json.loads(js_json(json.loads(choice.text)))

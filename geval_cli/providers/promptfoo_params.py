@@ -3,6 +3,7 @@
 What it adds is not the user's: a model that refuses it is asked without it.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.templating.js_text import js_json
 
 ENV_NAMES = (
     "OPENAI_TEMPERATURE",
@@ -110,6 +112,29 @@ def prompt_form(spec: ProviderSpec) -> PromptForm:
     if kind == "anthropic":
         return "lines"
     return "json" if kind in PRESETS and name.startswith("responses:") else "chat"
+
+
+def calls_as_output(spec: ProviderSpec, text: str) -> JsonValue:
+    """Return an answer of nothing but calls of tools as promptfoo gives it: data, or texts of JavaScript's JSON."""
+    kind = spec.id.partition(":")[0]
+    if prompt_form(spec) == "json" or not text.startswith(("[", "{")):
+        return text
+    values: list[JsonValue] = []
+    place = 0
+    try:
+        while place < len(text):
+            value, place = _DECODER.raw_decode(text, place)
+            values.append(value)
+    except (ValueError, RecursionError):
+        return text
+    if kind == "anthropic":
+        blocks = values[0] if isinstance(values[0], list) else values
+        return "\n\n".join(js_json(block) for block in blocks)
+    return values if kind in _LISTS_OF_PARTS else values[0]
+
+
+_DECODER = json.JSONDecoder()
+_LISTS_OF_PARTS = {"google", "vertex", "palm"}
 
 
 def promptfoo_params(

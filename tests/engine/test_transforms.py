@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.code_runs import rows_of
 from support.geval_command import run_geval
-from support.loopback import LoopbackServer, chat_reply
+from support.loopback import LoopbackServer, Reply, chat_reply
 from support.promptfoo import load
 
 from geval_cli.extras.programs.assertions.code import written_assertion
@@ -51,6 +51,58 @@ def test_transforms_see_the_prompt_as_it_is_written(tmp_path: Path) -> None:
     }
     (row,) = rows_of(tmp_path, content)
     assert json.loads(row["output"]) == ["named", "<{{word}}?>", "{{word}}?"]
+
+
+def _called(model: str) -> Reply:
+    if model == "claude":
+        block = {"type": "tool_use", "id": "t", "name": "f", "input": {"city": "Paris"}}
+        return Reply(body={"content": [block], "stop_reason": "tool_use", "usage": {}, "role": "assistant"})
+    if model == "responses":
+        item = {
+            "type": "function_call",
+            "call_id": "c",
+            "name": "f",
+            "arguments": "{}",
+            "status": "completed",
+        }
+        return Reply(body={"object": "response", "status": "completed", "output": [item]})
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    reply = chat_reply(None, finish_reason="tool_calls")
+    reply.body["choices"][0]["message"]["tool_calls"] = [call]
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("provider", "seen"),
+    [
+        ("openai:chat", 'object [{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]'),
+        ("anthropic:claude", 'string {"type":"tool_use","id":"t","name":"f","input":{"city":"Paris"}}'),
+        (
+            "openai:responses:responses",
+            'string {"type":"function_call","call_id":"c","name":"f","arguments":"{}","status":"completed"}',
+        ),
+    ],
+)
+def test_calls_of_tools_are_data_or_text_as_in_promptfoo(tmp_path: Path, provider: str, seen: str) -> None:
+    code = "typeof output + ' ' + (typeof output === 'string' ? output : JSON.stringify(output))"
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["Hi"],
+        "tests": [
+            {
+                "assert": [
+                    {"type": "contains", "value": '"name":"f"'},
+                    {"type": "tool-call-f1", "value": ["f"]},
+                ]
+            },
+            {"options": {"transform": code}, "assert": [{"type": "equals", "value": seen}]},
+        ],
+    }
+    with LoopbackServer(respond=lambda body, _: _called(body["model"])) as server:
+        base = server.url if provider.startswith("anthropic") else server.base_url
+        config = {"base_url": base, "apiKey": "k", "tools": [{"type": "function", "name": "f"}]}
+        rows = rows_of(tmp_path, {**content, "providers": [{"id": provider, "config": config}]})
+    assert [row["status"] for row in rows] == ["passed", "passed"], rows
 
 
 def test_tools_in_a_file_are_sent_as_the_file_has_them(tmp_path: Path) -> None:

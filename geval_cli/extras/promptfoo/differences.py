@@ -128,6 +128,8 @@ def _is_graded_by_own_words(spec: Assertion, test: TestCase) -> bool:
 
 
 def _may_be_an_error_there(spec: Assertion) -> bool:
+    if spec.transform is not None or getattr(spec, "context_transform", None) is not None:
+        return True
     return spec.base_type in {"latency", "cost", "perplexity", "perplexity-score", "answer-relevance"} or (
         spec.base_type.startswith(("trajectory:", "trace-", "context-", "similar"))
     )

@@ -144,7 +144,7 @@ def visible_variables(subject: Subject) -> dict[str, JsonValue]:
 def script_output(subject: Subject) -> JsonValue:
     """Return the output as code sees it: calls of tools as data, anything else as it is."""
     response, output = subject.response, subject.output
-    if response is None or not isinstance(output, str):
+    if response is None or not isinstance(output, str) or subject.rules.keeps_data:
         return output
     if known_end(response.choices[0].finish_reason or "") is End.TOOL_CALLS and output.startswith(("[", "{")):
         try:
