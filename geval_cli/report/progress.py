@@ -48,7 +48,7 @@ class RunState(Struct):
         elif isinstance(event, CaseFinished):
             self.counts[event.result.status] += 1
         elif isinstance(event, ModelCalled):
-            self.calls[event.role] += max(event.usage.requests, 1)
+            self.calls[event.role] += event.usage.requests  # none where several cases share one request
             self.usage += event.usage
         elif isinstance(event, BatchesAdvanced):
             self.batches[event.role] = event

@@ -85,14 +85,15 @@ def test_counts_calls_cache_and_cost_are_added_up() -> None:
         RunStarted(RUN, 10),
         ModelCalled(Role.GENERATION, "a", Usage(1, 10, 5, 1, 0.0)),
         ModelCalled(Role.JUDGE, "b", Usage(20, 10, 5, 10, 0.02)),
-        ModelCalled(Role.JUDGE, "b", Usage(), failed=True),
+        ModelCalled(Role.JUDGE, "b", Usage(1), failed=True),
+        ModelCalled(Role.JUDGE, "b", Usage()),  # answered by the request of another case
         *cases(2),
         *cases(1, Status.FAILED),
         *cases(1, Status.ERROR),
     ]
     last = plain_lines(events, step_s=5.0)[-1]
 
-    assert "4/10 (40%); 2 passed, 1 failed, 1 error; calls 1 + 21 judge, 52.4% cached, $0.02" in last
+    assert "4/10 (40%); 2 passed, 1 failed, 1 error; calls 1 + 21 judge, 50% cached, $0.02" in last
 
 
 def test_an_unknown_price_is_not_shown_as_a_cost() -> None:
