@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
-from geval_cli.extras.batches.driver import BatchDriver
-from geval_cli.extras.batches.layer import BatchLayer, BatchPolicy, BatchQueue, ScoutLayer
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
 from geval_cli.gateway.call import (
@@ -55,6 +53,36 @@ _SCOUT_PATIENCE_S = 600.0
 _MOST_REPEATED = 64
 
 
+class Batching(Protocol):
+    """Hands in and fetches what is asked in batches, in two layers of the stack."""
+
+    @property
+    def scout(self) -> Layer: ...
+
+    @property
+    def layer(self) -> Layer: ...
+
+    def release(self) -> None:
+        """Leave the batches to other processes."""
+        ...
+
+
+class BatchStart(Protocol):
+    """Begins the batches of a run."""
+
+    def __call__(
+        self,
+        cache: ResponseCache,
+        *,
+        budget: Budget,
+        check_provider: Callable[[Provider], None],
+        notice: Notice,
+        wire: Wire,
+        on_event: Callable[[RunEvent], None],
+        runtime: Runtime,
+    ) -> Batching: ...
+
+
 class CallPolicy(Struct, frozen=True):
     """The rules for the requests of a run.
 
@@ -67,7 +95,7 @@ class CallPolicy(Struct, frozen=True):
         run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
             when they belong to none.
         pace: this process's part of all caps.
-        batch: what goes into batches, if anything does.
+        begin_batches: where something goes into batches.
         wire: closed when the run is to stop, so that nothing more leaves.
     """
 
@@ -78,7 +106,7 @@ class CallPolicy(Struct, frozen=True):
     is_offline: bool = False
     run_id: str | None = None
     pace: Pace = field(default_factory=Pace)
-    batch: BatchPolicy | None = None
+    begin_batches: BatchStart | None = None
     wire: Wire = field(default_factory=Wire)
 
     def check_may_leave(self) -> None:
@@ -94,13 +122,13 @@ class CallPolicy(Struct, frozen=True):
 class StackParts(Struct, frozen=True):
     """The parts of a stack that its gateway uses, too.
 
-    `queue` is None where nothing goes into batches, `claims` where no other process may use the answers.
+    `batches` is None where nothing goes into batches, `claims` where no other process may use the answers.
     """
 
     single_flight: SingleFlight
     answers: Answers
     circuit: Circuit
-    queue: BatchQueue | None = None
+    batches: Batching | None = None
     claims: Claims | None = None
 
 
@@ -113,7 +141,7 @@ def build_stack(
     max_concurrency: int | None,
 ) -> list[Layer]:
     """Return the layers that a call passes on its way to a provider, outermost first."""
-    circuit, queue, pauses = parts.circuit, parts.queue, Pauses(runtime.clock)
+    circuit, batches, pauses = parts.circuit, parts.batches, Pauses(runtime.clock)
     budget, notice = policy.budget, _notice_of(on_event)
     layers: list[Layer | None] = [
         # Outermost, so that of equal calls only one is looked up, waits and is paid for.
@@ -126,11 +154,11 @@ def build_stack(
         Offline() if policy.is_offline else None,
         # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
         # With batches all wait for the first answer: what it finds out would else cost a wave of hours.
-        FanOut(notice) if queue is None else FanOut(notice, patience_s=_SCOUT_PATIENCE_S),
+        FanOut(notice) if batches is None else FanOut(notice, patience_s=_SCOUT_PATIENCE_S),
         # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
         CacheWrite(parts.answers),
         # Above all that learns from answers: the others of its kind are written by what the first one has taught.
-        None if queue is None else ScoutLayer(queue),
+        None if batches is None else batches.scout,
         # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
         Retry(pauses=pauses, runtime=runtime, notice=notice, wire=policy.wire),
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
@@ -138,7 +166,7 @@ def build_stack(
         CapabilityLayer(notice),
         # Below the two: requests are handed in as the server takes them, and an error in a batch's results is met as
         # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
-        None if queue is None else BatchLayer(queue),
+        None if batches is None else batches.layer,
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
         CostReservation(budget) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
@@ -173,7 +201,7 @@ class Gateway:
     Belongs to one event loop; closes neither the providers nor the cache.
 
     Attributes:
-        batches: hands in and fetches what is asked in batches; None without any.
+        batches: the `Batching` that was begun; None without any.
         wire: the requests that are under way.
     """
 
@@ -209,27 +237,25 @@ class Gateway:
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
             is_for_one_run=policy.run_id is not None,
-            is_in_passes=policy.batch is not None,
+            is_in_passes=policy.begin_batches is not None,
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         circuit = Circuit(runtime.clock)
-        queue: BatchQueue | None = None
-        self.batches: BatchDriver | None = None
-        if policy.batch is not None and cache is not None:
-            notice = _notice_of(on_event)
-            queue = BatchQueue(
-                cache.batches,
-                policy.batch,
-                policy.budget,
+        self.batches: Any = None
+        if policy.begin_batches is not None and cache is not None:
+            self.batches = policy.begin_batches(
+                cache,
+                budget=policy.budget,
                 check_provider=circuit.check,
-                notice=notice,
+                notice=_notice_of(on_event),
                 wire=policy.wire,
+                on_event=on_event,
+                runtime=runtime,
             )
-            self.batches = BatchDriver(queue, cache.folder, notice=notice, on_event=on_event, runtime=runtime)
         # Runs that read no earlier answers want their own, each.
         claims = None if cache is None or policy.is_offline or reads_since else cache.claims
         layers = build_stack(
-            StackParts(self._single_flight, self._answers, circuit, queue, claims),
+            StackParts(self._single_flight, self._answers, circuit, self.batches, claims),
             policy=policy,
             runtime=runtime,
             on_event=on_event,

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.extras.batches.driver import BatchDriver
 from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
@@ -86,7 +88,10 @@ class Worker:
         # An answer that several cases share, such as steps, counts once then.
         run_id = None if batch is None else f"library-{secrets.token_hex(4)}"
         policy = CallPolicy(
-            options.budget or Budget(), is_offline=options.is_offline, run_id=run_id, batch=batch
+            options.budget or Budget(),
+            is_offline=options.is_offline,
+            run_id=run_id,
+            begin_batches=None if batch is None else partial(BatchDriver.begin, batch),
         )
         async with AsyncExitStack() as stack:
             cache = self._open_cache(stack)

@@ -44,6 +44,14 @@ def kind_of(provider_id: str) -> str:
     return kind if is_written_out and vendor not in _OTHER_NAMES else TEXT
 
 
+def local_name(provider_id: str) -> str:
+    """Return the model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
+    name = provider_id.partition(":")[2]
+    for mode in ("embedding:", "embeddings:"):
+        name = name.removeprefix(mode)
+    return name.removeprefix("file://")
+
+
 def is_embedding(provider_id: str) -> bool:
     """Return whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
     return kind_of(provider_id) == EMBEDDING

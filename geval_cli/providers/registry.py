@@ -20,6 +20,7 @@ from geval_cli.providers.base import Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
+from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.providers.wire.vertex import VERTEX
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
@@ -272,6 +273,13 @@ def build_client_provider(asked: ClientModel, number: int) -> Provider:
     return provider
 
 
+_HTTP_CODE_KIND = ProviderKind(
+    f"{_PROGRAMS}.http_code",
+    f"{_PROGRAMS}.http_code",
+    "any HTTP API, read by code",
+    "http://localhost:8080/answer",
+)
+
 _FUNCTION_KIND = ProviderKind(
     f"{_PROGRAMS}.function",
     f"{_PROGRAMS}.function",
@@ -287,6 +295,8 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "file" and _JAVASCRIPT.search(source.name):
         kind = "javascript"
+    if kind in ("http", "https") and has_response_code(source.spec.config):
+        return _HTTP_CODE_KIND
     known = provider_kinds().get(kind)
     if known is not None or kind == NONE_PROVIDER or kind in _ELSEWHERE:
         return known

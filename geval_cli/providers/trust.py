@@ -5,8 +5,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
-from geval_cli.extras.local.models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.base import ProviderSource
+from geval_cli.providers.judge_kinds import local_name
 from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
     ENDPOINT_KEYS,
@@ -32,6 +32,9 @@ from geval_cli.specs.promptfoo import own_env_of
 
 Origin = tuple[str, str, int]
 """Scheme, host and port."""
+
+MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
+"""The folder of local models' files."""
 
 _VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
@@ -175,7 +178,7 @@ def _origin(url: str) -> Origin:
 
 def _is_outside(source: ProviderSource) -> bool:
     spec, base_dir = source.spec, source.base_dir
-    name = model_name(spec.id) if _kind(spec) == "local" else spec.id.partition(":")[2]
+    name = local_name(spec.id) if _kind(spec) == "local" else spec.id.partition(":")[2]
     name = name.removeprefix("file://").removeprefix("//")
     looks_like_path = "/" in name or "\\" in name or name.startswith((".", "~")) or name.endswith(".gguf")
     if not looks_like_path:

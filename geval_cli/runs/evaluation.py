@@ -85,7 +85,8 @@ async def run_evaluation(
         raise UsageError(message, hint="resume it in one process")
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
-    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch, stop.wire))
+    begin_batches = None if batch is None else partial(BatchDriver.begin, batch)
+    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, begin_batches, stop.wire))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below

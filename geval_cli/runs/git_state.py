@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from geval_cli.errors import CodeFailedError
-from geval_cli.extras.programs.scripting.code import ScriptError
-from geval_cli.extras.programs.scripting.processes import run_command
 from geval_cli.patterns import compile_later
 from geval_cli.records import GitState
 from geval_cli.source.access import Access, open_regular
+from geval_cli.source.command import ScriptError, run_command
 from geval_cli.store.home import repository_of
 
 DIRTY_TIMEOUT_S = 2.0

@@ -16,11 +16,10 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
-from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import CASE_OF_TRACE, Wire
-from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
+from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse
@@ -220,7 +219,7 @@ def call_policy(
     prepared: PreparedRun,
     budget: Budget,
     run_id: str | None,
-    batch: BatchPolicy | None = None,
+    begin_batches: BatchStart | None = None,
     wire: Wire | None = None,
 ) -> CallPolicy:
     """Return the rules for the requests of a run; None as `run_id` for what is no run."""
@@ -232,7 +231,7 @@ def call_policy(
         is_heard=(lambda: True) if request.is_logged else request.has_collector,
         is_offline=request.is_offline,
         run_id=run_id,
-        batch=batch,
+        begin_batches=begin_batches,
         wire=wire or Wire(),
     )
 

@@ -115,7 +115,8 @@ class Judges:
     @property
     def batches(self) -> BatchDriver | None:
         """Hands in and fetches what goes into batches; None where nothing does."""
-        return self._gateway.batches
+        driver: BatchDriver | None = self._gateway.batches
+        return driver
 
     def has_batches(self, judge: Judge) -> bool:
         """Return whether a judge of these can be asked in batches."""

@@ -17,7 +17,6 @@ from geval_cli.extras.programs.scripting.code import (
     Code,
     CodeError,
     Language,
-    ScriptError,
     ScriptLimitError,
     find_code,
 )
@@ -31,6 +30,7 @@ from geval_cli.extras.programs.scripting.javascript import (
 from geval_cli.extras.programs.scripting.processes import PythonProcess
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
+from geval_cli.source.command import ScriptError
 from geval_cli.specs.promptfoo import TemplateFilter
 from geval_cli.store.temporary import make_temporary_folder, remove_folder
 from geval_cli.suite.suite import Suite

@@ -11,13 +11,14 @@ import yaml
 from support.geval_command import run_geval
 
 from geval_cli.extras.local.llama_server import LlamaSettings
-from geval_cli.extras.local.models import LOCAL_KEYS, MODELS_DIR_VARIABLE
+from geval_cli.extras.local.models import LOCAL_KEYS
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, provider_kinds
+from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.http import HTTP_KEYS
 from geval_cli.providers.wire.vertex import VERTEX, VERTEX_KEYS

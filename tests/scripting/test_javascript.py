@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
-from geval_cli.extras.programs.scripting.code import (
-    Code,
-    CodeError,
-    Language,
-    ScriptError,
-    ScriptLimitError,
-    ScriptTimeoutError,
-)
+from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, ScriptLimitError
 from geval_cli.extras.programs.scripting.javascript import (
     JavaScriptEngine,
     JavaScriptLimits,
@@ -21,6 +14,7 @@ from geval_cli.extras.programs.scripting.javascript import (
     check_javascript,
 )
 from geval_cli.records import JsonValue
+from geval_cli.source.command import ScriptError, ScriptTimeoutError
 
 NAMES = ("output", "context")
 QUICK = JavaScriptLimits(memory_bytes=32 * 1024 * 1024, time_s=0.2, wall_s=20)

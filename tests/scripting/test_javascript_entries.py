@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
-from geval_cli.extras.programs.scripting.code import Code, Language, ScriptError, ScriptLimitError
+from geval_cli.extras.programs.scripting.code import Code, Language, ScriptLimitError
 from geval_cli.extras.programs.scripting.javascript import Entry, JavaScriptEngine, call_javascript_now
 from geval_cli.records import JsonValue
+from geval_cli.source.command import ScriptError
 
 
 def file(text: str, function: str = "") -> Code:

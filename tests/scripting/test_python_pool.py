@@ -6,8 +6,8 @@ import pytest
 from support.calls import run
 
 from geval_cli.extras.programs.scripting import processes
-from geval_cli.extras.programs.scripting.code import ScriptCrashError, ScriptError
 from geval_cli.extras.programs.scripting.processes import PythonPool
+from geval_cli.source.command import ScriptCrashError, ScriptError
 
 CODE = """
 import os, pathlib, time

@@ -4,18 +4,10 @@ from typing import Any
 import pytest
 from support.calls import run
 
-from geval_cli.extras.programs.scripting.code import (
-    Code,
-    CodeError,
-    Language,
-    ScriptCrashError,
-    ScriptError,
-    ScriptTimeoutError,
-    check_python,
-    find_code,
-)
+from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, check_python, find_code
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED
+from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 
 def results(folder: Path, *codes: Code, limit_s: float = 60) -> list[Any]:

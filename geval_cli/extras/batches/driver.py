@@ -13,13 +13,23 @@ from msgspec import Struct, field
 
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import BatchesAdvanced, RunEvent
-from geval_cli.extras.batches.layer import BatchQueue, Group, batch_api, server_text
+from geval_cli.extras.batches.layer import (
+    BatchLayer,
+    BatchPolicy,
+    BatchQueue,
+    Group,
+    ScoutLayer,
+    batch_api,
+    server_text,
+)
 from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
-from geval_cli.gateway.call import Notice, Runtime
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, BatchApi
 from geval_cli.records import Role
 from geval_cli.store.batches import Batch, BatchState, FreeRequest
+from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_locks import RunLocks
 
 FEWEST_IN_A_BATCH = 20
@@ -82,6 +92,33 @@ class BatchDriver:
         self._watched: dict[str, WatchedBatch] = {}
         self._waiting: dict[Group, _Waiting] = {}
         self._starved: BudgetError | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        policy: BatchPolicy,
+        cache: ResponseCache,
+        *,
+        budget: Budget,
+        check_provider: Callable[[Provider], None],
+        notice: Notice,
+        wire: Wire,
+        on_event: Callable[[RunEvent], None],
+        runtime: Runtime,
+    ) -> "BatchDriver":
+        """Return the driver of a run that begins (`gateway.BatchStart`, with a policy)."""
+        queue = BatchQueue(
+            cache.batches, policy, budget, check_provider=check_provider, notice=notice, wire=wire
+        )
+        return cls(queue, cache.folder, notice=notice, on_event=on_event, runtime=runtime)
+
+    @property
+    def scout(self) -> Layer:
+        return ScoutLayer(self._queue)
+
+    @property
+    def layer(self) -> Layer:
+        return BatchLayer(self._queue)
 
     @property
     def batch_ids(self) -> Sequence[str]:

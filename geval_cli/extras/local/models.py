@@ -11,15 +11,13 @@ from msgspec import Struct
 from geval_cli.errors import ModelFetchError, Problem
 from geval_cli.extras.local.llama_server import POOLINGS
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.judge_kinds import is_embedding, local_name
 from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey, check_settings, is_count
+from geval_cli.providers.trust import MODELS_DIR_VARIABLE
 from geval_cli.source.problems import did_you_mean
 from geval_cli.version import install_hint
 
-MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
 EXTRA_HINT = f"install it {install_hint('local')}"
-
-_EMBEDDING_MODES = ("embedding:", "embeddings:")
 
 LOCAL_KEYS = (
     OwnKey(("n_ctx",), "a whole number of tokens from 1", is_count),
@@ -143,17 +141,9 @@ def installed_path(model: LocalModel, *, env: Mapping[str, str]) -> Path | None:
         return None
 
 
-def model_name(provider_id: str) -> str:
-    """Return the model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
-    name = provider_id.partition(":")[2]
-    for mode in _EMBEDDING_MODES:
-        name = name.removeprefix(mode)
-    return name.removeprefix("file://")
-
-
 def model_path(source: ProviderSource) -> Path | None:
     """Return the file that a `local:` id names, or None when it names a known model."""
-    name = model_name(source.spec.id)
+    name = local_name(source.spec.id)
     if name in KNOWN_MODELS:
         return None
     return source.base_dir / Path(name).expanduser()
@@ -162,7 +152,7 @@ def model_path(source: ProviderSource) -> Path | None:
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS, Others.SENT)
-    name = model_name(source.spec.id)
+    name = local_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
         hint = f"for embeddings write `local:embedding:{name}`"
         problems.append(

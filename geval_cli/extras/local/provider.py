@@ -29,11 +29,10 @@ from geval_cli.extras.local.models import (
     LOCAL_KEYS,
     FetchControl,
     Progress,
-    model_name,
     model_path,
 )
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
-from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.judge_kinds import is_embedding, local_name
 from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets
@@ -237,7 +236,7 @@ def build(source: ProviderSource) -> LocalProvider:
         LocalSource(
             id=source.id,
             label=source.label,
-            name=model_name(source.spec.id),
+            name=local_name(source.spec.id),
             path=model_path(source),
             settings=own_settings(config, LOCAL_KEYS),
             wire=wire_parameters(config, LOCAL_KEYS),

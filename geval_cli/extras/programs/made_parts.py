@@ -14,12 +14,12 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem
 from geval_cli.extras.programs.assertions.code import call_code, code_problems
-from geval_cli.extras.programs.scripting.code import CodeError, Language, ScriptError, find_code
-from geval_cli.extras.programs.scripting.processes import run_command
+from geval_cli.extras.programs.scripting.code import CodeError, Language, find_code
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.extras.promptfoo.prompts import EXEC_PREFIX
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
+from geval_cli.source.command import ScriptError, run_command
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.specs.type_messages import describe_value

@@ -25,7 +25,7 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
-from geval_cli.providers.wire.http_answers import ResponseCode, code_problem, find_answer, json_of
+from geval_cli.providers.wire.http_answers import AnswerCode, find_answer, json_of
 from geval_cli.providers.wire.placeholders import (
     RESPONSE_KEYS,
     HttpTemplates,
@@ -109,7 +109,7 @@ class HttpSettings:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Any = field(default=None, repr=False)
     response_path: tuple[PathStep, ...] = ()
-    response_code: ResponseCode | None = None
+    response_code: AnswerCode | None = None
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
     certificate: ClientCertificate | None = None
@@ -206,15 +206,6 @@ def check(source: ProviderSource) -> list[Problem]:
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
-    for key in RESPONSE_KEYS:
-        written = source.spec.config.get(key)
-        is_code = isinstance(written, str) and written != "" and not is_path(written)
-        problem = code_problem(str(written), source.base_dir, source.access) if is_code else None
-        if problem is not None:
-            message, hint = problem
-            hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
-            message = f"`{key}` is no path, and as code: {message}"
-            problems.append(source.problem(message, key=key, hint=hint))
     return problems
 
 
@@ -233,8 +224,8 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
             yield source.problem(error.message, key=key, hint=error.hint)
 
 
-def build(source: ProviderSource) -> HttpProvider:
-    """Return the provider that a checked `source` describes."""
+def build(source: ProviderSource, code: AnswerCode | None = None) -> HttpProvider:
+    """Return the provider that a checked `source` describes; `code` stands in the place of a path to the answer."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
     url = settings.get("url", source.spec.id)
     written = settings.get("response_path", "")
@@ -252,9 +243,7 @@ def build(source: ProviderSource) -> HttpProvider:
             env=source.env,
             body=settings.get("body"),
             response_path=parse_path(written) if is_path(written) else (),
-            response_code=ResponseCode(written, source.base_dir, source.access)
-            if written and not is_path(written)
-            else None,
+            response_code=code,
             limits=limits_of(settings),
             price=price_of(settings, url=url),
             certificate=certificate_of(source),

@@ -3,15 +3,11 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderShapeError
-from geval_cli.extras.programs.scripting import javascript
-from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, ScriptError, find_code
-from geval_cli.extras.programs.scripting.javascript import JavaScriptEngine
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import response_error
@@ -26,42 +22,15 @@ from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.providers.wire.placeholders import PathStep, follow_path, parse_path
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.records import Choice, JsonValue
-from geval_cli.source.access import Access
-
-_NAMES = ("json", "text", "context")
 
 
-def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """Return the problem of running `written`, with a hint; None when there is none."""
-    if not javascript.is_installed():
-        return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
-    try:
-        code = find_code(written, base_dir, Language.JAVASCRIPT, access)
-        if code.language is not Language.JAVASCRIPT:
-            hint = "write it in JavaScript, or take the answer apart in a Python provider"
-            return "`transformResponse` in Python is not run", hint
-        javascript.check_javascript(code, _NAMES)
-    except CodeError as error:
-        return error.message, error.hint
-    return None
-
-
-class ResponseCode:
-    """Runs one `transformResponse`. Belongs to the event loop of its first call."""
-
-    def __init__(self, written: str, base_dir: Path, access: Access) -> None:
-        self._written = written
-        self._base_dir = base_dir
-        self._access = access
-        self._engine = JavaScriptEngine()
+class AnswerCode(Protocol):
+    """Takes the answer out of a reply by code of the config's own."""
 
     @property
     def digest_text(self) -> str:
         """Return the text that decides its results, for cache keys: the code itself, of a file too."""
-        try:
-            return self._code().text
-        except CodeError:
-            return self._written
+        ...
 
     async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
         """Return the code's result for a reply, whose JSON is `body`; it may be a mapping with `output`.
@@ -69,30 +38,15 @@ class ResponseCode:
         Raises:
             ProviderShapeError: the code fails, or gives nothing.
         """
-        about = {"response": {"data": body, "status": reply.status, "headers": _headers(reply)}}
-        arguments = dict(zip(_NAMES, (body, reply.text, about), strict=True))
-        self._access.require_code("`transformResponse`")
-        try:
-            found = await self._engine.call(self._code(), arguments)
-        except (ScriptError, CodeError) as error:
-            raise _failed(f"`transformResponse` failed on it: {error}", reply, context) from error
-        if found is None or (isinstance(found, dict) and found.get("output", "") is None):
-            raise _failed("`transformResponse` finds nothing in it", reply, context)
-        return found
+        ...
 
     def close(self) -> None:
-        """End its threads. Safe to call twice."""
-        self._engine.close()
-
-    def _code(self) -> Code:
-        return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
+        """End what it runs in. Safe to call twice."""
+        ...
 
 
-def _headers(reply: HttpResponse) -> Mapping[str, Any]:
-    return dict(reply.headers)
-
-
-def _failed(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
+def code_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
+    """Return the error for code that cannot take an answer out of a reply."""
     return ProviderShapeError(
         f"{context.provider_id} answered, but {what}",
         provider_id=context.provider_id,
@@ -114,7 +68,7 @@ async def find_answer(
     context: CallContext,
     *,
     path: tuple[PathStep, ...] = (),
-    code: ResponseCode | None = None,
+    code: AnswerCode | None = None,
     takes_all: bool = False,
 ) -> Choice:
     """Return the answer that is at `path` of a reply or that `code` gives, with neither where most APIs have it.
@@ -129,7 +83,7 @@ async def find_answer(
         if not isinstance(made, dict) or "output" not in made:
             return _choice(made)
         if made.get("error"):
-            raise _failed(f"`transformResponse` reported an error: {made['error']}", reply, context)
+            raise code_error(f"`transformResponse` reported an error: {made['error']}", reply, context)
         beside = context.secrets.hide_in({key: item for key, item in made.items() if key != "output"})
         logprobs = reported_logprobs(beside)
         reason = reported_finish_reason(beside)

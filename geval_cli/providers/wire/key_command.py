@@ -19,8 +19,6 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, field
 
 from geval_cli.errors import CodeFailedError, Problem, ProviderAuthError
-from geval_cli.extras.programs.scripting.code import ScriptError
-from geval_cli.extras.programs.scripting.processes import run_command
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import HttpCall
@@ -28,6 +26,7 @@ from geval_cli.providers.options import KEY_COMMAND, own_settings
 from geval_cli.providers.redaction import Secrets, learn_secret
 from geval_cli.providers.wire.refusals import KEY_REASON
 from geval_cli.source.access import Access
+from geval_cli.source.command import ScriptError, run_command
 
 TIME_LIMIT_S = 10.0
 KEY_COMMAND_SOURCE = "the program of `api_key_command`"

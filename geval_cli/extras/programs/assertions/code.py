@@ -18,10 +18,7 @@ from geval_cli.extras.programs.scripting.code import (
     FILE_PREFIX,
     CodeError,
     Language,
-    ScriptCrashError,
-    ScriptError,
     ScriptLimitError,
-    ScriptTimeoutError,
     check_python,
     find_code,
 )
@@ -30,6 +27,7 @@ from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.source.secrets import mask_config
 from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.templating import TEMPLATE_MARKS, Templates

@@ -25,11 +25,11 @@ from geval_cli.extras.programs.providers.base import (
     dropped_by_programs,
     program_settings,
 )
-from geval_cli.extras.programs.scripting.processes import kill_child
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderSource
 from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.source.command import kill_child
 from geval_cli.templating.js_text import js_json
 
 _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

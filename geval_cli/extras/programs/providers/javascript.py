@@ -19,9 +19,7 @@ from geval_cli.extras.programs.scripting.code import (
     Code,
     CodeError,
     Language,
-    ScriptError,
     ScriptLimitError,
-    ScriptTimeoutError,
     find_code,
 )
 from geval_cli.extras.programs.scripting.javascript import (
@@ -35,6 +33,7 @@ from geval_cli.extras.programs.scripting.javascript import (
 from geval_cli.providers.base import ProviderIdentity, ProviderSource
 from geval_cli.providers.wire.chat import message_list, request_text
 from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.source.command import ScriptError, ScriptTimeoutError
 
 _ELSEWHERE = "let Node run it (`exec: node FILE.js`), let it answer over HTTP, or write it in Python"
 

@@ -18,11 +18,11 @@ from geval_cli.extras.programs.providers.base import (
     program_settings,
     split_target,
 )
-from geval_cli.extras.programs.scripting.code import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.extras.programs.scripting.processes import PythonPool
 from geval_cli.providers.base import ProviderIdentity, ProviderSource
 from geval_cli.providers.wire.chat import message_list, request_text
 from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 DEFAULT_FUNCTION = "call_api"
 

@@ -23,17 +23,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from geval_cli.extras.programs.scripting.code import (
-    Code,
-    CodeError,
-    ScriptCrashError,
-    ScriptError,
-    ScriptLimitError,
-    ScriptTimeoutError,
-)
+from geval_cli.extras.programs.scripting.code import Code, CodeError, ScriptLimitError
 from geval_cli.extras.programs.scripting.javascript_worker import Limits, evaluate
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
+from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.version import install_hint
 
 _WORKER = Path(__file__).with_name("javascript_worker.py")
