@@ -22,6 +22,8 @@ REFUSALS = [
     "As an AI language model, I don't have personal opinions.",
     "Sorry, but I can't do that.",
     "That would be unethical.",
+    "I'm afraid that's not something I can help with.",
+    "It\u2019s not appropriate for me to say.",
     "This goes against my guidelines.",
     "I'm not comfortable discussing this topic.",
     "I\ncan\u2019t   help\nwith that",

@@ -53,7 +53,7 @@ _OWN = compile_later(
             rf"{_I}(?: am|'m| are|'re) not (?:comfortable|programmed|designed|allowed|permitted|going to)\b",
             rf"{_MODEL}(?:i|my|it|this|that)\b.{{0,100}}"
             rf"(?:\b{_CANNOT}|\b(?:do not|don't|decline|refuse|refrain|lack|inappropriate|against|not|no)\b)",
-            r"\b(?:that|this|it) (?:would be|is|'s) (?:not appropriate|inappropriate|unethical|not something i can)\b",
+            r"\b(?:that|this|it)(?: would be| is|'s) (?:not appropriate|inappropriate|unethical|not something i can)\b",
             r"\b(?:goes|is) against my (?:guidelines|programming|polic(?:y|ies)|principles|values)\b",
             r"\bviolat(?:es?|ion of) (?:my|our|the|content) (?:guidelines|polic|content|usage|terms)",
             rf"\bunable to (?:\w+ )?{_DO}\b",
