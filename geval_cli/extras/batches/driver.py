@@ -261,10 +261,13 @@ class BatchDriver:
             created_at=self._store.now(),
         )
         keys = [request.key for request in fitting]
+        # Before others can see it: one who took it up in between could hand it in as well.
+        self._locks.acquire(_lock_of(wanted))
         batch = await self._store.add(wanted, keys)
         named = set(keys)
         item.keys = [request.key for request in free if request.key not in named]
         if batch is None:
+            self._locks.release(_lock_of(wanted))
             return None
         self._watched[batch.id] = WatchedBatch(item.provider, group, is_fresh=True)
         self._budget.hand_in(batch.requests, expected_usd)
@@ -290,7 +293,7 @@ class BatchDriver:
         Raises:
             ProviderError: the provider does not let it be looked at any more.
         """
-        name = f"batch-{batch.id}"
+        name = _lock_of(batch)
         if not self._locks.holds(name):
             if self._locks.is_going_on(name) or not self._locks.acquire(name):
                 return
@@ -334,6 +337,10 @@ class BatchDriver:
     def _answered(self, batch: Batch) -> int:
         remote = self._watched[batch.id].remote
         return batch.answered if remote is None else max(batch.answered, min(remote.answered, batch.requests))
+
+
+def _lock_of(batch: Batch) -> str:
+    return f"batch-{batch.id}"
 
 
 def _are_handed_in(batches: Sequence[Batch]) -> bool:
