@@ -10,7 +10,7 @@ from support.scripted_judge import ScriptedJudge
 
 from geval_cli.errors import UsageError
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
-from geval_cli.runs.judging import Judges, judge_problems, judging
+from geval_cli.runs.session import Session, judge_problems, open_session
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 
@@ -18,15 +18,15 @@ METRIC = Metric("Tone", ("Be kind.",))
 CASE = JudgedCase("Thank you.", input="Say thanks.")
 
 
-def grade(env: dict[str, str], choose: Callable[[Judges], Judge], **options: Any) -> Grade:
+def grade(env: dict[str, str], choose: Callable[[Session], Judge], **options: Any) -> Grade:
     async def body() -> Grade:
-        async with judging(env=env, base_dir=Path(), **options) as judges:
+        async with open_session(env=env, base_dir=Path(), **options) as judges:
             return await judges.grade(METRIC, CASE, choose(judges))
 
     return asyncio.run(body())
 
 
-def openai(judges: Judges) -> Judge:
+def openai(judges: Session) -> Judge:
     return judges.find(ProviderSpec(id="openai:gpt-4o"))
 
 
@@ -51,7 +51,7 @@ def test_without_a_cache_answers_last_as_long_as_the_judges() -> None:
 
 def test_a_provider_is_built_once() -> None:
     async def body() -> bool:
-        async with judging(env={"OPENAI_API_KEY": "k"}, base_dir=Path()) as judges:
+        async with open_session(env={"OPENAI_API_KEY": "k"}, base_dir=Path()) as judges:
             return openai(judges) == openai(judges)
 
     assert asyncio.run(body())
@@ -81,7 +81,7 @@ def test_equal_requests_reach_an_adopted_judge_once() -> None:
     judge = ScriptedJudge(lambda request: '{"reason": "Kind.", "score": 8}')
 
     async def body() -> list[float]:
-        async with judging(env={}, base_dir=Path()) as judges:
+        async with open_session(env={}, base_dir=Path()) as judges:
             adopted = judges.adopt(judge)
             grades = await asyncio.gather(*(judges.grade(METRIC, CASE, adopted) for _ in range(3)))
             return [item.score for item in grades]
@@ -95,7 +95,7 @@ def test_adopted_judges_that_are_called_the_same_are_kept_apart() -> None:
     ours = [ScriptedJudge(lambda request, text=text: text) for text in replies]  # type: ignore[misc]
 
     async def body() -> list[float]:
-        async with judging(env={}, base_dir=Path()) as judges:
+        async with open_session(env={}, base_dir=Path()) as judges:
             return [(await judges.grade(METRIC, CASE, judges.adopt(judge))).score for judge in ours]
 
     assert asyncio.run(body()) == [0.8, 0.2]
@@ -122,7 +122,7 @@ def test_a_function_that_judges_writes_the_steps_once(tmp_path: Path) -> None:
     )
 
     async def body() -> None:
-        async with judging(env={}, base_dir=tmp_path) as judges:
+        async with open_session(env={}, base_dir=tmp_path) as judges:
             judge = judges.find(ProviderSpec(id="python:judge.py:judge"))
             for output in ("a", "b", "c"):
                 await judges.grade(METRIC, JudgedCase(output), judge)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from geval_cli.library.records import JudgingOptions, given_images, written_image
-from geval_cli.library.session import Session
+from geval_cli.library.session import LibrarySession
 from geval_cli.library.table import verdict_html
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from geval_cli.library.metric import GEval
     from geval_cli.records import AssertionResult
-    from geval_cli.runs.judging import Judges
     from geval_cli.runs.requests import PreparedRun
+    from geval_cli.runs.session import Session
 
 
 class CheckKeywords(TypedDict, total=False):
@@ -113,7 +113,7 @@ async def acheck(
     return to_check_result(await _session.arun(judging_work(prepared)))
 
 
-_session = Session(JudgingOptions())
+_session = LibrarySession(JudgingOptions())
 
 _NOT_OF_TEST = ("grader", "samples")
 
@@ -168,13 +168,13 @@ def prepare_check(
 
 def judging_work(
     prepared: "PreparedRun",
-) -> "Callable[[Judges], Coroutine[Any, Any, AssertionResult]]":
+) -> "Callable[[Session], Coroutine[Any, Any, AssertionResult]]":
     """Return the work that judges do for a check; it raises the errors of the library."""
     from geval_cli.errors import ApiError, ProviderError, UnjudgeableError
     from geval_cli.records import Status
-    from geval_cli.runs.checking import check_output
+    from geval_cli.runs.session import check_output
 
-    async def work(judges: "Judges") -> "AssertionResult":
+    async def work(judges: "Session") -> "AssertionResult":
         try:
             result = await check_output(judges, prepared)
         except ProviderError as error:

@@ -20,7 +20,7 @@ from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
 from geval_cli.records import JsonValue, TraceStep, Turn
-from geval_cli.runs.judging import judge_problems
+from geval_cli.runs.session import judge_problems
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_file_reference

@@ -29,7 +29,7 @@ from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images,
 from geval_cli.providers.registry import sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn
-from geval_cli.runs.judging import Judges
+from geval_cli.runs.session import Session
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
 from geval_cli.source.images import ConfigImages, Image, too_many
@@ -45,7 +45,7 @@ class Evaluation:
     judge: ProviderSpec | ClientModel | Judge | Jury
 
 
-async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
+async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase) -> Result:
     """Return the verdict on one test case.
 
     Raises:
@@ -77,12 +77,12 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
 
 
 async def evaluate_cases(
-    judges: Judges,
+    judges: Session,
     evaluation: Evaluation,
     cases: Sequence[TestCase],
     concurrency: int,
     *,
-    evaluate: Callable[[Judges, Evaluation, TestCase], Awaitable[Result]] = evaluate_case,
+    evaluate: Callable[[Session, Evaluation, TestCase], Awaitable[Result]] = evaluate_case,
 ) -> list[Result | GevalError]:
     """Return for each case, in order, its result or its error; judge at most `concurrency` at a time.
 
@@ -115,7 +115,7 @@ async def evaluate_cases(
 
 
 async def evaluate_in_batches(
-    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+    judges: Session, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
 ) -> list[Result | GevalError]:
     """Return what `evaluate_cases` does; the judge is asked in batches, which takes hours at half the price.
 
@@ -130,7 +130,7 @@ async def evaluate_in_batches(
         hint = "use a model of openai: or anthropic:, or leave `batch` out"
         raise UsageError("the judge has no batch API", hint=hint)
 
-    async def evaluate(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
+    async def evaluate(judges: Session, evaluation: Evaluation, case: TestCase) -> Result:
         keys: list[str] = []
         KEYS_OF_CASE.set(keys)
         result = await evaluate_case(judges, evaluation, case)
@@ -175,7 +175,7 @@ def _id_of(judge: ProviderSpec | ClientModel | Judge) -> str:
     return judge.model if isinstance(judge, ClientModel) else judge.label
 
 
-def _find_judge(judges: Judges, judge: ProviderSpec | ClientModel | Judge) -> Judge:
+def _find_judge(judges: Session, judge: ProviderSpec | ClientModel | Judge) -> Judge:
     if isinstance(judge, ClientModel):
         return judges.connect(judge)
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geval_cli.errors import GevalError, UsageError
 from geval_cli.library.records import JudgingOptions, Result, TestCase
-from geval_cli.library.session import Session
+from geval_cli.library.session import LibrarySession
 
 if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric
@@ -85,7 +85,7 @@ class GEval:
     window: int | None = None
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
-    _session: Session = field(init=False, repr=False)
+    _session: LibrarySession = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         from geval_cli.library.definition import define
@@ -95,7 +95,7 @@ class GEval:
             warnings.warn(doubt, stacklevel=3)
         object.__setattr__(self, "_metric", definition.metric)
         object.__setattr__(self, "_judge", definition.judge)
-        object.__setattr__(self, "_session", Session(JudgingOptions(uses_cache=bool(self.cache))))
+        object.__setattr__(self, "_session", LibrarySession(JudgingOptions(uses_cache=bool(self.cache))))
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
         """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
@@ -233,8 +233,8 @@ async def aevaluate_batch(
         session.close()
 
 
-def _batch_session(batch: bool | float) -> Session:
+def _batch_session(batch: bool | float) -> LibrarySession:
     poll_s = DEFAULT_POLL_S if batch is True else batch
     if not poll_s > 0:
         raise UsageError(f"batch must be True or a number of seconds above 0, found {batch}")
-    return Session(JudgingOptions(uses_cache=True, batch_poll_s=poll_s))
+    return LibrarySession(JudgingOptions(uses_cache=True, batch_poll_s=poll_s))

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from geval_cli.library.worker import Worker
-    from geval_cli.runs.judging import Judges
+    from geval_cli.runs.session import Session
 
 T = TypeVar("T")
 
 
-class Session:
+class LibrarySession:
     """Runs work for one metric, from any thread and any event loop.
 
     All of it runs in one event loop in a thread of its own: connections, answers and locks belong to a loop, and the
@@ -28,7 +28,7 @@ class Session:
         self._lock = threading.Lock()
         self._worker: Worker | None = None
 
-    def run(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
+    def run(self, work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
         """Run `work` and return its result; block until then."""
         future = self._submit(work)
         try:
@@ -36,7 +36,7 @@ class Session:
         finally:
             future.cancel()  # for Ctrl-C; nothing happens to work that is done
 
-    async def arun(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
+    async def arun(self, work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
         """Run `work` and return its result. Cancelling the wait cancels the work."""
         from asyncio import wrap_future
 
@@ -49,7 +49,7 @@ class Session:
         if worker is not None:
             worker.stop()
 
-    def _submit(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> "Future[T]":
+    def _submit(self, work: "Callable[[Session], Coroutine[Any, Any, T]]") -> "Future[T]":
         from geval_cli.library.worker import Worker
 
         with self._lock:

@@ -25,7 +25,7 @@ from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, pr
 from geval_cli.library.evaluation import evaluate_case
 from geval_cli.library.metric import GEval
 from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
-from geval_cli.library.session import Session
+from geval_cli.library.session import LibrarySession
 from geval_cli.numbers import fixed, format_cost, format_score_beside
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
@@ -128,7 +128,7 @@ class GevalFixture:
     def __init__(self, config: pytest.Config, notes: "Notes") -> None:
         self._notes = notes
         self._options = options = SessionOptions.of(config)
-        self._session = Session(
+        self._session = LibrarySession(
             JudgingOptions(
                 uses_cache=True,
                 home=options.home,

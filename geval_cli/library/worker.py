@@ -19,12 +19,12 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.library.records import JudgingOptions
 from geval_cli.records import Role
-from geval_cli.runs.judging import Judges, judging
+from geval_cli.runs.session import Session, open_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_answers
 
 T = TypeVar("T")
-_Opened = Future[tuple[asyncio.AbstractEventLoop, Judges]]
+_Opened = Future[tuple[asyncio.AbstractEventLoop, Session]]
 
 MAX_REQUESTS = 100
 """The most requests that one metric has on the wire at once."""
@@ -55,7 +55,7 @@ class Worker:
         """Return whether work can be submitted; False in a forked process."""
         return self._thread.is_alive()
 
-    def submit(self, work: Callable[[Judges], Coroutine[Any, Any, T]]) -> Future[T]:
+    def submit(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> Future[T]:
         """Return the future result of `work`; cancelling it cancels the work."""
         return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
 
@@ -96,7 +96,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             cache = self._open_cache(stack)
             judges = await stack.enter_async_context(
-                judging(
+                open_session(
                     env=os.environ,
                     base_dir=Path(),
                     cache=cache,

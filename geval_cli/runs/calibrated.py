@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
 from geval_cli.assertions.base import CriterionKey, JudgeDefaults, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.calibrated import Calibrations, differing_parts, other_parts, weights_of
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
@@ -14,14 +12,10 @@ from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.judge.grading import steps_needed
-from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Judge
-from geval_cli.providers.base import ProviderIdentity
-from geval_cli.providers.registry import build_provider
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse
-from geval_cli.runs.lock_file import LockFile, Resolve
+from geval_cli.records import JsonValue
+from geval_cli.runs.lock_file import LockFile
+from geval_cli.runs.session import unasked_tools
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.calibration import Calibration, JudgeWeight
 from geval_cli.suite.calibration import is_calibrated_jury
@@ -32,25 +26,14 @@ _NO_RUN = "labels of a run say by what its scores were rated: geval calibrate LA
 
 
 def calibration_problems(
-    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults, resolve: Resolve
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:
     """Yield a problem for each criterion that is not the calibrated one, with the parts that differ.
 
     It is a warning, and an error where the threshold is the calibrated one. Goes through all tests.
     """
-    judges: dict[bytes, Judge] = {}
-
-    def judge_for(spec: ProviderSpec) -> Judge:
-        found = resolve(spec)
-        if found.fingerprint not in judges:
-            suite = plan.suite
-            provider = build_provider(found, env=suite.env, base_dir=suite.base_dir, access=suite.access)
-            judges[found.fingerprint] = _UnaskedJudge(provider.id, provider.identity)
-        return judges[found.fingerprint]
-
-    memory = JudgeMemory({} if lock is None else lock.steps)
     calibrations = plan.suite.calibrations
-    tools = Tools(templates, judge_for, memory, defaults, access=plan.suite.access, calibrations=calibrations)
+    tools = unasked_tools(plan.suite, templates, defaults, {} if lock is None else lock.steps)
     seen: dict[tuple[str, str], Problem | None] = {}
     try:
         for spec, subject in assertions_of_plan(plan, templates):
@@ -166,21 +149,3 @@ def _unused(calibrations: Calibrations, metrics: list[str]) -> Problem:
     hint = f"did you mean the metric `{near}`?" if near else "its names are those of the labels"
     message = f"no assertion has a metric of {calibrations.path}: {', '.join(names)}"
     return Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)
-
-
-class _UnaskedJudge(Struct, frozen=True):
-    """A judge of which only its identity is wanted."""
-
-    label: str
-    identity: ProviderIdentity
-
-    @property
-    def provider_params(self) -> Mapping[str, JsonValue]:
-        return self.identity.params
-
-    @property
-    def public_id(self) -> str:
-        return mask_text(self.label)
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        raise NotImplementedError("nobody is asked before everything is checked")

@@ -37,10 +37,9 @@ from geval_cli.extras.programs.made_parts import is_made_by_code
 from geval_cli.extras.workers.coordinator import asked_workers, capped_workers, check_workers
 from geval_cli.extras.workers.shards import shard_size
 from geval_cli.gateway.cache import choice_keys, recalled
-from geval_cli.gateway.gateway import BoundModel, with_images_for
+from geval_cli.gateway.gateway import with_images_for
 from geval_cli.judge.dimensions import find_dimension
-from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Judge, Metric, format_number
+from geval_cli.judge.metric import Metric, format_number
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import Price, known_price
@@ -48,11 +47,9 @@ from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, WorkersPlan
-from geval_cli.runs.jobs import request_limit
-from geval_cli.runs.judging import ProviderPool
-from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.session import ProviderPool, Session, request_limit
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache, StoredChoice
 
@@ -89,19 +86,17 @@ async def plan_run(
     queues, since = prepared.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
-    if not reads_cache(prepared):
+    if not prepared.reads_cache:
         # What the run itself was told counts.
         cache, since = (None, None) if resumed is None else (cache, resumed.started_s)
     if cache is not None and not (await cache.stats()).entries:
         cache = None
     suite = prepared.suite
-    async with aclosing(ProviderPool(suite.env, suite.base_dir, suite.access)) as pool:
+    async with aclosing(ProviderPool.of(suite)) as pool:
         dry_run = _DryRun(prepared, pool, cache, since)
+        session = Session(pool, dry_run, suite=suite, locked_steps=prepared.locked_steps)
         # Lenient: no code is run here, and what it adds to the variables is missing.
-        templates, judge_for = prepared.templates.lenient(), dry_run.judge_for
-        tools = Tools(
-            templates, judge_for, JudgeMemory(prepared.locked_steps), prepared.defaults, access=suite.access
-        )
+        tools = session.tools(suite, prepared.templates.lenient(), prepared.defaults, runs_code=False)
         for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
             await dry_run.add(list(group), tools)
         return RunPlan(dry_run.cases, dry_run.counts, batched=frozenset(dry_run.batched))
@@ -215,10 +210,6 @@ class _DryRun(Struct, eq=False):
                     await self._follow(spec, row, tools)
         if self._unreadable is not None:
             raise self._unreadable
-
-    def judge_for(self, spec: ProviderSpec) -> Judge:
-        """Return the judge that `spec` names; it asks here."""
-        return BoundModel(self, self._provider(spec))
 
     async def _begin(self, job: Job, tools: Tools) -> PendingResult:
         # Without its assertions: they are followed one by one, and some would run code or call a web hook.
@@ -335,7 +326,7 @@ class _DryRun(Struct, eq=False):
             raise
 
     def _provider(self, spec: ProviderSpec) -> Provider:
-        return self.pool.get(resolved(spec, self.prepared.suite))
+        return self.pool.get(self.prepared.suite.resolved(spec))
 
 
 def _counts(

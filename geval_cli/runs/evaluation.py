@@ -32,18 +32,12 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.jobs import (
-    JOBS_PER_REQUEST,
-    JobRunner,
-    answer_patience_s,
-    call_policy,
-    open_jobs,
-    request_limit,
-)
-from geval_cli.runs.preparation import asks_for_money, reads_cache
+from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
+from geval_cli.runs.preparation import asks_for_money
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
+from geval_cli.runs.session import call_policy, request_limit
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.runs.verdicts import with_verdicts
@@ -78,7 +72,7 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     batch = await batch_policy(
-        prepared, state, run, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
+        prepared, state, run, is_resumed=resumed is not None, reads_cache=prepared.reads_cache
     )
     if batch is not None and prepared.request.is_shared:
         message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"
@@ -293,8 +287,8 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
     parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
     try:
         async with open_jobs(prepared, jobs.cache, events, policy, began_s=began) as runner:
-            driver = jobs.driver = runner.gateway.batches
-            stop.patience_s = answer_patience_s(prepared, runner.pool)
+            driver = jobs.driver = runner.session.gateway.batches
+            stop.patience_s = answer_patience_s(prepared, runner.session.pool)
             done = (
                 resumed.done if resumed is not None else done_cases(prepared) if driver is not None else None
             )
@@ -339,7 +333,7 @@ class _Pass(Struct):
         gathered.extend(keys)
         if not results or self.done is None:
             return
-        self.runner.gateway.settle(gathered)
+        self.runner.session.gateway.settle(gathered)
         del self.keys_of_group[job.group]
         for result in results:
             self.done.add(result)

@@ -6,34 +6,23 @@ name variables are not in it, since what fills them is data of tests.
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
-from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
-from geval_cli.assertions.graded.judges import judge_provider, members_of
-from geval_cli.engine.check import assertions_of_plan
-from geval_cli.engine.plan import Plan
-from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.judge.grading import steps_needed
-from geval_cli.judge.memory import JudgeMemory, LockedSteps
-from geval_cli.judge.metric import Judge
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.source.access import Access
 from geval_cli.source.files import read_document
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec
-from geval_cli.templating import Templates
 
 LOCK_NAME = "geval.lock"
 _VERSION = 1
 _KEYS = ("criteria", "params", "judge", "prompt_version", "steps")
-_TAGS = ("{{", "{%", "{#")
 _HINT = "`geval lock CONFIG` writes it"
 
 
@@ -70,34 +59,6 @@ class LockFile(Struct, frozen=True):
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of what it settles."""
         return hashlib.sha256(written_lock(self.entries).encode()).hexdigest()
-
-
-class NeededSteps(Struct, frozen=True):
-    """A criterion that a judge has to write steps for, and the assertion that it is of."""
-
-    criteria: str
-    params: tuple[str, ...]
-    judge: ProviderSpec
-    place: Location | None = None
-
-    @property
-    def key(self) -> StepsKey:
-        """Return the key that its entry is found by."""
-        return self.criteria, self.params, self.judge.public_id
-
-
-class Needs(Struct):
-    """The criteria that tests need steps for.
-
-    Attributes:
-        found: each once.
-        uses: how many tests need each, a test counted once for each prompt.
-        unlocked: criteria that name variables, as they are written; they are left out of `found` unless wanted.
-    """
-
-    found: dict[StepsKey, NeededSteps] = field(default_factory=dict)
-    uses: Counter[StepsKey] = field(default_factory=Counter)
-    unlocked: set[str] = field(default_factory=set)
 
 
 def is_stale(entry: LockEntry) -> bool:
@@ -207,63 +168,3 @@ def write_lock(config: Path, entries: Iterable[LockEntry]) -> None:
     """
     with SafeFile(lock_path(config)) as file:
         file.write(written_lock(entries))
-
-
-Resolve = Callable[[ProviderSpec], ProviderSpec]
-"""Returns the configured provider whose label a judge's id is, else the judge itself."""
-
-
-def needs_of_plan(
-    plan: Plan,
-    templates: Templates,
-    defaults: JudgeDefaults,
-    resolve: Resolve,
-    *,
-    with_variables: bool = False,
-) -> Needs:
-    """Return what the tests of `plan` need steps for; goes through all of them.
-
-    With `with_variables`, criteria that name variables are there, too, as each test fills them.
-    """
-    tools = Tools(templates, _no_judge, JudgeMemory(), defaults, access=plan.suite.access)
-    needs = Needs()
-    for spec, subject in assertions_of_plan(plan, templates):
-        if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):
-            written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
-            if not with_variables and any(tag in text for text in written for tag in _TAGS):
-                needs.unlocked.update(written)
-            else:
-                _note_needs(spec, subject, tools, resolve, needs)
-    return needs
-
-
-def _note_needs(spec: GEvalAssertion, subject: Subject, tools: Tools, resolve: Resolve, needs: Needs) -> None:
-    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
-    for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
-        for judge in judges:
-            needed = NeededSteps(criteria, labels, resolve(judge), spec.place.key())
-            needs.found.setdefault(needed.key, needed)
-            needs.uses[needed.key] += 1
-
-
-def _no_judge(_: ProviderSpec) -> Judge:
-    raise NotImplementedError("nobody is asked while it is counted what is needed")
-
-
-def lock_problems(
-    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults, resolve: Resolve
-) -> Iterator[Problem]:
-    """Yield a problem for each criterion whose steps the lock file lacks, or has for other prompts."""
-    entries = {entry.key: entry for entry in (() if lock is None else lock.entries)}
-    for needed in needs_of_plan(plan, templates, defaults, resolve).found.values():
-        entry = entries.get(needed.key)
-        if entry is None or is_stale(entry):
-            what = "has no steps for" if entry is None else "has steps of other judge prompts for"
-            hint = f"`geval lock {plan.suite.path}` asks {needed.judge.public_id} for them"
-            yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
-
-
-def unused_entries(lock: LockFile | None, needs: Sequence[Needs]) -> list[LockEntry]:
-    """Return the entries that no config needs."""
-    used = {key for need in needs for key in need.found}
-    return [entry for entry in (() if lock is None else lock.entries) if entry.key not in used]

@@ -1,28 +1,58 @@
-"""Ask judges for the evaluation steps that a lock file lacks."""
+"""The evaluation steps that a plan needs: which they are, what a lock file lacks of them, and asking for that."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
+from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
+from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.engine.check import assertions_of_plan
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import Location, Problem
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.gateway import CallPolicy, Gateway
-from geval_cli.judge.grading import write_steps
-from geval_cli.judge.memory import JudgeMemory
+from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.judge.grading import steps_needed, write_steps
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.runs.judging import ProviderPool
-from geval_cli.runs.lock_file import (
-    LockEntry,
-    NeededSteps,
-    Needs,
-    is_stale,
-    needs_of_plan,
-    unused_entries,
-)
-from geval_cli.runs.preparation import resolved
+from geval_cli.runs.lock_file import LOCK_NAME, LockEntry, LockFile, StepsKey, is_stale
 from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.session import open_suite_session, unasked_tools
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
+from geval_cli.suite.suite import Suite
+from geval_cli.templating import Templates
+
+_TAGS = ("{{", "{%", "{#")
+
+
+class NeededSteps(Struct, frozen=True):
+    """A criterion that a judge has to write steps for, and the assertion that it is of."""
+
+    criteria: str
+    params: tuple[str, ...]
+    judge: ProviderSpec
+    place: Location | None = None
+
+    @property
+    def key(self) -> StepsKey:
+        """Return the key that its entry is found by."""
+        return self.criteria, self.params, self.judge.public_id
+
+
+class Needs(Struct):
+    """The criteria that tests need steps for.
+
+    Attributes:
+        found: each once.
+        uses: how many tests need each, a test counted once for each prompt.
+        unlocked: criteria that name variables, as they are written; they are left out of `found` unless wanted.
+    """
+
+    found: dict[StepsKey, NeededSteps] = field(default_factory=dict)
+    uses: Counter[StepsKey] = field(default_factory=Counter)
+    unlocked: set[str] = field(default_factory=set)
 
 
 class LockedSuites(Struct, frozen=True):
@@ -51,7 +81,7 @@ async def lock_suites(
         BudgetError: nothing more may be asked.
     """
     lock = suites[0].lock
-    needs = [_needs(suite) for suite in suites]
+    needs = [needs_of_plan(suite.plan, suite.templates, suite.defaults) for suite in suites]
     known = {entry.key: entry for entry in (() if lock is None else lock.entries)}
     unused = tuple(unused_entries(lock, needs))
     asked = 0
@@ -67,30 +97,15 @@ async def lock_suites(
     return LockedSuites(tuple(sorted(known.values())), asked, unused, unlocked)
 
 
-def _needs(suite: PreparedRun) -> Needs:
-    return needs_of_plan(
-        suite.plan, suite.templates, suite.defaults, lambda spec: resolved(spec, suite.suite)
-    )
-
-
 async def _ask(
     missing: Sequence[NeededSteps], prepared: PreparedRun, cache: ResponseCache
 ) -> list[LockEntry]:
-    request, suite = prepared.request, prepared.suite
+    request = prepared.request
     budget = request.budget or Budget(request.max_cost, request.max_requests)
-    async with AsyncExitStack() as stack:
-        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
-        stack.push_async_callback(pool.aclose)
-        gateway = Gateway(
-            cache=cache,
-            on_event=lambda event: None,
-            reads_since=None if request.reads_cache else cache.now(),
-            policy=CallPolicy(budget, is_offline=request.is_offline),
-        )
-        stack.push_async_callback(gateway.aclose)
-        memory = JudgeMemory()
+    policy = CallPolicy(budget, is_offline=request.is_offline)
+    async with open_suite_session(prepared, cache, policy, locked_steps={}) as session:
         asked = [
-            write_steps(item.criteria, item.params, gateway.model(pool.get(item.judge)), memory)
+            write_steps(item.criteria, item.params, session.model_for(item.judge), session.memory)
             for item in missing
         ]
         written = await asyncio.gather(*asked)
@@ -100,7 +115,58 @@ async def _ask(
                 params=item.params,
                 judge=item.judge.public_id,
                 prompt_version=prompt_version(),
-                steps=tuple(map(pool.secrets.hide, steps)),
+                steps=tuple(map(session.secrets.hide, steps)),
             )
             for item, steps in zip(missing, written, strict=True)
         ]
+
+
+def needs_of_plan(
+    plan: Plan,
+    templates: Templates,
+    defaults: JudgeDefaults,
+    *,
+    with_variables: bool = False,
+) -> Needs:
+    """Return what the tests of `plan` need steps for; goes through all of them.
+
+    With `with_variables`, criteria that name variables are there, too, as each test fills them.
+    """
+    tools = unasked_tools(plan.suite, templates, defaults)
+    needs = Needs()
+    for spec, subject in assertions_of_plan(plan, templates):
+        if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):
+            written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
+            if not with_variables and any(tag in text for text in written for tag in _TAGS):
+                needs.unlocked.update(written)
+            else:
+                _note_needs(spec, subject, tools, plan.suite, needs)
+    return needs
+
+
+def _note_needs(spec: GEvalAssertion, subject: Subject, tools: Tools, suite: Suite, needs: Needs) -> None:
+    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
+    for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
+        for judge in judges:
+            needed = NeededSteps(criteria, labels, suite.resolved(judge), spec.place.key())
+            needs.found.setdefault(needed.key, needed)
+            needs.uses[needed.key] += 1
+
+
+def lock_problems(
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+) -> Iterator[Problem]:
+    """Yield a problem for each criterion whose steps the lock file lacks, or has for other prompts."""
+    entries = {entry.key: entry for entry in (() if lock is None else lock.entries)}
+    for needed in needs_of_plan(plan, templates, defaults).found.values():
+        entry = entries.get(needed.key)
+        if entry is None or is_stale(entry):
+            what = "has no steps for" if entry is None else "has steps of other judge prompts for"
+            hint = f"`geval lock {plan.suite.path}` asks {needed.judge.public_id} for them"
+            yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
+
+
+def unused_entries(lock: LockFile | None, needs: Sequence[Needs]) -> list[LockEntry]:
+    """Return the entries that no config needs."""
+    used = {key for need in needs for key in need.found}
+    return [entry for entry in (() if lock is None else lock.entries) if entry.key not in used]

@@ -24,7 +24,8 @@ from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
-from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
+from geval_cli.runs.lock_file import LockFile, read_lock
+from geval_cli.runs.locking import lock_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.runs.sources import sources_for
@@ -82,7 +83,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     refused += of_labels
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
-        found = calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
+        found = calibration_problems(plan, lock, templates, defaults)
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
@@ -148,7 +149,7 @@ def _lock_problems(
     plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
 ) -> Iterator[Problem]:
     try:
-        yield from lock_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, plan.suite))
+        yield from lock_problems(plan, lock, templates, defaults)
     except ConfigError:
         return  # the check of the tests tells it
 
@@ -191,7 +192,7 @@ def _all_problems(
 
 def _distinct_judges(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
     """Return every judge of the run once, as it is asked."""
-    found = (resolved(spec, suite) for spec in checked.judges)
+    found = (suite.resolved(spec) for spec in checked.judges)
     return tuple({spec.fingerprint: spec for spec in found}.values())
 
 
@@ -221,7 +222,7 @@ def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Su
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
     asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
-    specs = [resolved(spec, suite) for spec in asked if spec.id != NO_PROVIDER.id]
+    specs = [suite.resolved(spec) for spec in asked if spec.id != NO_PROVIDER.id]
     names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     env = {name: value for name, value in suite.env.items() if name in names}
     return dataclasses.replace(suite, env=env), ports
@@ -247,13 +248,6 @@ def templates_for(suite: Suite) -> Templates:
     return templates_of(suite.rules, env, template_filters(suite))
 
 
-def reads_cache(prepared: PreparedRun) -> bool:
-    """Return whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
-    options = prepared.suite.options
-    is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
-    return prepared.request.reads_cache and not is_refused
-
-
 def _repeats_of(suite: Suite) -> int:
     options = suite.options
     return (options.repeats if isinstance(options, PromptfooOptions) else None) or 1
@@ -262,7 +256,7 @@ def _repeats_of(suite: Suite) -> int:
 def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
     options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
-    grader = None if name is None else resolved(ProviderSpec(id=name), suite)
+    grader = None if name is None else suite.resolved(ProviderSpec(id=name))
     return JudgeDefaults(
         grader,
         request.scoring,
@@ -280,27 +274,16 @@ def _exact_metrics(suite: Suite) -> frozenset[str] | None:
     return frozenset(name for name in means if name is not None)
 
 
-def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
-    """Return the configured provider whose label `spec` is, else `spec` itself.
-
-    An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
-    """
-    if suite.access.vouches_for(spec):
-        return spec
-    named = (item for item in suite.providers if spec.id == item.label != item.id and not spec.config)
-    return next(named, spec)
-
-
 def _check_providers(
     suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
 ) -> Iterator[Problem]:
     answering = _answering(suite, checked, request)
-    judging = [resolved(spec, suite) for spec in checked.judges]
+    judging = [suite.resolved(spec) for spec in checked.judges]
     for judge in judging:
         if judge.id == NO_PROVIDER.id:
             hint = "name a model, for example with --grader openai:gpt-4.1"
             yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
-    named = [] if request.grader is None else [resolved(ProviderSpec(id=request.grader), suite)]
+    named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     for spec in {spec.fingerprint: spec for spec in (*answering, *judging)}.values():
@@ -331,7 +314,7 @@ def _answering(suite: Suite, checked: Checked, request: RunRequest) -> list[Prov
 
 def _asked(suite: Suite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:
     """Return every provider that answers or judges, once."""
-    judging = [resolved(spec, suite) for spec in checked.judges if spec.id != NO_PROVIDER.id]
+    judging = [suite.resolved(spec) for spec in checked.judges if spec.id != NO_PROVIDER.id]
     asked = (*_answering(suite, checked, request), *judging)
     return tuple({spec.fingerprint: spec for spec in asked}.values())
 
@@ -376,7 +359,7 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
 
 def _check_batches(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
     """Yield what keeps the run from going in batches, if it is to."""
-    judging = [resolved(spec, suite) for spec in checked.judges]
+    judging = [suite.resolved(spec) for spec in checked.judges]
     answering = _answering(suite, checked, request)
     yield from batch_problems(suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging})
 
@@ -387,5 +370,5 @@ def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Ite
         what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"
         yield f"--grader did not apply to {what} own judge"
     answering = {spec.public_id for spec in (*suite.providers, *checked.answerers)}
-    for judge in sorted({resolved(spec, suite).public_id for spec in checked.judges} & answering):
+    for judge in sorted({suite.resolved(spec).public_id for spec in checked.judges} & answering):
         yield f"{judge} judges its own answers; models tend to favour themselves"

@@ -18,6 +18,7 @@ from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.load import BuiltSuite
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
@@ -194,6 +195,13 @@ class PreparedRun(Struct, frozen=True):
         """The steps that nobody is asked for: of the lock file, of the run that is judged again, or asked before."""
         of_run = self.steps if self.stored is None else self.stored.steps
         return of_run if self.lock is None else {**of_run, **self.lock.steps}
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
+        options = self.suite.options
+        is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
+        return self.request.reads_cache and not is_refused
 
     @property
     def total(self) -> int:

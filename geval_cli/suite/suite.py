@@ -98,6 +98,16 @@ class Suite:
     calibrations: Calibrations = field(default_factory=lambda: Calibrations({}), compare=False)
     labels: NamedLabels | None = None
 
+    def resolved(self, spec: ProviderSpec) -> ProviderSpec:
+        """Return the configured provider whose label `spec` is, else `spec` itself.
+
+        An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
+        """
+        if self.access.vouches_for(spec):
+            return spec
+        named = (item for item in self.providers if spec.id == item.label != item.id and not spec.config)
+        return next(named, spec)
+
 
 def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:
     """Return tags as texts: numbers and truth values as they are written in YAML."""

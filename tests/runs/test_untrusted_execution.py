@@ -18,10 +18,10 @@ from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import RunStatus
 from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.scripts import LoadScripts
+from geval_cli.runs.session import ProviderPool
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.source.command import run_command
 from geval_cli.specs.base import ProviderSpec

@@ -16,9 +16,9 @@ from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteState
-from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.session import ProviderPool
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.batches import Batch, BatchState
@@ -173,7 +173,7 @@ class BatchKeeper:
             raise UsageError.of(f"the config of run {run_id} cannot be read", error.problems) from error
         suite = prepared.suite
         self._policies[run_id] = policy_of(suite, BOTH_ROLES)
-        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
+        pool = ProviderPool.of(suite)
         self._pools.append(pool)
         built = [pool.get(spec) for spec in prepared.asked]
         return {server_text(_server_of(provider)): provider for provider in built if batch_api(provider)}

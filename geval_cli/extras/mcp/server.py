@@ -47,9 +47,9 @@ from geval_cli.report.sanitize import sanitize, sanitized_lines
 from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.evaluation import run_evaluation
-from geval_cli.runs.judging import Judges, judging
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.session import Session, open_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.problems import render_problems
@@ -92,7 +92,9 @@ async def serve(options: McpOptions) -> None:
     budget = Budget(options.max_cost)
     with open_state(options.home, os.environ) as state:
         policy = CallPolicy(budget)
-        async with judging(env=os.environ, base_dir=options.root, cache=state.cache, policy=policy) as judges:
+        async with open_session(
+            env=os.environ, base_dir=options.root, cache=state.cache, policy=policy
+        ) as judges:
             tools = AssistantTools(options, state, judges, budget)
             _end_on_signals(tools)
             try:
@@ -161,7 +163,7 @@ def _told(tool: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
 class AssistantTools:
     """The tools. They share a state folder, a budget and at most one run under way. Belongs to one event loop."""
 
-    def __init__(self, options: McpOptions, state: State, judges: Judges, budget: Budget) -> None:
+    def __init__(self, options: McpOptions, state: State, judges: Session, budget: Budget) -> None:
         self._options = options
         self._state = state
         self._judges = judges

@@ -45,9 +45,10 @@ from geval_cli.extras.trust.probes import (
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import Role
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.jobs import open_bench
+from geval_cli.runs.jobs import job_context
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 
@@ -178,9 +179,10 @@ async def run_probe(
         UsageError: there is no such probe, or nothing is judged by a model.
     """
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
-    async with open_bench(prepared, cache, budget) as (context, pool):
-        report = await probe_with(context, prepared, options, listen)
-        hide = pool.secrets.hide
+    policy = call_policy(prepared, budget, run_id=None)
+    async with open_suite_session(prepared, cache, policy) as session:
+        report = await probe_with(job_context(session, prepared), prepared, options, listen)
+        hide = session.secrets.hide
     return replace(report, stopped=hide(report.stopped), first_error=hide(report.first_error))
 
 

@@ -25,8 +25,8 @@ from geval_cli.extras.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.extras.web.settings import ServerSettings
 from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
-from geval_cli.runs.judging import judging
 from geval_cli.runs.requests import is_untrusted
+from geval_cli.runs.session import open_session
 from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
@@ -81,7 +81,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         with open_state(settings.home, settings.environ) as state:
             for warning in state.warnings:
                 _log_notice(warning)
-            async with judging(
+            async with open_session(
                 env=judge_env,
                 base_dir=settings.folder,
                 cache=state.cache,

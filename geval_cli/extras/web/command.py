@@ -48,7 +48,7 @@ def serve(options: ServeOptions) -> None:
     from geval_cli.extras.web.api.geval import judge_spec
     from geval_cli.extras.web.server import Server, bind
     from geval_cli.extras.web.settings import address_with
-    from geval_cli.runs.judging import judge_problems
+    from geval_cli.runs.session import judge_problems
 
     listening, settings = bind(_settings(options))
     with listening:

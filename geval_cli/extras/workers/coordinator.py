@@ -6,7 +6,6 @@ Only this process writes to the store; it emits the events of all workers as if 
 import asyncio
 import os
 from collections import Counter, deque
-from contextlib import AsyncExitStack
 from typing import Any
 
 from msgspec import Struct, field
@@ -47,19 +46,17 @@ from geval_cli.extras.workers.shards import (
 )
 from geval_cli.extras.workers.worker import CachePlace, WorkerSetup
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.gateway import CallPolicy, Gateway
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.grading import write_steps
-from geval_cli.judge.memory import JudgeMemory, LockedSteps
+from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
 from geval_cli.runs.fingerprint import fingerprint
-from geval_cli.runs.jobs import request_limit
-from geval_cli.runs.judging import ProviderPool
-from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
+from geval_cli.runs.locking import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO, LOCAL
-from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.session import ProviderPool, Session, open_suite_session, request_limit
 from geval_cli.store.cache import CacheOfRun, ResponseCache
 
 _SLOWEST = 1 / 64
@@ -120,7 +117,7 @@ def asked_workers(request: RunRequest) -> int:
 
 def capped_workers(prepared: PreparedRun, count: int) -> int:
     """Return the number of workers: as asked for, but never more than a cap on requests at once allows."""
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+    pool = ProviderPool.of(prepared.suite)
     caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
     return max(1, min([count, request_limit(prepared), *(cap for cap in caps if cap is not None)]))
 
@@ -321,7 +318,7 @@ async def run_in_workers(
             run_id=policy.run_id or "",
             began_s=began_s,
             is_resumed=resumed is not None,
-            reads_since_s=0.0 if reads_cache(prepared) else began_s,
+            reads_since_s=0.0 if prepared.reads_cache else began_s,
             cache=CachePlace(cache.folder, cache.ttl_s, cache.is_read_only),
             workers=count,
             steps=steps,
@@ -387,32 +384,20 @@ async def _ask_for_steps(
     the cache. A judge that does not answer is passed over: the cases that need it will say so. None when the run stops
     meanwhile.
     """
-    prepared, suite = crew.prepared, crew.prepared.suite
+    prepared = crew.prepared
     needs = await asyncio.to_thread(
         needs_of_plan,
         prepared.plan,
         prepared.templates,
         prepared.defaults,
-        lambda spec: resolved(spec, suite),
         with_variables=True,
     )
     known = prepared.locked_steps
     shared = [item for key, item in needs.found.items() if needs.uses[key] > 1 and key not in known]
-    async with AsyncExitStack() as stack:
-        pool = ProviderPool(suite.env, suite.base_dir, suite.access)
-        stack.push_async_callback(pool.aclose)
-        gateway = Gateway(
-            cache=cache,
-            reads_since=None if reads_cache(prepared) else began_s,
-            on_event=crew.events.emit,
-            max_concurrency=request_limit(prepared),
-            policy=policy,
-        )
-        stack.push_async_callback(gateway.aclose)
-        memory = JudgeMemory()
-        asking = asyncio.gather(
-            *(_steps_of(item, pool, gateway, memory) for item in shared), return_exceptions=True
-        )
+    async with open_suite_session(
+        prepared, cache, policy, on_event=crew.events.emit, began_s=began_s
+    ) as session:
+        asking = asyncio.gather(*(_steps_of(item, session) for item in shared), return_exceptions=True)
         hurrying = asyncio.ensure_future(crew.stop.wait_for_urgency())
         try:
             ends: set[asyncio.Future[Any]] = {asking, hurrying}
@@ -440,14 +425,11 @@ async def _ask_for_steps(
             await asyncio.gather(asking, hurrying, return_exceptions=True)
 
 
-async def _steps_of(
-    needed: NeededSteps, pool: ProviderPool, gateway: Gateway, memory: JudgeMemory
-) -> tuple[str, ...]:
+async def _steps_of(needed: NeededSteps, session: Session) -> tuple[str, ...]:
     """Return the steps for a criterion; none when the judge did not answer."""
     try:
-        return await write_steps(
-            needed.criteria, needed.params, gateway.model(pool.get(needed.judge)), memory
-        )
+        judge = session.model_for(needed.judge)
+        return await write_steps(needed.criteria, needed.params, judge, session.memory)
     except UndoneError:
         raise
     except GevalError:

@@ -30,17 +30,11 @@ from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import JsonValue
 from geval_cli.runs import collect_garbage_rarely
 from geval_cli.runs.fingerprint import fingerprint
-from geval_cli.runs.jobs import (
-    JOBS_PER_REQUEST,
-    JobRunner,
-    answer_patience_s,
-    call_policy,
-    open_jobs,
-    request_limit,
-)
+from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, answer_patience_s, open_jobs
 from geval_cli.runs.preparation import reopened
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.session import call_policy, request_limit
 from geval_cli.store.cache import ResponseCache, StoredChoice
 from geval_cli.suite.suite import TestSource
 
@@ -106,12 +100,12 @@ class ShardRunner:
         self._look_again = look_again
         self._tests = _TestReader(prepared.suite.tests)
         self._stop = StopSignal()
-        self._patience_s = answer_patience_s(prepared, jobs.pool)
+        self._patience_s = answer_patience_s(prepared, jobs.session.pool)
         self._reason: StopReason | None = None
 
     async def run(self, order: ShardOrder) -> None:
         """Do what an order says, and report in lots; the last one tells how it ended."""
-        self._stop = StopSignal(wire=self._jobs.gateway.wire, patience_s=self._patience_s)
+        self._stop = StopSignal(wire=self._jobs.session.gateway.wire, patience_s=self._patience_s)
         if self._reason is not None:
             self._stop.request(self._reason)
         spent = self._budget.requests, self._budget.cost_usd

@@ -21,7 +21,7 @@ from geval_cli.judge.metric import Grade, JudgedCase, Metric
 from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
-from geval_cli.runs.judging import Judges
+from geval_cli.runs.session import Session
 from geval_cli.specs.base import ProviderSpec, samples_of
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ def judge_spec(settings: ServerSettings) -> ProviderSpec:
     return DEFAULT_JUDGE if settings.grader is None else ProviderSpec(id=settings.grader)
 
 
-async def _grade(judges: Judges, spec: ProviderSpec, metric: Metric, case: JudgedCase) -> Grade:
+async def _grade(judges: Session, spec: ProviderSpec, metric: Metric, case: JudgedCase) -> Grade:
     return await judges.grade(metric, case, judges.find(spec))
 
 

@@ -1,0 +1,435 @@
+"""A session: the models, judges and code of a suite or a program, put together once for all that asks and judges."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache as computed_once
+from pathlib import Path
+from typing import Self
+
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import JudgeDefaults, Tools
+from geval_cli.assertions.rating_keys import OWN_HASHES
+from geval_cli.engine.judge_output import judge_given
+from geval_cli.errors import Problem, Severity, UsageError
+from geval_cli.events import Noticed, RunEvent
+from geval_cli.extras.batches.driver import BatchDriver
+from geval_cli.extras.batches.layer import batch_api
+from geval_cli.extras.programs.scripting.scripts import Scripts
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
+from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
+from geval_cli.judge.grading import grade
+from geval_cli.judge.memory import JudgeMemory, LockedSteps
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.registry import (
+    NONE_PROVIDER,
+    build_client_provider,
+    build_provider,
+    check_provider,
+    check_ready,
+)
+from geval_cli.providers.wire.client_model import ClientModel
+from geval_cli.records import AssertionResult, ErrorInfo, ModelRequest, ModelResponse
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.cache import ResponseCache
+from geval_cli.suite.suite import Suite
+from geval_cli.templating import Templates
+
+DEFAULT_CONCURRENCY = 20
+"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
+
+_MODELS_KEPT = 64
+_SHARED_SPECS_KEPT = 64
+_USUAL_FILES = 4096
+_FILES_BESIDE = 44  # databases, results files, name servers, modules that are imported late
+
+
+@dataclass(slots=True)
+class ProviderPool:
+    """Builds each provider once. Belongs to one event loop.
+
+    `secrets` are those of all that it has built, and of the environment.
+    """
+
+    env: Mapping[str, str] = field(repr=False)
+    base_dir: Path
+    access: Access
+    secrets: Secrets = field(default_factory=Secrets)
+    _values: set[str] = field(default_factory=set, repr=False)
+    _built: dict[bytes, Provider] = field(default_factory=dict)
+    _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, suite: Suite) -> Self:
+        """Return the pool of a suite's providers."""
+        return cls(suite.env, suite.base_dir, suite.access)
+
+    def get(self, spec: ProviderSpec) -> Provider:
+        """Return the provider of a checked `spec`; the same one for an equal spec."""
+        shared = self._shared.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if shared is not None:
+            return shared[1]
+        key = spec.fingerprint
+        if key not in self._built:
+            source = ProviderSource(spec, self.env, self.base_dir, access=self.access)
+            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir, access=self.access)
+            self._values.update(source.secret_values)
+            self.secrets = Secrets(self._values)
+        if len(self._shared) < _SHARED_SPECS_KEPT:
+            self._shared[id(spec)] = spec, self._built[key]
+        return self._built[key]
+
+    def has(self, spec: ProviderSpec) -> bool:
+        """Return whether the provider of `spec` is built."""
+        return spec.fingerprint in self._built
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(provider.aclose() for provider in self._built.values()))
+
+
+class Session:
+    """The providers of a suite or a program behind one gateway, with what is found out about judges, and with code.
+
+    Equal requests reach a judge once, also one whose answers no cache may keep (a program, a function). Belongs to one
+    event loop; `open_session` and `open_suite_session` make it.
+    """
+
+    def __init__(
+        self,
+        pool: ProviderPool,
+        caller: ModelCaller,
+        *,
+        suite: Suite | None = None,
+        locked_steps: LockedSteps | None = None,
+    ) -> None:
+        """Build it.
+
+        Args:
+            pool: the providers.
+            caller: calls them.
+            suite: whose labels name providers; None where there is no config.
+            locked_steps: evaluation steps that no judge is asked for.
+        """
+        self.pool = pool
+        self.memory = JudgeMemory(locked_steps or {})
+        self._caller = caller
+        self._suite = suite
+        self._models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
+        self._adopted: dict[int, AdoptedJudge] = {}
+        self._clients: dict[tuple[int, str], tuple[ClientModel, Provider]] = {}
+        self._scripts: Scripts | None = None
+
+    @property
+    def gateway(self) -> Gateway:
+        """The gateway; there is none where only a plan is made."""
+        assert isinstance(self._caller, Gateway)
+        return self._caller
+
+    @property
+    def secrets(self) -> Secrets:
+        """Keys that are taken out of what judges and code say."""
+        return self.pool.secrets
+
+    @property
+    def scripts(self) -> Scripts:
+        """Whatever runs the code of assertions."""
+        if self._scripts is None:
+            self._scripts = Scripts(self.pool.base_dir, self.pool.access, env=self.pool.env)
+        return self._scripts
+
+    @property
+    def batches(self) -> BatchDriver | None:
+        """Hands in and fetches what goes into batches; None where nothing does."""
+        driver: BatchDriver | None = self.gateway.batches
+        return driver
+
+    def model_for(self, spec: ProviderSpec) -> BoundModel:
+        """Return the model of a checked `spec`."""
+        known = self._models.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if known is not None:
+            return known[1]
+        found = spec if self._suite is None else self._suite.resolved(spec)
+        model = BoundModel(self._caller, self.pool.get(found))
+        if len(self._models) < _MODELS_KEPT:
+            self._models[id(spec)] = spec, model
+        return model
+
+    def tools(
+        self, suite: Suite, templates: Templates, defaults: JudgeDefaults, *, runs_code: bool = True
+    ) -> Tools:
+        """Return the tools of a suite's assertions."""
+        is_own = suite is self._suite
+        return Tools(
+            templates,
+            self.model_for if is_own else lambda spec: self.model_for(suite.resolved(spec)),
+            self.memory,
+            defaults,
+            scripts=self.scripts if runs_code else None,
+            access=suite.access,
+            calibrations=suite.calibrations,
+        )
+
+    def find(self, spec: ProviderSpec) -> Judge:
+        """Return the judge that `spec` names.
+
+        Raises:
+            UsageError: with every problem that the spec has, or that this machine has with it (no key, no model file).
+        """
+        if not self.pool.has(spec):
+            problems = [*judge_problems(spec, env=self.pool.env, base_dir=self.pool.base_dir)]
+            if problems:
+                raise UsageError.of(f"{spec.public_id} cannot judge", problems)
+        return self.model_for(spec)
+
+    def adopt(self, judge: Judge) -> Judge:
+        """Return a judge that somebody else made, behind this gateway: equal requests reach it once."""
+        adopted = self._adopted.setdefault(id(judge), AdoptedJudge(judge, len(self._adopted)))
+        return BoundModel(self._caller, adopted)
+
+    def connect(self, asked: ClientModel) -> Judge:
+        """Return a judge that is asked through a client of the user's; `aclose` closes what was opened for it."""
+        key = id(asked.client), asked.model
+        if key not in self._clients:
+            self._clients[key] = asked, build_client_provider(asked, len(self._clients))
+        return BoundModel(self._caller, self._clients[key][1])
+
+    def has_batches(self, judge: Judge) -> bool:
+        """Return whether a judge of this session can be asked in batches."""
+        return isinstance(judge, BoundModel) and batch_api(judge.provider) is not None
+
+    def begin_pass(self) -> None:
+        """Begin to judge what has no verdict yet, since answers came with a batch."""
+        self.gateway.begin_pass()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Note that a case has its verdict, for which the answers with these keys have counted."""
+        self.gateway.settle(keys)
+
+    async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
+        """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
+        found = await grade(metric, case, judge, memory=self.memory)
+        return without_secrets(found, self.secrets)
+
+    async def aclose(self) -> None:
+        """Close the connections of `connect` and the processes of `scripts`; the users' own clients stay open."""
+        if self._scripts is not None:
+            await self._scripts.aclose()
+        await asyncio.gather(*(provider.aclose() for _, provider in self._clients.values()))
+
+
+@asynccontextmanager
+async def open_session(
+    *,
+    env: Mapping[str, str],
+    base_dir: Path,
+    cache: ResponseCache | None = None,
+    max_concurrency: int | None = None,
+    policy: CallPolicy | None = None,
+    notice: Callable[[str], None] = lambda message: None,
+) -> AsyncIterator[Session]:
+    """Provide a session of a program or a server, which name their judges themselves, until the end of the block.
+
+    Args:
+        env: where keys and base URLs are looked up.
+        base_dir: what paths in provider ids are relative to.
+        cache: where answers are kept; None keeps the latest in memory.
+        max_concurrency: requests on the wire at once; None for no cap but the providers' own.
+        policy: what may be spent, and whether anything may be sent; None for no bounds.
+        notice: is told, once and in a sentence, what a user should know (a parameter that a server does not take).
+    """
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            notice(event.message)
+
+    pool = ProviderPool(env, base_dir, TRUSTED)
+    gateway = Gateway(
+        cache=cache, on_event=listen, max_concurrency=max_concurrency, policy=policy or CallPolicy()
+    )
+    async with _closing(Session(pool, gateway)) as session:
+        yield session
+
+
+@asynccontextmanager
+async def open_suite_session(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    policy: CallPolicy,
+    *,
+    on_event: Callable[[RunEvent], None] = lambda event: None,
+    began_s: float | None = None,
+    locked_steps: LockedSteps | None = None,
+) -> AsyncIterator[Session]:
+    """Provide the session of a prepared suite until the end of the block.
+
+    Args:
+        prepared: the suite.
+        cache: where answers are kept.
+        policy: the rules for requests.
+        on_event: gets what happens meanwhile.
+        began_s: when its run began, by the cache's clock: older answers do not count where fresh ones are wanted. None
+            for now.
+        locked_steps: evaluation steps that no judge is asked for; None for those of the suite's lock file and run.
+    """
+    wanted, possible = _wanted_requests(prepared), request_limit(prepared)
+    if possible < wanted:
+        text = f"only {possible} of {wanted} requests are sent at once: more files must not be open (`ulimit -n`)"
+        on_event(Noticed(text))
+    gateway = Gateway(
+        cache=cache,
+        reads_since=None if prepared.reads_cache else cache.now() if began_s is None else began_s,
+        on_event=on_event,
+        max_concurrency=possible,
+        policy=policy,
+    )
+    steps = prepared.locked_steps if locked_steps is None else locked_steps
+    session = Session(ProviderPool.of(prepared.suite), gateway, suite=prepared.suite, locked_steps=steps)
+    async with _closing(session):
+        yield session
+
+
+@asynccontextmanager
+async def _closing(session: Session) -> AsyncIterator[Session]:
+    async with AsyncExitStack() as stack:
+        for close in (session.pool.aclose, session.gateway.aclose, session.aclose):
+            stack.push_async_callback(close)
+        yield session
+
+
+def unasked_tools(
+    suite: Suite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
+) -> Tools:
+    """Return the tools to look at assertions before anything is sent: of judges they say who these are."""
+    session = Session(ProviderPool.of(suite), _Nobody(), suite=suite, locked_steps=locked_steps)
+    return session.tools(suite, templates, defaults, runs_code=False)
+
+
+class _Nobody:
+    """Stands in the place of a gateway, and asks nobody."""
+
+    async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
+        raise NotImplementedError("nobody is asked before everything is checked")
+
+    async def forget(self, provider: Provider, request: ModelRequest) -> None:
+        """Nothing is kept."""
+
+    async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
+        return False
+
+
+def request_limit(prepared: PreparedRun) -> int:
+    """Return the most requests under way at once: as many as are asked for, if the system allows for so many files."""
+    most, wanted = _most_connections(), _wanted_requests(prepared)
+    return wanted if most is None else min(wanted, most)
+
+
+def _wanted_requests(prepared: PreparedRun) -> int:
+    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
+    return named or DEFAULT_CONCURRENCY
+
+
+@computed_once
+def _most_connections() -> int | None:
+    """Return how many connections the limit of open files leaves room for, raised as far as it may be; None: any."""
+    try:
+        import resource  # noqa: PLC0415 - there is none for Windows
+    except ImportError:
+        return None
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY or most > allowed:
+        wanted = _USUAL_FILES if most == resource.RLIM_INFINITY else min(most, _USUAL_FILES)
+        if wanted > allowed != resource.RLIM_INFINITY:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+                allowed = wanted
+    return None if allowed == resource.RLIM_INFINITY else max(1, allowed - _FILES_BESIDE)
+
+
+def call_policy(
+    prepared: PreparedRun,
+    budget: Budget,
+    run_id: str | None,
+    begin_batches: BatchStart | None = None,
+    wire: Wire | None = None,
+) -> CallPolicy:
+    """Return the rules for the requests of a run; None as `run_id` for what is no run."""
+    request = prepared.request
+    return CallPolicy(
+        budget,
+        is_tracing=request.traces_requests,
+        trace_detail=request.trace_detail,
+        is_heard=(lambda: True) if request.is_logged else request.has_collector,
+        is_offline=request.is_offline,
+        run_id=run_id,
+        begin_batches=begin_batches,
+        wire=wire or Wire(),
+    )
+
+
+def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
+    """`grade` with no secret in what the judge wrote: a gateway before it may say back what it was sent."""
+    return replace(
+        grade,
+        reason=None if grade.reason is None else secrets.hide(grade.reason),
+        evaluation_steps=tuple(map(secrets.hide, grade.evaluation_steps)),
+        detail=secrets.hide_in(grade.detail),
+    )
+
+
+def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
+    """Return a result with no secret in what judges, webhooks and code say."""
+    error, said = found.error, [found.reason, {**found.detail, **dict.fromkeys(OWN_HASHES)}]
+    safe = secrets.hide_in(said)
+    if safe is said and error is None and not found.assertions:  # nearly all
+        return found
+    reason, detail = safe
+    return replace(
+        found,
+        reason=reason,
+        error=None if error is None else _safe_error(error, secrets),
+        detail={name: found.detail[name] if name in OWN_HASHES else detail[name] for name in found.detail},
+        assertions=tuple(safe_assertion(item, secrets) for item in found.assertions),
+    )
+
+
+def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
+    """Return the error with no secret in any of its texts."""
+    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
+    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
+
+
+def judge_problems(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, is_going_to_judge: bool = True
+) -> Iterator[Problem]:
+    """Yield the problems of a provider as a judge; nothing is sent.
+
+    Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
+    """
+    if spec.id == NONE_PROVIDER:
+        yield Problem(f"`{spec.public_id}` is no model", hint="name one, for example openai:gpt-4.1")
+        return
+    problems = check_provider(spec, env=env, base_dir=base_dir, access=TRUSTED)
+    if not problems and is_going_to_judge:
+        problems = check_ready(spec, env=env, base_dir=base_dir, access=TRUSTED)
+    yield from (problem for problem in problems if problem.severity is Severity.ERROR)
+
+
+async def check_output(session: Session, prepared: PreparedRun) -> AssertionResult:
+    """Return the result of the only assertion of the only test of a suite, whose output the test brings.
+
+    Raises:
+        GevalError: it could not be judged.
+    """
+    suite = prepared.suite
+    [test] = suite.tests
+    [spec] = test.assertions
+    tools = session.tools(suite, prepared.templates, prepared.defaults)
+    found = safe_assertion(await judge_given(spec, test, tools), session.secrets)
+    return replace(found, location=None)  # it stands in no file
