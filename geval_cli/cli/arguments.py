@@ -326,7 +326,7 @@ def _check_batches(options: RunOptions) -> None:
     if not options.waits and not is_batched and not resumes:
         raise UsageError("--no-wait is for runs with batches", hint="add --batch or --batch-judge")
     if is_batched and (options.workers is not None or options.ray is not None):
-        hint = "one process is enough: nobody computes while batches are under way"
+        hint = "one process is enough: nothing is computed while batches are under way"
         name = "--workers" if options.ray is None else "--ray"
         raise UsageError(f"{name} does not go together with batches", hint=hint)
     if options.watch and is_batched:

@@ -33,7 +33,7 @@ Record = TypeVar("Record")
 
 EXIT_CODES = """\
 Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
-could not be judged; 4 a bug in geval; 75 batches were handed in and are not done; 130 stopped by Ctrl-C;
+could not be judged; 4 a bug in geval; 75 batches were submitted and are not done; 130 stopped by Ctrl-C;
 143 terminated."""
 
 Configs = Annotated[
@@ -108,7 +108,7 @@ Thresholds = Annotated[
     typer.Option(
         "--threshold",
         metavar="METRIC=SCORE",
-        help="Hold a metric against another threshold; repeatable.",
+        help="Use another threshold for a metric; repeatable.",
         rich_help_panel=_METRICS,
     ),
 ]
@@ -161,12 +161,12 @@ RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
 ]
-GivenLabels = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
+GivenLabels = Annotated[Path, typer.Argument(metavar="LABELS", help="Human labels: .jsonl or .csv.")]
 LabelsFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="[LABELS]",
-        help="People's labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+        help="Human labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
         show_default=False,
     ),
 ]
@@ -231,9 +231,9 @@ class TracesOptions:
     ] = ()
     sample: Annotated[
         int | None,
-        Option("--sample", "Only this many, drawn at random.", Group.SELECTION, syntax="N", minimum=1),
+        Option("--sample", "Only this many, chosen at random.", Group.SELECTION, syntax="N", minimum=1),
     ] = None
-    seed: Annotated[int, Option("--seed", "Another seed draws another sample.", Group.SELECTION)] = 0
+    seed: Annotated[int, Option("--seed", "Random seed of --sample.", Group.SELECTION)] = 0
     each_call: Annotated[
         bool,
         Option("--each-call", "A test for each model call, not one for each trace.", Group.SELECTION),
@@ -255,7 +255,7 @@ class ShowOptions:
     case: Annotated[
         str | None, Option("--case", "All of one case: 3, or 3.2 for its second repeat.", syntax="N")
     ] = None
-    failed: Annotated[bool, Option("--failed", "Only what fell short.")] = False
+    failed: Annotated[bool, Option("--failed", "Only what failed.")] = False
     errors: Annotated[bool, Option("--errors", "Only what could not be judged.")] = False
     everything: Annotated[bool, Option("--all", "Every case, and nothing cut.")] = False
     by: Annotated[str, Option("--by", "What failures are grouped by.", syntax="assertion|reason")] = (
@@ -274,7 +274,7 @@ class RemoveOptions:
         str | None, Option("--older-than", "Runs older than this: 12h, 30d or 8w.", syntax="AGE")
     ] = None
     keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
-    removes_labels: Annotated[bool, Option("--labels", "Remove what people said of these runs, too.")] = False
+    removes_labels: Annotated[bool, Option("--labels", "Remove the human labels of these runs, too.")] = False
     keeps_answers: Annotated[bool, Option("--keep-answers", "Leave all cached answers where they are.")] = (
         False
     )

@@ -180,7 +180,7 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
         hint = "add --yes to remove them without being asked"
-        raise UsageError(f"{runs} would be removed, and nobody can be asked", hint=hint)
+        raise UsageError(f"{runs} would be removed, and there is no terminal to confirm it on", hint=hint)
     try:
         return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input

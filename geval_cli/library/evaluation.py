@@ -258,7 +258,7 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
         )
     if not is_whole and not has_output:
         raise UsageError(
-            "nobody answers the last of the `turns`", hint="add the answer, or give `actual_output`"
+            "the last of the `turns` has no answer", hint="add the answer, or give `actual_output`"
         )
     return turns if is_whole else (*turns, Turn(ASSISTANT, as_text(case.actual_output)))
 

@@ -106,7 +106,7 @@ class RunResult:
 
     @property
     def failures(self) -> "tuple[CaseResult, ...]":
-        """The results that fell short."""
+        """The results that failed."""
         return tuple(result for result in self.results if result.status.value == "failed")
 
     @property

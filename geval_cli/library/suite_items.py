@@ -13,7 +13,7 @@ from geval_cli.errors import ConfigError, GevalError
 from geval_cli.library.run import make_request, run_blocking
 from geval_cli.library.testing import (
     POLL_S,
-    FellShortError,
+    FailedVerdictError,
     NotJudgedError,
     SessionOptions,
     broken_lines,
@@ -157,21 +157,21 @@ class SuiteItem(pytest.Item):
             raise NotJudgedError("\n\n".join("\n".join(broken_lines(result)) for result in broken))
 
     def runtest(self) -> None:
-        """Raise what fell short.
+        """Raise what failed.
 
         Raises:
-            FellShortError: a case of the test does not pass.
+            FailedVerdictError: a case of the test does not pass.
         """
         failed = [result for result in self._results if result.status is Status.FAILED]
         if failed:
-            raise FellShortError("\n\n".join("\n".join(failed_lines(result)) for result in failed))
+            raise FailedVerdictError("\n\n".join("\n".join(failed_lines(result)) for result in failed))
         if all(result.status is Status.NOT_EVALUATED for result in self._results):
             pytest.skip("nothing of it is evaluated")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the report of a verdict without a traceback, which would lead into geval."""
         error = excinfo.value
-        if isinstance(error, FellShortError):
+        if isinstance(error, FailedVerdictError):
             return str(error)
         if isinstance(error, GevalError):
             return f"{error.message}\n  = {error.hint}" if error.hint else error.message

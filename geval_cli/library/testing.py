@@ -143,7 +143,7 @@ class GevalFixture:
         self._session.close()
 
     def check(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
-        """Judge an output, and fail the test if it falls short.
+        """Judge an output, and fail the test if the output fails.
 
         Args:
             output: text, or data as JSON would have it.
@@ -152,7 +152,7 @@ class GevalFixture:
                 grader, samples; and keys of the assertion: criteria, dimension, evaluation_steps, rubric, ...
 
         Raises:
-            FellShortError: it does not pass.
+            FailedVerdictError: it does not pass.
             GevalError: it could not be judged.
         """
         __tracebackhide__ = True
@@ -300,7 +300,7 @@ class _Record:
 def _passed(found: AssertionResult, output: Any) -> CheckResult:
     __tracebackhide__ = True
     if found.status is Status.FAILED:
-        raise FellShortError("\n".join([*assertion_lines(found), *output_lines(output)]))
+        raise FailedVerdictError("\n".join([*assertion_lines(found), *output_lines(output)]))
     return to_check_result(found)
 
 
@@ -391,7 +391,7 @@ _OUTPUT_LINES, _OUTPUT_CHARACTERS = 6, 1_200
 _SIGNS = signs_of(make_console(io.StringIO(), environ={}))
 
 
-class FellShortError(AssertionError):
+class FailedVerdictError(AssertionError):
     """An output was judged and does not pass. Its text is the report that pytest shows."""
 
 
@@ -400,18 +400,18 @@ class NotJudgedError(GevalError):
 
 
 def assertion_lines(found: AssertionResult) -> list[str]:
-    """Return a verdict that fell short as lines, what was asked against what came: `- at least 0.70`, `+ 0.42`."""
+    """Return a failed verdict as lines, what was asked against what came: `- at least 0.70`, `+ 0.42`."""
     view = AssertionView(found, _SIGNS)
     name = f"{sanitize(found.type)} {sanitize(found.metric)}" if found.metric else sanitize(found.type)
     where = f"  {sanitize(found.location)}" if found.location else ""
-    lines = [f"{name} fell short{where}"]
+    lines = [f"{name} failed{where}"]
     is_compared = (
         found.threshold is not None and found.score is not None and not found.type.startswith("not-")
     )
     if is_compared and found.score is not None and found.threshold is not None:
         short = fixed(found.threshold - found.score, 2)
         lines += [f"- at least {format_score_beside(found.threshold, found.score)}"]
-        lines += [f"+ {format_score_beside(found.score, found.threshold)}  ({short} short)"]
+        lines += [f"+ {format_score_beside(found.score, found.threshold)}  ({short} below)"]
     elif found.score is not None and view.score_text():
         lines.append(f"+ {view.score_text()}")
     for verdict in view.verdicts():
@@ -457,12 +457,12 @@ def _column_of(result: CaseResult) -> str:
 
 
 def failed_lines(result: CaseResult) -> list[str]:
-    """Return what fell short in a case, and what could not be judged beside it."""
+    """Return what failed in a case, and what could not be judged beside it."""
     lines = [
         line for item in result.assertions if item.status is Status.FAILED for line in assertion_lines(item)
     ]
     if not lines:
-        lines = [f"the score of all assertions, {result.score}, fell short"]
+        lines = [f"the score of all assertions, {result.score}, is below the threshold"]
     for item in result.assertions:
         if item.status is Status.ERROR:
             lines += _error_lines(item)

@@ -271,7 +271,7 @@ class RunOptions:
         int | str | None,
         Option(
             "--workers",
-            "Do the cases in so many processes; auto takes one for each processor.",
+            "Number of worker processes; auto takes one for each processor.",
             syntax="N|auto",
             is_text=True,
             minimum=1,
@@ -282,7 +282,7 @@ class RunOptions:
         str | None,
         Option(
             "--ray",
-            "Do the cases on the machines of a Ray cluster; local starts one here.",
+            "Run the cases on a Ray cluster; local starts one here.",
             syntax="ADDRESS|local",
         ),
     ] = None
@@ -297,17 +297,19 @@ class RunOptions:
     ] = False
     batch: Annotated[
         bool,
-        Option("--batch", "Ask models and judges in the providers' batches: hours later, at half the price."),
+        Option("--batch", "Send the requests in batches: answers hours later, at half the price."),
     ] = False
     batch_judge: Annotated[
-        bool, Option("--batch-judge", "Ask only judges in batches; models answer directly.")
+        bool, Option("--batch-judge", "Send only judges' requests in batches; models answer directly.")
     ] = False
     waits: Annotated[
         bool,
-        Option("--no-wait", "Hand in the batches and exit with 75; --resume goes on.", is_negated=True),
+        Option(
+            "--no-wait", "Submit the batches and exit with 75; --resume fetches the answers.", is_negated=True
+        ),
     ] = True
     plan: Annotated[
-        bool, Option("--plan", "Say what a run would ask and cost; send nothing.", also_in=("judge",))
+        bool, Option("--plan", "Show what a run would send and cost; send nothing.", also_in=("judge",))
     ] = False
     watch: Annotated[bool, Option("--watch", "Run again when a file in the config's folder changes.")] = False
 
@@ -353,7 +355,7 @@ class RunOptions:
         str | None,
         Option(
             "--filter-providers",
-            "Only providers with such an id or label.",
+            "Only providers whose id or label matches.",
             Group.SELECTION,
             syntax="REGEX",
             decides_results=True,
@@ -363,7 +365,7 @@ class RunOptions:
         str | None,
         Option(
             "--filter-prompts",
-            "Only prompts with such an id or label.",
+            "Only prompts whose id or label matches.",
             Group.SELECTION,
             syntax="REGEX",
             decides_results=True,
@@ -373,7 +375,7 @@ class RunOptions:
         str | None,
         Option(
             "--filter-pattern",
-            "Only tests described like this.",
+            "Only tests whose description matches.",
             Group.SELECTION,
             syntax="REGEX",
             decides_results=True,
@@ -416,7 +418,7 @@ class RunOptions:
         int | None,
         Option(
             "--filter-sample",
-            "Only this many tests, drawn at random.",
+            "Only this many tests, chosen at random.",
             Group.SELECTION,
             syntax="N",
             minimum=0,
@@ -427,7 +429,7 @@ class RunOptions:
         int,
         Option(
             "--seed",
-            "Another seed draws another sample.",
+            "Random seed of --filter-sample.",
             Group.SELECTION,
             decides_results=True,
             is_always_written=True,
@@ -435,7 +437,7 @@ class RunOptions:
         ),
     ] = 0
     allows_empty: Annotated[
-        bool, Option("--allow-empty", "It is fine when no test is selected.", Group.SELECTION)
+        bool, Option("--allow-empty", "Succeed when no test is selected.", Group.SELECTION)
     ] = False
 
     fail_under: Annotated[
@@ -453,7 +455,7 @@ class RunOptions:
         str | None,
         Option(
             "--baseline",
-            "Compare with this run or results file; none: leave it out.",
+            "Compare with this run or results file; none ignores the config's.",
             Group.GATES,
             syntax="RUN",
             also_in=("judge",),
@@ -477,7 +479,7 @@ class RunOptions:
         str | None, Option("--resume-from", "Resume this run.", Group.RESUMING, syntax="RUN")
     ] = None
     retry_errors: Annotated[
-        bool, Option("--retry-errors", "Do the errored cases of the latest run again.", Group.RESUMING)
+        bool, Option("--retry-errors", "Run the errored cases of the latest run again.", Group.RESUMING)
     ] = False
 
     max_cost: Annotated[

@@ -569,7 +569,7 @@ def test_the_library_judges_conversations(monkeypatch: pytest.MonkeyPatch) -> No
 CASES: list[tuple[TestCase, str]] = [
     (TestCase(input="x"), "a test case needs `actual_output`"),
     (TestCase(turns=HELD, actual_output="x"), "has no `actual_output`: the answer is it"),
-    (TestCase(turns=HELD[:1]), "nobody answers the last of the `turns`"),
+    (TestCase(turns=HELD[:1]), "the last of the `turns` has no answer"),
     (TestCase(turns=[{"role": "user"}], actual_output="x"), "turn 1 has no `content`"),
     (TestCase(input="x", actual_output="y"), "rates the answers of a conversation, and the test has none"),
 ]

@@ -174,8 +174,8 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_four(
     assert list((project / "four" / "running").iterdir()) == []
 
     report = alone.stdout
-    assert "E       - at least 0.70\nE       + 0.20  (0.50 short)" in report
-    assert "\n- at least 0.70\n+ 0.20  (0.50 short)" in report  # of the suite, without a traceback
+    assert "E       - at least 0.70\nE       + 0.20  (0.50 below)" in report
+    assert "\n- at least 0.70\n+ 0.20  (0.50 below)" in report  # of the suite, without a traceback
     assert "reason    It is rude." in report
     assert "output    rude \\x1b[31m<b>" in report  # a model's control characters are written out
     assert "ERROR at setup of unjudged" in report
