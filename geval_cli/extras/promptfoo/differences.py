@@ -499,7 +499,7 @@ MATTERS: tuple[Row, ...] = (
         "kept-state",
         "what the file of a program keeps from one call to the next (counters, conversations, `this.x`)",
         "one process of Node and one of Python serve all calls",
-        "JavaScript begins anew with each call; Python runs in several processes, each with its own",
+        "JavaScript starts afresh with each call; Python runs in several processes, each with its own",
         test=_files_of_javascript,
         suite=_providers(lambda item: bool(_program_suffix(item))),
     ),
