@@ -175,7 +175,10 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, gzipp
             "a.example/v1?api_key=hunter2000",
             "not a valid address (a.example/v1): it does not begin with http",
         ),
-        ("http://[::1/?api_key=hunter2000", "not a valid address: its host or its port is none"),
+        (
+            "http://[::1/?api_key=hunter2000",
+            "not a valid address (http://[::1/): its host or its port is none",
+        ),
         ("http://a..b/", "not a valid address (http://a..b/): it names no host"),
         ("http://a.example/\ud800", "not a valid address"),
         ("http://a.example/?q=\ud800", "not a valid address"),

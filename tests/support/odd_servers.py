@@ -77,7 +77,7 @@ class RawServer(_Listener):
 class Conversation(_Listener):
     """Answers the first request of each connection with the first payload, and so on; then it hangs up, or waits.
 
-    `greeting` is sent before any request. With `reads_bodies=False` what follows a head stays unread.
+    `greeting` is sent before any request.
     `heads` are the heads of all requests, `connections` how many there were, `ended` is released when one is over.
     """
 
@@ -86,7 +86,6 @@ class Conversation(_Listener):
         *payloads: bytes,
         greeting: bytes = b"",
         hangs_up: bool = False,
-        reads_bodies: bool = True,
         tls: ssl.SSLContext | None = None,
         host: str = "127.0.0.1",
     ) -> None:
@@ -97,7 +96,6 @@ class Conversation(_Listener):
         self._payloads = payloads
         self._greeting = greeting
         self._hangs_up = hangs_up
-        self._read = read_request if reads_bodies else read_head
         self._tls = tls
 
     def converse(self, connection: socket.socket) -> None:
@@ -113,7 +111,7 @@ class Conversation(_Listener):
     def _talk(self, connection: socket.socket) -> None:
         connection.sendall(self._greeting)
         for payload in self._payloads:
-            self.heads.append(self._read(connection))
+            self.heads.append(read_request(connection))
             connection.sendall(payload)
         while not self._hangs_up and connection.recv(65536):
             pass
@@ -235,21 +233,6 @@ def _join(one: socket.socket, other: socket.socket) -> None:
 
 def read_request(connection: socket.socket) -> str:
     """The head of a request; its body is read and thrown away."""
-    text, body = _head_and_more(connection)
-    lengths = [
-        line.partition(":")[2] for line in text.split("\r\n") if line.lower().startswith("content-length")
-    ]
-    while len(body) < int(lengths[0] if lengths else 0):
-        body += connection.recv(65536)
-    return text
-
-
-def read_head(connection: socket.socket) -> str:
-    """The head of a request, whose body may not be read to its end."""
-    return _head_and_more(connection)[0]
-
-
-def _head_and_more(connection: socket.socket) -> tuple[str, bytes]:
     received = b""
     while b"\r\n\r\n" not in received:
         part = connection.recv(65536)
@@ -257,7 +240,13 @@ def _head_and_more(connection: socket.socket) -> tuple[str, bytes]:
             raise ConnectionResetError
         received += part
     head, _, body = received.partition(b"\r\n\r\n")
-    return head.decode("latin-1"), body
+    text = head.decode("latin-1")
+    lengths = [
+        line.partition(":")[2] for line in text.split("\r\n") if line.lower().startswith("content-length")
+    ]
+    while len(body) < int(lengths[0] if lengths else 0):
+        body += connection.recv(65536)
+    return text
 
 
 def http_bytes(
