@@ -5,7 +5,7 @@ import pytest
 
 from geval_cli.assertions import patterns
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
-from geval_cli.errors import CheckTimeoutError
+from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 
@@ -98,10 +98,17 @@ def test_values_are_validated_by_the_draft_that_the_schema_names(
     assert schema_errors(value, schema) == errors
 
 
-def test_a_value_that_is_nested_too_deeply_for_a_recursive_schema_is_not_valid() -> None:
-    value = json.loads('{"next": ' * 400 + "1" + "}" * 400)
-    errors = schema_errors(value, {"properties": {"next": {"$ref": "#"}}})
-    assert errors == ["$: it is nested too deeply to be validated"]
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (json.loads('{"next": ' * 400 + "1" + "}" * 400), {"properties": {"next": {"$ref": "#"}}}),
+        ([1], {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}}),
+    ],
+    ids=["output", "schema"],
+)
+def test_what_is_nested_too_deeply_is_neither_valid_nor_invalid(value: object, schema: Any) -> None:
+    with pytest.raises(UnjudgeableError, match="nested too deeply"):
+        schema_errors(value, schema)
 
 
 @pytest.mark.parametrize(

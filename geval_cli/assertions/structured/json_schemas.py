@@ -27,7 +27,7 @@ from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import compiled, is_found
 from geval_cli.assertions.structured.json_text import Schema, parse_schema
 from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
-from geval_cli.errors import CheckTimeoutError, Problem
+from geval_cli.errors import CheckTimeoutError, Problem, UnjudgeableError
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import KeyPath, SourcePath
 from geval_cli.specs.base import WrittenSchema
@@ -35,7 +35,6 @@ from geval_cli.specs.base import WrittenSchema
 _ERRORS_SHOWN = 20
 _MAX_ERRORS = 1_000
 _MESSAGE_SHOWN = 300  # characters; jsonschema repeats the offending value, which may be the whole output
-_TOO_DEEP = "$: it is nested too deeply to be validated"
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
@@ -84,9 +83,11 @@ def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
         found = islice(_validator(json.dumps(schema)).iter_errors(value), _MAX_ERRORS)
         errors = sorted(found, key=lambda error: error.json_path)
     except Unresolvable as error:
-        return [f"$: the schema refers to something that it does not hold: {error}"]
-    except RecursionError:
-        return [_TOO_DEEP]
+        message = f"the JSON Schema refers to something that it does not hold: {error}"
+        raise UnjudgeableError(message, hint="put it under `$defs`") from error
+    except RecursionError as error:
+        message = "the output, or the JSON Schema, is nested too deeply to be validated"
+        raise UnjudgeableError(message, hint="limit the depth that the schema allows") from error
     return [_described(error) for error in errors]
 
 
