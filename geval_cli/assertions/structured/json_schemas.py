@@ -85,7 +85,9 @@ def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
     except Unresolvable as error:
         message = f"the JSON Schema refers to something that it does not hold: {error}"
         raise UnjudgeableError(message, hint="put it under `$defs`") from error
-    except RecursionError as error:
+    except BaseException as error:
+        if not _is_too_deep(error):
+            raise
         message = "the output, or the JSON Schema, is nested too deeply to be validated"
         raise UnjudgeableError(message, hint="limit the depth that the schema allows") from error
     return [_described(error) for error in errors]
@@ -106,6 +108,11 @@ async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) 
     return Outcome.of(False, reason, errors=errors, **detail)
 
 
+def _is_too_deep(error: BaseException) -> bool:
+    # What jsonschema has in Rust panics where Python's stack ends within it, with no `Exception`.
+    return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
+
+
 @lru_cache(maxsize=256)
 def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
     """Return the schema as text: many tests have the same one, and looking through it takes milliseconds."""
@@ -123,7 +130,9 @@ def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
         where = f" (at {error.json_path})" if error.json_path != "$" else ""
         message = f"broken JSON Schema: {error.message}{where}"
         return (_Flaw(message, "fix the schema", tuple(error.absolute_path)),)
-    except RecursionError:
+    except BaseException as error:
+        if not _is_too_deep(error):
+            raise
         message = "broken JSON Schema: it refers to itself without end, or is nested too deeply"
         return (_Flaw(message, "fix the schema"),)
     return flaws
