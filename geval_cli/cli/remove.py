@@ -68,12 +68,12 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
     told = _Told()
     with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
-        if given.removes_labels:
-            names = [name for name in names if not _is_orphan(runs, name, told)]
-        broken = (
-            runs.damaged() if names else []
-        )  # such a run is removed by its whole id, and cannot be listed
-        damaged = [run_id for run_id in broken if run_id in names]
+        if given.removes_labels:  # also of runs that are gone
+            gone = {name: removed for name in names if (removed := removed_run(runs, name)) is not None}
+            told.orphans = list(gone.values())
+            names = [name for name in names if name not in gone]
+        # A damaged run is removed by its whole id, and cannot be listed.
+        damaged = [run_id for run_id in runs.damaged() if run_id in names] if names else []
         names = [name for name in names if name not in damaged]
         outlines = (
             _named(runs, names)
@@ -82,7 +82,10 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
         )
         going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
         if names and going_on:
-            raise _going_on(going_on[0], runs)
+            run = going_on[0]
+            who = runs.holder(run.id) or "another process"
+            hint = "stop it first, then remove it"
+            raise UsageError(f"run {run.id} is going on: {who} works on it", hint=hint)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
         told.left = [_Left(run.id, "it is going on") for run in going_on]
         if (chosen or told.orphans or damaged) and _may_remove(chosen, damaged, told, given):
@@ -92,14 +95,6 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
             runs.shrink()
             told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
     _tell(told, as_json=given.as_json)
-
-
-def _is_orphan(runs: RunStore, name: str, told: _Told) -> bool:
-    """Note a run that is gone and whose labels are still there; return whether `name` is one."""
-    removed = removed_run(runs, name)
-    if removed is not None:
-        told.orphans.append(removed)
-    return removed is not None
 
 
 def _may_remove(
@@ -116,9 +111,12 @@ def _may_remove(
 
 
 def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: bool) -> None:
-    failure = _remove(runs, run_id)
-    if failure is not None:
-        told.left.append(failure)
+    try:
+        why = "" if runs.remove(run_id) else "it was gone already"
+    except UsageError as error:  # it was taken up again since it was listed, or another process removes it
+        why = error.message
+    if why:
+        told.left.append(_Left(run_id, why))
         return
     told.gone.append(run_id)
     if removes_labels:
@@ -155,11 +153,6 @@ def _age_s(run: RunRecord, now: datetime) -> float:
         return 0.0
 
 
-def _going_on(run: RunRecord, runs: RunStore) -> UsageError:
-    who = runs.holder(run.id) or "another process"
-    return UsageError(f"run {run.id} is going on: {who} works on it", hint="stop it first, then remove it")
-
-
 def _list(chosen: Sequence[RunOutline]) -> None:
     if not chosen:
         return
@@ -185,14 +178,6 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
         return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input
         return False
-
-
-def _remove(runs: RunStore, run_id: str) -> _Left | None:
-    """Remove a run; return why it is not this command that did it, if so."""
-    try:
-        return None if runs.remove(run_id) else _Left(run_id, "it was gone already")
-    except UsageError as error:  # it was taken up again since it was listed, or another process removes it
-        return _Left(run_id, error.message)
 
 
 def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bool) -> int | None:

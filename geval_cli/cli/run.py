@@ -20,7 +20,7 @@ from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severi
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.report.numbers import plural
-from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
+from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.event_loop import run_async
@@ -66,10 +66,6 @@ TERM_GRACE_S = 6.0
 _STUCK_S = 8.0
 
 _NOT_STORED = "this run is not stored either: fix that or name another file, and run again"
-
-
-def _tell_nobody(_: Iterable[Path]) -> None:
-    """Ignore the paths: stands in where nobody listens."""
 
 
 _OPENS_AFTER_S = 0.05
@@ -144,7 +140,7 @@ class RunDisplay(Struct, frozen=True):
     shows_progress: bool = True
     is_verbose: bool = False
     log_file: Path | None = None
-    note_written: Callable[[Iterable[Path]], None] = _tell_nobody
+    note_written: Callable[[Iterable[Path]], None] = lambda _: None
 
 
 def run_configs(
@@ -162,8 +158,12 @@ def run_configs(
         UsageError: the options do not make sense.
     """
     check_one_config(requests, display.outputs, "run")
-    _check_outputs(display.outputs, [request.config for request in requests])
+    check_output_paths(display.outputs)
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
+    for path in outputs:
+        if path.resolve() in {request.config.resolve() for request in requests}:
+            hint = "name another file: the config would be lost"
+            raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if wall is not None:
         wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
@@ -176,12 +176,13 @@ def run_configs(
         if wall is not None:
             wall.narrow(prepared, frozenset() if traces is None else traces.ports)
         raise_again()
-        log = _open_log(display.log_file, [request.config for request in requests], stack)
+        log = _open_log(display.log_file, stack)
         log += [] if traces is None else [traces]
         state = stack.enter_context(open_state(home, os.environ, cache))
-        if is_new_home:
-            _tell_of_home(home)
-        display.note_written(_kept_beside(home, display.log_file))
+        folder = _home(home)
+        if is_new_home and folder.is_dir():  # the next run in another folder may look for it elsewhere
+            sys.stderr.write(f"note: made {DEFAULT_HOME} here, which keeps runs and cached answers\n")
+        display.note_written([folder / "running", folder / ".gitignore", *outputs[len(display.outputs) :]])
         print_warnings(state.warnings)
         _check_workers(prepared, state.cache)
         for run, resumed in [(run, _taken_up(run, state)) for run in prepared]:
@@ -201,12 +202,6 @@ def _check_workers(prepared: Iterable[PreparedRun], cache: ResponseCache) -> Non
 
 def _home(home: Path | None) -> Path:
     return home_folder(home, env=os.environ, cwd=current_folder())
-
-
-def _tell_of_home(home: Path | None) -> None:
-    """Say where state is, if it is there: the next run in another folder may look for it elsewhere."""
-    if _home(home).is_dir():
-        sys.stderr.write(f"note: made {DEFAULT_HOME} here, which keeps runs and cached answers\n")
 
 
 def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
@@ -246,12 +241,6 @@ def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
     return f"run {resumed.run.id}: {len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
 
 
-def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
-    """Return the paths that a run writes besides its results and the databases."""
-    folder = _home(home)
-    return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
-
-
 def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True) -> list[PreparedRun]:
     """Check several configs and print their warnings.
 
@@ -282,15 +271,6 @@ def check_all(
     return prepared, problems
 
 
-def _check_outputs(outputs: Sequence[Path], configs: Sequence[Path]) -> None:
-    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
-    for path in {path.resolve() for path in outputs} & {config.resolve() for config in configs}:
-        hint = "name another file: the config would be lost"
-        problems.append(Problem(f"cannot write results to {path}: it is the config", hint=hint))
-    if problems:
-        raise ConfigError(problems)
-
-
 def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
     """Return the results files that a promptfoo config names itself; warn about those that cannot be written."""
     options = prepared.suite.options
@@ -300,13 +280,10 @@ def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
     return tuple(path for path, problem in found if problem is None)
 
 
-def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> list[ResultsFile]:
+def _open_log(path: Path | None, stack: ExitStack) -> list[ResultsFile]:
     """Return the log of requests, if there is to be one, open until the end of the block."""
     if path is None:
         return []
-    if path.resolve() in {config.resolve() for config in configs}:
-        hint = "name another file: the config would be spoilt"
-        raise ConfigError([Problem(f"cannot write a log to {path}: it is the config", hint=hint)])
     from geval_cli.report.request_log import RequestLogFile
 
     try:

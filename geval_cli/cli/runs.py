@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_problems, print_warnings
-from geval_cli.errors import ConfigError, Problem, Severity, StoreError, UsageError
+from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.numbers import plural
-from geval_cli.report.output import check_output_path, write_results_file
+from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
@@ -57,18 +57,12 @@ def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None
         UsageError: no run, or more than one, has this id.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
-    _check_outputs(outputs)
+    check_output_paths(outputs)
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         for path in outputs:
             write_results_file(path, report)
             sys.stdout.write(f"wrote {path}\n")
-
-
-def _check_outputs(outputs: Sequence[Path]) -> None:
-    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
-    if problems:
-        raise ConfigError(problems)
 
 
 def print_runs(
@@ -154,7 +148,7 @@ def show_run(
         UsageError: no run, or more than one, has this id; it has no such case.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
-    _check_outputs(outputs)
+    check_output_paths(outputs)
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if choice.case is not None and next(choice.results(report), None) is None:

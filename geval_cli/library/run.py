@@ -330,7 +330,7 @@ def make_request(
     """
     from geval_cli.errors import ConfigError, UsageError
     from geval_cli.library.run_options import check_is_own, check_options, run_cache
-    from geval_cli.report.output import check_output_path
+    from geval_cli.report.output import check_output_paths
     from geval_cli.runs.requests import RunRequest
 
     check_is_own(os.environ)
@@ -346,9 +346,10 @@ def make_request(
         resume if isinstance(resume, str) else None,
     )
     values["outputs"] = tuple(map(Path, _listed(options.get("output", ()))))
-    problems = [item for path in values["outputs"] if (item := check_output_path(path)) is not None]
-    if problems:
-        raise explained(ConfigError(problems))
+    try:
+        check_output_paths(values["outputs"])
+    except ConfigError as error:
+        raise explained(error) from None
     values["only"], values["budget"] = only, budget
     if isinstance(suite, Suite):
         request = RunRequest(suite.path, os.environ, built=build_suite(suite), **values)

@@ -1,11 +1,11 @@
 """Results files (`-o`): which format a name asks for, whether it can be written, and writing it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from geval_cli.errors import Problem
+from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import RunEvent
 from geval_cli.plugins import REPORTS, find_plugin, plugin_names
 from geval_cli.report import FORMATS
@@ -51,6 +51,17 @@ def check_output_path(path: Path) -> Problem | None:
         return None
     what, hint = obstacle
     return Problem(f"cannot write results to {path}: {what}", hint=hint)
+
+
+def check_output_paths(paths: Sequence[Path]) -> None:
+    """Check the results files that were asked for, before anything is paid for.
+
+    Raises:
+        ConfigError: with a problem for each that cannot be written.
+    """
+    problems = [problem for path in paths if (problem := check_output_path(path)) is not None]
+    if problems:
+        raise ConfigError(problems)
 
 
 def open_results_file(path: Path) -> ResultsFile:
