@@ -17,7 +17,7 @@ from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.estimate import LOGPROBS_HINT, MIN_COVERAGE, NO_LOGPROBS, Taken, take_samples
 from geval_cli.judge.metric import ChecklistItem, Estimator, Grade, JudgedCase, Metric, ReadFrom, with_detail
 from geval_cli.judge.prompt import Block, checklist_prompt_version, checklist_text, user_message
-from geval_cli.judge.replies.checklist import ItemReply, parse_checklist
+from geval_cli.judge.replies.verdicts import ItemReply, parse_checklist
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import PARAM_LABELS, as_text, chosen_texts
 from geval_cli.judge.weighing import weigh_words

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from geval_cli.errors import JudgeParseError
-from geval_cli.judge.replies.winner import SPELLINGS, parse_winner
+from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
 from geval_cli.judge.weighing import weigh_words
 from geval_cli.records import TokenAlternative, TokenLogprob
 

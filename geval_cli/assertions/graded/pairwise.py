@@ -31,7 +31,7 @@ from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.prompt import Block, read_prompt
-from geval_cli.judge.replies.winner import SPELLINGS, parse_winner
+from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import resolve_input
 from geval_cli.judge.weighing import weigh_words

@@ -1,13 +1,13 @@
-"""Read replies to questions that ask for other things than a rating: yes or no, a case, a list, a choice.
+"""Read replies to questions that ask for other things than a rating: yes or no, a case, a list, a choice, a winner.
 
-Nothing is guessed: a reply that lacks its verdict, or that holds different ones, is a JudgeParseError. Objects that the
-words before them call an example are not read.
+Nothing is guessed: a reply that lacks its verdict, or that holds different ones, is a JudgeParseError of all of these,
+and a number outside its range a JudgeRangeError. Objects that the words before them call an example are not read.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from geval_cli.judge.replies.parse import (
     why_unreadable,
     without_thoughts,
 )
+from geval_cli.patterns import compile_later
 
 _YES = frozenset({"y", "yes", "true", "pass", "1"})
 _NO = frozenset({"n", "no", "false", "fail", "0"})
@@ -67,10 +68,6 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
         text: the reply.
         needs_score: a reply without a score is an error; otherwise its yes or no says all.
         assumes_pass: as in promptfoo, an output passes that the reply only scores, and what is no score is none.
-
-    Raises:
-        JudgeParseError: the reply says neither yes nor no, or contradicts itself, or lacks its score.
-        JudgeRangeError: the score lies outside 0..1.
     """
 
     def read(found: JsonObject) -> tuple[tuple[bool, float | None], str | None] | None:
@@ -103,11 +100,7 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
 
 
 def parse_yes_or_no(text: str) -> Decision:
-    """Return a yes or no, as JSON or as the last word of the reply.
-
-    Raises:
-        JudgeParseError: it is neither.
-    """
+    """Return a yes or no, as JSON or as the last word of the reply."""
 
     def read(found: JsonObject) -> tuple[bool, str | None] | None:
         claims = {as_claim(member.value) for member in _members(found, (*_VERDICT_KEYS, "pass", "passed"))}
@@ -135,11 +128,7 @@ def _has_line(word: re.Match[str], answer: str) -> bool:
 
 
 def parse_category(text: str) -> tuple[str, str | None]:
-    """Return a letter from A to E with its reason, as JSON or at the beginning of the reply.
-
-    Raises:
-        JudgeParseError: there is none.
-    """
+    """Return a letter from A to E with its reason, as JSON or at the beginning of the reply."""
 
     def read(found: JsonObject) -> tuple[str, str | None] | None:
         members = _members(found, ("category", "choice", "case"))
@@ -165,11 +154,7 @@ def parse_category(text: str) -> tuple[str, str | None]:
 
 
 def parse_attributions(text: str) -> tuple[bool, ...]:
-    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed].
-
-    Raises:
-        JudgeParseError: nothing is said of any sentence.
-    """
+    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed]."""
 
     def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
         return _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
@@ -186,11 +171,7 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
 
 
 def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
-    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with them all.
-
-    Raises:
-        JudgeParseError: there are fewer or more.
-    """
+    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with all."""
 
     def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
         return _claims_of(found, ("verdicts", "statements"), ("verdict", "supported", "passed"))
@@ -210,11 +191,7 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
 
 
 def parse_texts(text: str, key: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON.
-
-    Raises:
-        JudgeParseError: the reply is empty, or its JSON has no such list, or one of other things than texts.
-    """
+    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON."""
 
     def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
         values = _lists(found, key)
@@ -236,11 +213,7 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
 
 
 def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
-    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty.
-
-    Raises:
-        JudgeParseError: there is no such list, or something else in it.
-    """
+    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty."""
 
     def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
         values = _lists(found, key)
@@ -261,9 +234,6 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
         text: JSON with the number under "best", or the number alone.
         count: how many things there are.
         first: the number of the first of them.
-
-    Raises:
-        JudgeParseError: there is no number, or none of theirs.
     """
 
     def read(found: JsonObject) -> tuple[int | None, str | None] | None:
@@ -280,11 +250,7 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
 
 
 def parse_plain(text: str) -> str:
-    """Return the reply without thoughts, on one line.
-
-    Raises:
-        JudgeParseError: it is empty.
-    """
+    """Return the reply without thoughts, on one line."""
     answer = " ".join(without_thoughts(text).split())
     if not answer:
         raise JudgeParseError(why_unreadable(text, "answer"), raw_text=text)
@@ -303,11 +269,7 @@ def _one_of(
 def _find_one(
     text: str, read: Callable[[JsonObject], tuple[Read, str | None] | None]
 ) -> tuple[Read, str | None] | None:
-    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any.
-
-    Raises:
-        JudgeParseError: they say different things, or one breaks off.
-    """
+    """Return what `read` makes of the objects of a reply, with its reason; None where it makes nothing of any."""
     answer = without_thoughts(text)
     found: list[tuple[Read, str | None]] = []
     end = len(answer)
@@ -409,3 +371,226 @@ def _whole(value: Value) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= 9:  # noqa: PLR2004
         return int(value)
     return None
+
+
+# -- checklists -------------------------------------------------------------------------------------------------
+
+_ITEM_KEY = compile_later(r"(?:item|question|criterion)?0*([1-9][0-9]{0,3})")
+_NO_ANSWER = compile_later(r"example|sample|previous|hypothe|template|schema")
+_ITEM_KEYS = ("item", "number", "id", "index", "question", "criterion")
+_ANSWER_KEYS = ("answer", "verdict", "met", "decision", "result", "passed")
+_EVIDENCE_KEYS = ("evidence", "quotation", "quote")
+
+
+class ItemReply(Struct, frozen=True):
+    """A yes or no on one item of a checklist; `start` and `end` are the offsets of that word in the reply.
+
+    `evidence` holds the words that are to show it, as the judge quotes them; empty when it quotes none.
+    """
+
+    is_yes: bool
+    evidence: str
+    reason: str | None
+    start: int
+    end: int
+
+
+def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
+    """Return the yes or no on each of `items`: by their numbers, by their texts, or in order where all have one."""
+    answer = without_thoughts(text)
+    found: dict[int, ItemReply] = {}
+    unnumbered: list[ItemReply] = []
+    end = len(answer)
+    for holder in _own_objects(answer):
+        end = holder.end
+        for number, reply in _item_replies(holder, [plain_key(item) for item in items]):
+            if number is None:
+                unnumbered.append(reply)
+            elif found.setdefault(number, reply).is_yes != reply.is_yes:
+                message = f"the judge's reply says both yes and no to item {number} of the checklist"
+                raise JudgeParseError(message, raw_text=text)
+    check_not_taken_back(answer[end:], text)
+    if not found and len(unnumbered) == len(items):
+        found = dict(enumerate(unnumbered, 1))
+    if not found:
+        raise JudgeParseError(why_unreadable(text, "answer to the checklist"), raw_text=text)
+    numbers = range(1, len(items) + 1)
+    missing = [str(number) for number in numbers if number not in found]
+    if missing:
+        which = f"item {missing[0]}" if len(missing) == 1 else f"the items {', '.join(missing)}"
+        raise JudgeParseError(
+            f"the judge's reply has no yes or no to {which} of the checklist", raw_text=text
+        )
+    return tuple(found[number] for number in numbers)
+
+
+def _own_objects(answer: str) -> Iterator[JsonObject]:
+    """Yield the objects of a reply, without those that the words before them call an example or a supposition."""
+    end, is_foreign = 0, False
+    for holder in find_begun_objects(answer):
+        between = answer[end : holder.start]
+        if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
+            is_foreign = is_supposed(between, len(between))
+        if not is_foreign:
+            yield holder
+        end = holder.end
+
+
+def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[int | None, ItemReply]]:
+    """Yield the answers in an object with the numbers of their items; None for one that says no number."""
+    own = next((member for member in holder.members if plain_key(member.key) in _ANSWER_KEYS), None)
+    if own is not None:
+        reply = _item_reply(own, holder)
+        named = next((member for member in holder.members if plain_key(member.key) in _ITEM_KEYS), None)
+        number = None if named is None else _item_number(_spelled(named.value), texts)
+        if reply is not None:
+            yield number, reply
+        return
+    for member in holder.members:
+        number = _item_number(member.key, texts)
+        if number is not None:
+            reply = _reply_of_member(member)
+            if reply is not None:
+                yield number, reply
+            continue
+        if _NO_ANSWER.search(plain_key(member.key)):
+            continue
+        inner = member.value if isinstance(member.value, list) else [member.value]
+        for value in inner:
+            if isinstance(value, JsonObject):
+                yield from _item_replies(value, texts)
+
+
+def _reply_of_member(member: Member) -> ItemReply | None:
+    """Return the answer that stands under the number of an item: an object with it, or the word alone."""
+    if not isinstance(member.value, JsonObject):
+        return _item_reply(member, None)
+    inner = member.value.members
+    own = next((item for item in inner if plain_key(item.key) in _ANSWER_KEYS), None)
+    return None if own is None else _item_reply(own, member.value)
+
+
+def _item_reply(answer: Member, holder: JsonObject | None) -> ItemReply | None:
+    claim = as_claim(answer.value)
+    others = () if holder is None else holder.members
+    if claim is None or any(
+        plain_key(other.key) in _ANSWER_KEYS and as_claim(other.value) is not claim for other in others
+    ):
+        return None
+    quoted = None if holder is None else holder.last(*_EVIDENCE_KEYS)
+    evidence = "" if quoted is None or quoted.value is None else _quotation(quoted.value)
+    return ItemReply(claim, evidence, None if holder is None else reason_of(holder), answer.start, answer.end)
+
+
+def _quotation(value: Value) -> str:
+    """Return quoted words as one text; several of them with dots between."""
+    if isinstance(value, list):
+        return " ... ".join(item.strip() for item in value if isinstance(item, str) and item.strip())
+    return _spelled(value).strip()
+
+
+def _item_number(key: str, texts: Sequence[str]) -> int | None:
+    """Return the number of the item that a key names, as a number or by its text."""
+    plain = plain_key(key)
+    match = _ITEM_KEY.fullmatch(plain)
+    if match is not None and int(match[1]) <= len(texts):
+        return int(match[1])
+    return texts.index(plain) + 1 if plain and plain in texts else None
+
+
+def _spelled(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else ""
+
+
+# -- winners ----------------------------------------------------------------------------------------------------
+
+Winner = Literal["1", "2", "tie"]
+
+SPELLINGS: dict[str, Winner] = {
+    "1": "1",
+    "2": "2",
+    "first": "1",
+    "second": "2",
+    "tie": "tie",
+    "tied": "tie",
+    "draw": "tie",
+    "equal": "tie",
+    "neither": "tie",
+}
+"""How judges spell a winner, in lower case."""
+
+_WINNER_KEY = "winner"
+_WINNER_NAME = (
+    r"(?:the[ \t])?(?:(?:output|answer|response|text|option)[ \t_#]{0,3})?"
+    rf"(?P<winner>{'|'.join(sorted(SPELLINGS, key=len, reverse=True))})(?:\.0{{1,3}})?"
+    r"(?:[ \t](?:output|answer|response|text|one))?"
+)
+_WINNER_VALUE = compile_later(rf"[\s*'\"`(\[]{{0,5}}{_WINNER_NAME}[\s*'\"`)\].!]{{0,5}}", re.IGNORECASE)
+_WINNER_LINE = compile_later(
+    r"^[ \t*#_-]{0,9}(?:final[ \t]|the[ \t])?winner[*_]{0,3}[ \t]{0,3}(?::|=|is)[*_]{0,3}[ \t]{0,3}"
+    rf"[*'\"`(\[]{{0,5}}{_WINNER_NAME}[*'\"`)\].! \t_]{{0,9}}$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+class WinnerReply(Struct, frozen=True):
+    """A judge's preference. `start` and `end` are the character offsets of the word in the reply."""
+
+    winner: Winner
+    reason: str | None
+    start: int
+    end: int
+
+
+def parse_winner(text: str) -> WinnerReply:
+    """Return the winner under the key "winner" of the reply's JSON, on a line of its own, or as all of the reply."""
+    answer = without_thoughts(text)
+    alone = _WINNER_VALUE.fullmatch(answer)
+    found = [_winner_reply(alone, None)] if alone else list(_stated(answer, text))
+    winners = sorted({item.winner for item in found})
+    if len(winners) > 1:
+        message = f"the judge's reply names different winners ({' and '.join(winners)})"
+        raise JudgeParseError(message, raw_text=text)
+    if not found:
+        raise JudgeParseError(why_unreadable(text, "winner"), raw_text=text)
+    return found[0]
+
+
+def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
+    """Yield what the objects of a reply say, and what lines outside of them do."""
+    rest: list[str] = []
+    position, end = 0, len(answer)
+    for holder in find_begun_objects(answer):
+        rest += (answer[position : holder.start], "\ue000" * (holder.end - holder.start))
+        position = holder.end
+        if not is_supposed(answer, holder.start):
+            check_no_error(holder, text)
+            for member, reason in _winner_members(holder):
+                end = holder.end
+                yield _of_member(answer, member, reason, text)
+    check_not_taken_back(answer[end:], text)
+    outside = "".join((*rest, answer[position:]))
+    for line in _WINNER_LINE.finditer(outside):
+        if not is_supposed(outside, line.start()):
+            yield _winner_reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
+
+
+def _winner_members(holder: JsonObject) -> Iterator[tuple[Member, str | None]]:
+    for member in holder.members:
+        if plain_key(member.key) == _WINNER_KEY:
+            yield member, reason_of(holder)
+        elif isinstance(member.value, JsonObject) and not NOT_THE_VERDICT.search(plain_key(member.key)):
+            yield from _winner_members(member.value)
+
+
+def _of_member(answer: str, member: Member, reason: str | None, text: str) -> WinnerReply:
+    match = None
+    if isinstance(member.value, str | float) and not isinstance(member.value, bool):
+        match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
+    if match is None:
+        raise JudgeParseError('the judge\'s winner is none of "1", "2" and "tie"', raw_text=text)
+    return _winner_reply(match, reason)
+
+
+def _winner_reply(match: re.Match[str], reason: str | None) -> WinnerReply:
+    return WinnerReply(SPELLINGS[match["winner"].lower()], reason, *match.span("winner"))
