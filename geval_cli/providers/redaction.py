@@ -6,6 +6,7 @@ import json
 import zlib
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlunsplit
 
@@ -187,16 +188,11 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
 
 def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
-    has_backslash = "\\" in text
-    escapes = list(_ESCAPE.finditer(text)) if has_backslash or "%" in text or "&" in text else []
-    runs = list(_HEXADECIMAL.finditer(text))
-    if has_backslash or "\n" in text or "\r" in text:
-        runs += _BROKEN_BASE64.finditer(text)
-    packed = [(found.span(), _unpacked(found[0])) for found in _PACKED.finditer(text)]
-    if not escapes and not runs and not packed:
+    secrets = {written for value in secrets for written in (value, unquote(value))}
+    escapes = list(_ESCAPE.finditer(text)) if "\\" in text or "%" in text or "&" in text else []
+    spans = [*_in_groups(text, secrets), *_packed(text, secrets)]
+    if not escapes and not spans:
         return text
-    secrets = tuple(secrets)
-    spans = [span for span, said in packed if any(secret.encode() in said for secret in secrets)]
     characters: list[str] = []
     starts: list[int] = []
     end = 0
@@ -218,31 +214,59 @@ def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     characters += text[end:]
     starts += range(end, len(text) + 1)
     plain = "".join(characters)
-    joined = [(found, _BETWEEN.sub("", found[0])) for found in runs]
-    for secret in {written for value in secrets for written in (value, unquote(value))}:
-        at = plain.find(secret) if escapes else -1
+    for secret in secrets if escapes else ():
+        at = plain.find(secret)
         while at >= 0:
             spans.append((starts[at], starts[at + len(secret)]))
             at = plain.find(secret, at + len(secret))
-        if joined and len(secret) >= _MIN_ENCODED_BYTES:
-            data = secret.encode("utf-8", "replace")
-            middles = [
-                b64encode(bytes(before) + data).decode()[
-                    (before * 8 + 5) // 6 : (before + len(data)) * 8 // 6
-                ]
-                for before in range(3)
-            ]
-            spans += (
-                found.span()
-                for found, run in joined
-                if data.hex() in run.lower() or any(one in run.translate(_FROM_URL) for one in middles)
-            )
     kept = len(text)
     for start, end in sorted(spans, key=lambda span: span[1], reverse=True):
         if start < kept:  # else it is within what was masked already
             text = f"{text[:start]}{MASK}{text[end:] if end <= kept else text[kept:].removeprefix(MASK)}"
             kept = start
     return text
+
+
+def _in_groups(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the bytes or the Base64 of a secret stand in groups or on several lines."""
+    # Each answer comes here. Without what stands between groups a text is searched in a tenth of the patterns' time.
+    joined = "".join(text.split())
+    lines = joined.replace("\\n", "").replace("\\r", "").replace("-", "+").replace("_", "/")
+    digits = joined.replace("0x", "").replace("\\x", "")
+    digits = digits.replace(":", "").replace(",", "").replace("-", "").lower()
+    for secret in secrets:
+        digits_of, lines_of = _encoded(secret)
+        if digits_of and digits_of in digits:
+            for found in _HEXADECIMAL.finditer(text):
+                if digits_of in _BETWEEN_BYTES.sub("", found[0]).lower():
+                    yield found.span()
+        if any(one in lines for one in lines_of):
+            for found in _BROKEN_BASE64.finditer(text):
+                run = _BETWEEN_LINES.sub("", found[0]).translate(_FROM_URL)
+                if any(one in run for one in lines_of):
+                    yield found.span()
+
+
+@lru_cache(maxsize=1024)
+def _encoded(secret: str) -> tuple[str, tuple[str, ...]]:
+    """Return a secret in hexadecimal, and in Base64 at each place within a group; nothing of a short one."""
+    data = secret.encode("utf-8", "replace")
+    if len(data) < _MIN_ENCODED_BYTES:
+        return "", ()
+    middles = (
+        b64encode(bytes(before) + data).decode()[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
+        for before in range(3)
+    )
+    return data.hex(), tuple(middles)
+
+
+def _packed(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where a secret is in what gzip or zlib packed and Base64 wrote."""
+    if any(head in text for head in _PACKED_HEADS):
+        for found in _PACKED.finditer(text):
+            said = _unpacked(found[0])
+            if any(secret.encode("utf-8", "replace") in said for secret in secrets):
+                yield found.span()
 
 
 def _unpacked(text: str) -> bytes:
@@ -257,7 +281,8 @@ def _unpacked(text: str) -> bytes:
 _CODES = 0x110000
 _MOST_UNPACKED_BYTES = 1 << 20
 _TO_URL = str.maketrans("+/", "-_")
-_PACKED = compile_later(r"(?:H4sI|eJ|eN|eA|eF)[\w+/-]{20,}={0,2}")
+_PACKED_HEADS = ("H4sI", "eJ", "eN", "eA", "eF")
+_PACKED = compile_later(rf"(?:{'|'.join(_PACKED_HEADS)})[\w+/-]{{20,}}={{0,2}}")
 _FROM_URL = str.maketrans("-_", "+/")
 _ESCAPE = compile_later(
     # What JSON, Python, JavaScript, URLs and HTML write for a character, also when it is written twice.
@@ -271,6 +296,7 @@ _HEXADECIMAL = compile_later(
 _BROKEN_BASE64 = compile_later(
     r"(?:\\[rn]|(?<![\\\w+/=-]))[\w+/=-]{4,}(?:(?:[\r\n]{1,2}|(?:\\[rn]){1,2})[\w+/=-]+)+"
 )
-_BETWEEN = compile_later(r"\\[rn]|0x|\\x|[\s:,]")
+_BETWEEN_BYTES = compile_later(r"0x|\\x|[\s:,-]")
+_BETWEEN_LINES = compile_later(r"\\[rn]|\s")
 _PERCENT = compile_later("%[0-9A-F]{2}")
 _MIN_ENCODED_BYTES = 8

@@ -51,6 +51,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "hexadecimal in capitals": lambda text: text.encode().hex().upper(),
     "hexadecimal with spaces": lambda text: text.encode().hex(" "),
     "hexadecimal with colons": lambda text: text.encode().hex(":"),
+    "hexadecimal with dashes": lambda text: text.encode().hex("-"),
     "hexadecimal, byte by byte": lambda text: ", ".join(f"0x{byte:02x}" for byte in text.encode()),
     "Base64 in lines": lambda text: base64.encodebytes(b"x" * 50 + text.encode()).decode(),
     "gzip": lambda text: base64.b64encode(gzip.compress(f"A_KEY={text}\n".encode(), mtime=0)).decode(),

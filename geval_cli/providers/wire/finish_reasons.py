@@ -266,6 +266,8 @@ def end_of(wire: str, reason: Any) -> End | None:
         return None
     if not isinstance(reason, str):
         return End.BROKEN
+    if known := _READ[wire].get(reason):  # nearly always: spelled as the vendor's own table has it
+        return known
     name, _, detail = reason.partition(":")
     name = _plain(name)
     if name in _SAYS_NOTHING:
@@ -278,7 +280,7 @@ def end_of(wire: str, reason: Any) -> End | None:
 
 def known_end(reason: str) -> End | None:
     """Return what a finish reason means that a config or a program names, in anyone's words; None for other words."""
-    return _READ[CHAT].get(_plain(reason))
+    return _READ[CHAT].get(reason) or _READ[CHAT].get(_plain(reason))
 
 
 def withheld(reason: str | None) -> bool:
