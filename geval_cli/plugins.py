@@ -1,10 +1,16 @@
-"""Plugins: assertions, providers, report formats and commands that installed packages add by entry points.
+"""What stands beside the core and adds to it: geval's own extras by a table, installed packages by entry points.
 
-geval looks for a name in its own tables first, and in these only for one that it does not know: a run without plugins
-never reads what is installed. docs/plugins.md says what each group expects.
+The core imports no extra. It asks for what it needs by a name of `EXTRAS`, whose module is loaded at that moment: a run
+that needs none of them loads none.
+
+Packages add assertions, providers, report formats and commands. geval looks for a name in its own tables first, and in
+these only for one that it does not know: a run without plugins never reads what is installed. docs/plugins.md says what
+each group expects.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,21 @@ REPORTS = "geval.reports"
 """Ending of a file's name, without its first dot -> a class made as `ResultsFile(path)`."""
 COMMANDS = "geval.commands"
 """Name of a command -> a `typer.Typer`."""
+
+EXTRAS: Mapping[str, str] = {
+    # Reads a config's calibration file, puts its thresholds in, and compares its judges with those of today.
+    "calibration": "geval_cli.extras.trust.calibrated",
+    # Reads the labels that a config names, and judges its gates on true figures by them.
+    "true figures": "geval_cli.extras.trust.true_figures",
+    # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
+    "human labels": "geval_cli.extras.trust.labelling",
+}
+"""What the core asks extras for -> the module that has it."""
+
+
+def extra(name: str) -> Any:
+    """Return the module that has what the core asks for under a name of `EXTRAS`."""
+    return import_module(EXTRAS[name])
 
 
 def find_plugin(group: str, name: str) -> Any:

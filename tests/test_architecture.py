@@ -21,7 +21,7 @@ ROOMS = (
         "events",  # what a run tells while it runs
         "numbers",  # scores and money in words
         "metrics",  # sums of scores by name
-        "plugins",  # what installed packages add
+        "plugins",  # what stands beside the core: extras, installed packages
         "statistics",  # intervals and quantiles
     },
     {"source"},  # documents with positions, files, secrets, access
@@ -51,21 +51,13 @@ TIES_OF_THE_CORE: dict[str, set[str]] = {
     "engine/check.py": {"programs"},
     "engine/conversation_state.py": {"promptfoo"},
     "engine/transforms.py": {"programs"},
-    "report/charts/agreement_charts.py": {"trust"},
-    "report/html/packing.py": {"trust"},
-    "report/html_file.py": {"trust"},
-    "report/report.py": {"trust"},
     "runs/dry_run.py": {"batches", "programs", "workers"},
     "runs/evaluation.py": {"batches", "workers"},
     "runs/import_run.py": {"promptfoo"},
     "runs/preparation.py": {"batches"},
-    "runs/requests.py": {"trust"},
     "runs/resume.py": {"workers"},
     "runs/scripts.py": {"programs"},
     "runs/session.py": {"batches", "programs"},
-    "runs/stored.py": {"trust"},
-    "runs/true_figures.py": {"trust"},
-    "runs/verdicts.py": {"trust"},
     "suite/load.py": {"promptfoo"},
     "suite/providers.py": {"promptfoo"},
 }
@@ -87,7 +79,15 @@ THIRD_PARTY_HOMES = {
     "openai": {"providers", "gateway"},
     "genai_prices": {"providers"},
     "yaml": {"source", "suite"},
-    "pydantic": {"specs", "assertions", "suite", "extras.programs", "extras.web", "extras.mcp"},
+    "pydantic": {
+        "specs",
+        "assertions",
+        "suite",
+        "extras.programs",
+        "extras.trust",
+        "extras.web",
+        "extras.mcp",
+    },
     "mcp": {"extras.mcp"},
     "opentelemetry": {"report"},
     "fastapi": {"extras.web"},

@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from msgspec import Struct, field
 from pydantic import AliasChoices, Field, PrivateAttr
 
-from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
@@ -37,10 +36,37 @@ from geval_cli.specs.base import (
 )
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
+from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
 
 Amount = Annotated[float, Field(ge=0)]
+
+
+class Calibrations:
+    """What scores mean by human labels. This is that of a config without a calibration file: nothing.
+
+    Attributes:
+        is_empty: no file is named, or nothing of it could be read; `is_broken`: that is reported.
+    """
+
+    is_empty = True
+    is_broken = False
+
+    def mark(self, result: AssertionResult) -> AssertionResult:
+        """Return a result with what its score means, where it was rated as the labelled ones were."""
+        return result
+
+    def jury_weights(self, metric: str | None) -> tuple[JudgeWeight, ...]:
+        """Return the weights of the judges of a metric's jury."""
+        return ()
+
+    def notes(self) -> Iterator[str]:
+        """Yield a sentence for each metric that was rated by something else than what was calibrated."""
+        return iter(())
+
+
+UNCALIBRATED = Calibrations()
 
 
 class ValueRules(Spec):
@@ -460,7 +486,7 @@ class Tools(Struct, frozen=True):
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
     criteria: SharedByTests[CriterionKey] = field(default_factory=SharedByTests[CriterionKey])
     earlier: tuple[AssertionResult, ...] = ()
-    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}))
+    calibrations: Calibrations = UNCALIBRATED
 
     @property
     def rules(self) -> DialectRules:

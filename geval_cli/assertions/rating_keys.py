@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from geval_cli.assertions.base import CriterionKey, ModelGradedAssertion, Subject, Tools
-from geval_cli.assertions.calibrated import BORDERLINE, P_PASS
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.json_codec import encode_json
@@ -34,6 +33,7 @@ _VERSION = 1
 OWN_HASHES = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY)
 """Members of a detail that hold nothing that anybody wrote."""
 
+P_PASS, BORDERLINE = "p_pass", "borderline"
 _OF_THIS_RUN = (*OWN_HASHES, P_PASS, BORDERLINE)
 
 

@@ -1,7 +1,7 @@
 """`-o results.html`: the whole run as one page that opens from disk, needs no network and can be mailed."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
@@ -11,12 +11,11 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 
 from geval_cli.events import RunEvent
-from geval_cli.extras.trust.labels.sheet import MetricCriteria, MetricLabels
 from geval_cli.records import CaseResult, JsonValue, Status
-from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.report.charts.drawing import Choice
 from geval_cli.report.charts.figures import RunFigures
 from geval_cli.report.charts.run_charts import run_charts
+from geval_cli.report.criteria import MetricCriteria
 from geval_cli.report.csv_file import CONVERSATION_COLUMN, csv_head, csv_start
 from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.environment import make_environment
@@ -33,7 +32,7 @@ from geval_cli.report.html.matrix import (
 )
 from geval_cli.report.html.packing import Packer
 from geval_cli.report.html.run_view import run_values
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import whole_text
 from geval_cli.store.result_filter import Facet, ResultFilter, facets_of
@@ -131,7 +130,7 @@ class _Counted:
 def _page(
     report: RunReport,
     counted: _Counted,
-    labels: Sequence[MetricLabels],
+    labels: HumanLabels | None,
     rows: list[ResultRow],
     left_out: int,
     has_exports: bool,
@@ -143,7 +142,7 @@ def _page(
         "matrix": _matrix(report, counted, rows),
         "charts": [
             *run_charts(report.summary.columns, RunFigures.of(report.results()), _choice_link),
-            *label_charts(labels, _choice_link),
+            *(labels.charts(_choice_link) if labels else ()),
         ],
         "style": style,
         "theme_script": theme,
@@ -215,13 +214,10 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
 
 
 def _chunks(
-    report: RunReport, labels: Sequence[MetricLabels], room: int, packer: Packer
+    report: RunReport, labels: HumanLabels | None, room: int, packer: Packer
 ) -> Iterator[tuple[str, str]]:
     """Yield the packed cases of the file, chunk by chunk, and what is exported of them."""
-    labels_of: dict[str, dict[str, float]] = {}
-    for item in labels:
-        for output in item.outputs:
-            labels_of.setdefault(output.id, {})[item.metric] = output.label
+    means = labels.means() if labels else {}
     environment = _environment()
     parts = cast(Any, environment.get_template("cells.html").module)
     page = environment.get_template("case_detail.html")
@@ -232,7 +228,7 @@ def _chunks(
             packer.add(
                 result,
                 chips_of(result),
-                labels_of.get(result.id, {}),
+                {metric: found[result.id] for metric, found in means.items() if result.id in found},
                 cell=parts.cell_link(cell_of(result), _case_link(result)),
                 page=page.render(**case_values(result, results, title), case_link=_case_link),
                 head="" if number else parts.test_head(row, title),

@@ -1,12 +1,12 @@
 """A run as the reports read it: its record, its counts, a way to go through its results, and the names of these."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
 from geval_cli.assertions.structured.called_tools import calls_beside
-from geval_cli.extras.trust.labels.sheet import MetricLabels
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import ASSISTANT, USER, said
 from geval_cli.judge.scoring import passes
@@ -22,10 +22,21 @@ from geval_cli.records import (
     Status,
     Turn,
 )
+from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 _TITLE_WIDTH = 200
 _HALF, _DUST = 0.5, 1e-9
+
+
+class HumanLabels(Protocol):
+    """People's labels of a run's outputs, beside what its judges said of them."""
+
+    def means(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the mean label of each output, 0..1, by metric and the output's id."""
+
+    def charts(self, links: Links) -> Iterator[Chart]:
+        """Yield the drawings of labels beside scores; `links` are addresses of the outputs of a dot."""
 
 
 class RunReport(Struct, frozen=True):
@@ -39,7 +50,7 @@ class RunReport(Struct, frozen=True):
         bugs: how many results a bug in geval spoilt.
         is_stored: whether all of it can be shown again by its id.
         file: the results file that it was read from; empty for a run of the store.
-        labels: returns what people said of its outputs, metric by metric.
+        labels: returns what people said of its outputs; None where nobody did.
     """
 
     run: RunRecord
@@ -49,7 +60,7 @@ class RunReport(Struct, frozen=True):
     bugs: int = 0
     is_stored: bool = True
     file: str = ""
-    labels: Callable[[], Sequence[MetricLabels]] = tuple
+    labels: Callable[[], HumanLabels | None] = lambda: None
     tests: Callable[[], Iterator[AskedTest]] | None = None
 
     def asked(self) -> Iterator[AskedTest]:

@@ -1,5 +1,6 @@
 """Untrusted text made harmless and visible: no control sequence, bidi override, hidden character or markup."""
 
+import hashlib
 import json
 import re
 import unicodedata
@@ -55,6 +56,11 @@ def code_span(text: str) -> str:
 def longest_run(text: str) -> int:
     """Return how many backticks stand in a row at most."""
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def output_digest(output: JsonValue) -> str:
+    """Return the `output_sha256` by which labels name an output; one that is no text is hashed as compact JSON."""
+    return hashlib.sha256(value_text(output).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def sanitize(text: str) -> str:

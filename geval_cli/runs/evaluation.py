@@ -118,7 +118,7 @@ async def run_evaluation(
         bugs=books.tally.bugs,
         is_stored=state.keeps_runs and books.recording.failure is None,
         # Nobody has labelled what is new.
-        labels=lambda: () if resumed is None else kept_labels_of(state.runs, run.id),
+        labels=lambda: None if resumed is None else kept_labels_of(state.runs, run.id),
     )
 
 

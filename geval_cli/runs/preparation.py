@@ -11,6 +11,7 @@ from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.extras.batches.layer import batch_api
 from geval_cli.extras.batches.waves import batch_problems, batched_roles
+from geval_cli.plugins import extra
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -22,14 +23,12 @@ from geval_cli.providers.registry import (
 )
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
-from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, read_lock
 from geval_cli.runs.locking import lock_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.runs.sources import sources_for
-from geval_cli.runs.true_figures import read_suite_labels
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
@@ -79,11 +78,13 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if not opened.problems:
         refused += judged.problems() if judged else ()
         refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
-    labels, of_labels = read_suite_labels(suite)
-    refused += of_labels
+    labels = None
+    if suite.labels is not None or any(gate.needs_labels for gate in suite.gates):
+        labels, of_labels = extra("true figures").read_suite_labels(suite)
+        refused += of_labels
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
-        found = calibration_problems(plan, lock, templates, defaults)
+        found = extra("calibration").calibration_problems(plan, lock, templates, defaults)
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):

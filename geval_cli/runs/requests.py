@@ -9,7 +9,6 @@ from msgspec import Struct
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.plan import Job, Plan, Selection
 from geval_cli.errors import Problem
-from geval_cli.extras.trust.labels.file import LabelFile
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
@@ -187,7 +186,7 @@ class PreparedRun(Struct, frozen=True):
     judges: tuple[ProviderSpec, ...] = ()
     stored: StoredOutputs | None = None
     lock: LockFile | None = None
-    labels: LabelFile | None = None
+    labels: object = None
     steps: LockedSteps = {}  # msgspec copies it
 
     @property

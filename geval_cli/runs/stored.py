@@ -9,11 +9,10 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.extras.trust.labels.review import labels_by_metric
-from geval_cli.extras.trust.labels.sheet import MetricLabels
 from geval_cli.metrics import with_members
+from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.runs.spending import combined, larger
 from geval_cli.store.record_text import metrics_of_run
 from geval_cli.store.runs import RunOrigin, RunStore
@@ -51,11 +50,14 @@ def load_report(runs: RunStore, name: str) -> RunReport:
     )
 
 
-def kept_labels_of(runs: RunStore, run_id: str) -> list[MetricLabels]:
-    """Return what people said of the outputs of a stored run, metric by metric."""
+def kept_labels_of(runs: RunStore, run_id: str) -> HumanLabels | None:
+    """Return what people said of the outputs of a stored run; None where nobody did."""
     kept = runs.labels().of_run(run_id)
-    labelled = runs.pages().cases(run_id, {label.case_id for label in kept}) if kept else {}
-    return labels_by_metric(labelled.values(), kept)
+    if not kept:
+        return None
+    labelled = runs.pages().cases(run_id, {label.case_id for label in kept})
+    found: HumanLabels = extra("human labels").beside_judge(labelled.values(), kept)
+    return found
 
 
 def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:

@@ -9,11 +9,10 @@ from geval_cli.engine.columns import with_columns
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import StoreError
-from geval_cli.extras.trust.labels.file import LabelFile
+from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
 from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.true_figures import judge_true_figures
 from geval_cli.suite.gates import Gate
 
 
@@ -65,14 +64,15 @@ def _judged(
     max_errors: int | None,
     results: Callable[[], Iterator[CaseResult]],
     against: tuple[RunRecord, Baseline | None],
-    labels: LabelFile | None,
+    labels: object,
 ) -> tuple[GateResult, ...]:
     """Return the results of all gates in their order, those on differences and on true figures among them."""
     run, baseline = against
     differences = [gate for gate in gates if gate.needs_baseline]
     found = judge_differences(differences, baseline, results(), run.columns)
     estimated = [gate for gate in gates if gate.needs_labels]
-    found |= judge_true_figures(estimated, labels, results, run.id)
+    if estimated:
+        found |= extra("true figures").judge_true_figures(estimated, labels, results, run.id)
     others = [gate for gate in gates if gate.text not in found]
     judged = iter(judge_gates(others, results(), max_errors=max_errors))
     in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]

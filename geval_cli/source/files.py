@@ -115,6 +115,11 @@ _HASH_CHUNK = 1024 * 1024
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
+def as_reference(path: str) -> str:
+    """Return the path of a file as a reference, which it may be already."""
+    return path if is_file_reference(path) else f"{FILE_PREFIX}{path}"
+
+
 def is_file_reference(value: object) -> TypeGuard[str]:
     """Return whether a config value asks for the content of a file."""
     return isinstance(value, str) and value.startswith(FILE_PREFIX)

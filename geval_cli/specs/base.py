@@ -89,6 +89,10 @@ class JurySpec(ProviderSpec):
     members: tuple[ProviderSpec, ...] = ()
 
 
+CALIBRATED = "calibrated"
+"""The word for `threshold` where the calibration file has the number, and for `combine` where it has the weights."""
+
+
 class JuryRulesSpec(Spec):
     """How one verdict is made of those of several judges."""
 

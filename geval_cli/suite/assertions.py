@@ -7,7 +7,6 @@ from pathlib import PurePosixPath
 from typing import TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.graded.geval_fields import (
     ChecklistItemSpec,
     GEvalFields,
@@ -18,15 +17,22 @@ from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.errors import ConfigError
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
+from geval_cli.specs.base import (
+    CALIBRATED,
+    EarlyStopSpec,
+    JuryRulesSpec,
+    JurySpec,
+    RubricPromptSpec,
+    TestOptionsSpec,
+)
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.calibration import check_weights, with_threshold
 from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -294,8 +300,12 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     spec = build_spec(model, fields, reading)
     if spec is None:
         return None
-    check_weights(spec, reading)
-    return with_threshold(spec, fields.child("threshold"), reading) if is_calibrated else spec
+    if isinstance(spec, GEvalFields) and spec.jury_rules and spec.jury_rules.combine == CALIBRATED:
+        extra("calibration").check_weights(spec, reading)
+    if not is_calibrated:
+        return spec
+    found: Assertion | None = extra("calibration").with_threshold(spec, fields.child("threshold"), reading)
+    return found
 
 
 def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:

@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import (
+    CALIBRATED,
     ChatMessageSpec,
     PromptSpec,
     ProviderSpec,

@@ -10,8 +10,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import UNCALIBRATED
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.extras.promptfoo.registry import open_promptfoo_suite
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
@@ -19,6 +21,7 @@ from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import (
     FILE_PREFIX,
     SourceFiles,
+    as_reference,
     parse_document,
     read_document,
 )
@@ -29,7 +32,6 @@ from geval_cli.source.source_map import Document
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.calibration import as_reference, read_calibrations
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
@@ -220,7 +222,9 @@ def read_suite(
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
-    calibrations = read_calibrations(fields.values.get("calibration"), fields.child("calibration"), reading)
+    calibrations, named = UNCALIBRATED, fields.values.get("calibration")
+    if named is not None:
+        calibrations = extra("calibration").read_calibrations(named, fields.child("calibration"), reading)
     reading = replace(reading, calibrations=calibrations)
     if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
         filled = {**filled, "calibration": as_reference(filled["calibration"])}

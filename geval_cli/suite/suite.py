@@ -8,8 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from geval_cli.assertions.base import TestCase
-from geval_cli.assertions.calibrated import Calibrations
+from geval_cli.assertions.base import UNCALIBRATED, Calibrations, TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
@@ -95,7 +94,7 @@ class Suite:
     access: Access = TRUSTED
     tags: Mapping[str, str] = field(default_factory=dict)
     baseline: BaselineName | None = None
-    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}), compare=False)
+    calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
     labels: NamedLabels | None = None
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct, field, structs
 from pydantic import ValidationError
 
-from geval_cli.assertions.calibrated import Calibrations
+from geval_cli.assertions.base import Calibrations
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue

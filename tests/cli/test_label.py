@@ -21,8 +21,8 @@ from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.commands.label import run_label
 from geval_cli.extras.trust.commands.options import LabelOptions
-from geval_cli.extras.trust.draws import draw
-from geval_cli.extras.trust.labels.file import read_labels
+from geval_cli.extras.trust.labelling import draw
+from geval_cli.extras.trust.labels import read_labels
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.runs.options import Option
 from geval_cli.store.runs import RunStore

@@ -15,8 +15,8 @@ from support.loopback import LoopbackServer, chat_reply, error_reply
 from support.product import Finished, Product
 
 from geval_cli.engine.runner import StopSignal
-from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.records import RunStatus
+from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest

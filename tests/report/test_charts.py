@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from support.sample_columns import FIGURES
 from support.sample_run import COLUMNS, make_case, make_judged
 
+from geval_cli.extras.trust.charts import chance_of_good, score_against_label
+from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
-from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import leaderboard
 from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, legend, round_scale, score_scale
 from geval_cli.report.charts.figures import (
@@ -417,16 +418,20 @@ def test_unfinished_runs_are_hollow_and_said_so() -> None:
 
 @pytest.mark.parametrize(
     "points",
-    [[], [LabelledScore(0.5, 0.5)], [LabelledScore(number / 9, 1 - number / 9) for number in range(10)] * 30],
+    [
+        [],
+        [LabelledOutput(0.5, 0.5)],
+        [LabelledOutput(number / 9, 1 - number / 9) for number in range(10)] * 30,
+    ],
 )
-def test_drawings_of_labels_are_sane(points: list[LabelledScore]) -> None:
+def test_drawings_of_labels_are_sane(points: list[LabelledOutput]) -> None:
     check(score_against_label("people-1", HOSTILE, points, threshold=0.5, good_at=0.75))
     shares = [(item.score, item.label, 1) for item in points]
     check(chance_of_good("calibration-1", HOSTILE, shares, curve=lambda score: score**2, threshold=0.5))
 
 
 def test_labels_say_how_far_the_judge_is_off() -> None:
-    points = [LabelledScore(0.5, 0.75), LabelledScore(0.25, 0.5)]
+    points = [LabelledOutput(0.5, 0.75), LabelledOutput(0.25, 0.5)]
     chart = score_against_label("people-1", "tone", points)
     assert chart.description == "2 labelled outputs; the judge's scores are 0.25 higher on average."
     curve = chance_of_good("calibration-1", "tone", [(0.5, 1.0, 2), (0.5, 0.0, 1), (0.75, 1.0, 4)])
@@ -436,14 +441,14 @@ def test_labels_say_how_far_the_judge_is_off() -> None:
 
 def test_dots_of_labels_lead_to_all_outputs_and_to_each_once() -> None:
     values = [place / 40 for place in range(41)] + [0.1 + 0.2, 1e-12, 1 - 1e-12]
-    points = [LabelledScore(label, score) for label in values[::3] for score in values]
+    points = [LabelledOutput(label, score) for label in values[::3] for score in values]
     choices: list[Choice] = []
 
     def link_to(choice: Choice) -> str:
         choices.append(choice)
         return "/"
 
-    def holds(choice: Choice, point: LabelledScore) -> bool:
+    def holds(choice: Choice, point: LabelledOutput) -> bool:
         scores = ScoreRange(choice.low, choice.high)
         return scores.holds(point.score) and ScoreRange(choice.label_low, choice.label_high).holds(
             point.label

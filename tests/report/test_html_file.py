@@ -20,7 +20,8 @@ from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
-from geval_cli.extras.trust.labels.sheet import LabelledOutput, MetricLabels
+from geval_cli.extras.trust.labelling import LabelledRun
+from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.records import CaseResult, RunSummary, Status, Turn
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.html_file import HtmlFile
@@ -304,11 +305,11 @@ def test_the_file_chooses_what_a_server_chooses(browser: Any, tmp_path: Path) ->
         for number, text in enumerate(odd)
     ]
     labels = {result.id: (number % 3) / 2 for number, result in enumerate(results) if number % 2}
-    labelled = [LabelledOutput(name, label, 0.5, 0.5) for name, label in labels.items()]
+    labelled = [LabelledOutput(label, 0.5, name, 0.5) for name, label in labels.items()]
     report = replace(
         realistic_report(shape),
         results=lambda: iter(results),
-        labels=lambda: [MetricLabels("faithfulness", 0.75, labelled)],
+        labels=lambda: LabelledRun({"faithfulness": labelled}),
     )
     with RunStore.open_in_memory() as runs:
         runs.begin(report.run)

@@ -25,7 +25,6 @@ from geval_cli.engine.aggregate import Tally, flaky_tests
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.rankings import RankingSums
-from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -43,6 +42,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import output_digest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.store.labels import StoredLabel
 from geval_cli.store.runs import RunOrigin, RunStore, config_file

@@ -18,7 +18,7 @@ import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust import extra
 from geval_cli.extras.trust.agreement import Options, agree
-from geval_cli.extras.trust.labels.file import write_labels
+from geval_cli.extras.trust.labels import write_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
@@ -228,7 +228,7 @@ class TestRuns:
         )
         assert (item.n, item.errored, item.clusters, item.verdicts.threshold) == (29, 1, 29, 0.5)
         assert item.dataset.spearman.value == 1.0
-        assert item.points[0][2] == 0
+        assert item.points[0].words == 0
         by_area = agree(self.labels, results, options=Options(cluster="area"))
         assert by_area.metrics[0].clusters == 10
 

@@ -24,7 +24,7 @@ from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.extras.trust.calibration import CalibrateOptions, calibrate
 from geval_cli.extras.trust.calibration_files import write_calibration
 from geval_cli.extras.trust.commands.calibrate import parse_costs, print_calibration
-from geval_cli.extras.trust.labels.file import write_labels
+from geval_cli.extras.trust.labels import write_labels
 from geval_cli.records import CaseResult
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
@@ -416,9 +416,9 @@ class TestInARun:
 
     def test_runs_and_estimates_need_no_library_of_the_extra(self) -> None:
         modules = (
-            "suite.calibration",
-            "assertions.calibrated",
-            "runs.calibrated",
+            "extras.trust.calibrated",
+            "extras.trust.true_figures",
+            "extras.trust.labelling",
             "extras.trust.estimation",
             "extras.trust.commands.estimate",
         )

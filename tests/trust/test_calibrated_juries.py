@@ -20,7 +20,7 @@ from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.calibration_files import write_calibration
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
-from geval_cli.extras.trust.labels.matching import Vote
+from geval_cli.extras.trust.matching import Vote
 from geval_cli.judge.metric import Grade
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.preparation import prepare

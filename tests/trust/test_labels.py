@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from geval_cli.errors import ConfigError
-from geval_cli.extras.trust.labels.file import LabelFile, read_labels, write_labels
-from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.extras.trust.labels import LabelFile, read_labels, write_labels
+from geval_cli.report.sanitize import output_digest
 from geval_cli.source.problems import render_problems
 
 DIGEST = "ab" * 32

@@ -7,10 +7,10 @@ import pytest
 from support.stored_runs import store_judged_run
 
 from geval_cli.errors import ConfigError
-from geval_cli.extras.trust.labels.file import Label, read_labels, write_labels
-from geval_cli.extras.trust.labels.matching import Matching, judged_items, match_labels
-from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.extras.trust.labels import Label, read_labels, write_labels
+from geval_cli.extras.trust.matching import Matching, judged_items, match_labels
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.report.sanitize import output_digest
 from geval_cli.store.state import open_runs
 
 

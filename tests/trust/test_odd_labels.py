@@ -18,7 +18,7 @@ from geval_cli.extras.trust.calibration_files import calibration_document
 from geval_cli.extras.trust.commands.agree import print_agreement
 from geval_cli.extras.trust.commands.calibrate import print_calibration
 from geval_cli.extras.trust.documents import write_document
-from geval_cli.extras.trust.labels.figures import ScoredOutput, true_figures
+from geval_cli.extras.trust.true_figures import ScoredOutput, true_figures
 from geval_cli.report.console import make_console
 
 Made = list[dict[str, Any]]

@@ -23,13 +23,13 @@ import geval_cli.extras.trust
 from geval_cli.assertions.base import Tools
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
+from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.commands.label import run_label
 from geval_cli.extras.trust.commands.options import LabelOptions
 from geval_cli.extras.trust.commands.options import ProbeOptions as Given
 from geval_cli.extras.trust.commands.probe import print_probes, run_probes
 from geval_cli.extras.trust.documents import write_document
-from geval_cli.extras.trust.labels.file import LabelFile, labels_from_rows
-from geval_cli.extras.trust.plots import probe_chart
+from geval_cli.extras.trust.labels import LabelFile, labels_from_rows
 from geval_cli.extras.trust.probe_files import probe_document
 from geval_cli.extras.trust.probe_findings import LabelledScore, family_finding
 from geval_cli.extras.trust.probe_items import ProbeOptions

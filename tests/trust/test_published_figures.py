@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support.judged_data import summaries, unieval
 
-from geval_cli.extras.trust.agreement import Agreement, MetricAgreement, Options, agree
+from geval_cli.extras.trust.agreement import Agreement, Options, agree
+from geval_cli.extras.trust.agreement_records import MetricAgreement
 from geval_cli.statistics.agreement import best_threshold
 
 TOLERANCE = 1e-6

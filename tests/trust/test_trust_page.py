@@ -10,8 +10,7 @@ from support.geval_command import clean_environment, run_geval
 
 from geval_cli.extras.trust.estimation import STATISTICS as TRUE_FIGURES
 from geval_cli.extras.trust.gates import STATISTICS
-from geval_cli.extras.trust.labels.file import KEYS, read_labels
-from geval_cli.extras.trust.labels.rows import VAR_COLUMN
+from geval_cli.extras.trust.labels import KEYS, VAR_COLUMN, read_labels
 from geval_cli.extras.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]

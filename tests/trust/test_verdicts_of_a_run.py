@@ -7,12 +7,11 @@ import pytest
 from geval_cli.extras.trust.agreement import Options, agree
 from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.estimation import EstimateOptions, estimate
-from geval_cli.extras.trust.labels.figures import scored_outputs, true_figures
-from geval_cli.extras.trust.labels.matching import judged_items
-from geval_cli.extras.trust.labels.review import labels_by_metric, review
-from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.extras.trust.labelling import beside_judge, review
+from geval_cli.extras.trust.matching import judged_items
+from geval_cli.extras.trust.true_figures import scored_outputs, true_figures
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
-from geval_cli.report.charts.agreement_charts import label_charts
+from geval_cli.report.sanitize import output_digest
 from geval_cli.store.labels import StoredLabel
 
 PASSED, FAILED = Status.PASSED, Status.FAILED
@@ -80,11 +79,11 @@ def test_the_judges_verdict_is_its_status(way: str) -> None:
     assert {row.passed for row in beside} == {passed}
     assert {(row.human, row.is_flipped) for row in beside} == {(1.0, not passed), (0.0, passed)}
 
-    drawn = next(label_charts(labels_by_metric(results, kept), lambda choice: "/"))
+    drawn = next(beside_judge(results, kept).charts(lambda choice: "/"))
     assert drawn.figures is not None
     assert sum(int(row[-1]) for row in drawn.figures.rows) == 10
     agreement = agree(rows, results).metrics[0]
-    assert [(label, differs) for label, _, _, differs in agreement.points] == [
+    assert [(point.label, point.differs(0.75)) for point in agreement.points] == [
         (float(place % 2), bool(place % 2) != passed) for place in range(20)
     ]
     verdicts = agreement.verdicts.counts

@@ -6,7 +6,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
-from geval_cli.assertions.calibrated import CALIBRATED, weights_of
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import (
@@ -18,7 +17,7 @@ from geval_cli.assertions.graded.geval_metric import (
     why_all_samples,
 )
 from geval_cli.assertions.graded.judges import judge_provider, members_of
-from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
+from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury, weights_of
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.rating_keys import judge_parts
@@ -32,7 +31,7 @@ from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
-from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
+from geval_cli.specs.base import CALIBRATED, JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
 
@@ -204,8 +203,7 @@ def jury_weights(spec: GEvalFields, test: TestCase, tools: Tools) -> tuple[Judge
     """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
     if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
         return ()
-    found = tools.calibrations.juries.get(metric_name(spec, test, tools.templates) or "")
-    return () if found is None else found.judges
+    return tools.calibrations.jury_weights(metric_name(spec, test, tools.templates))
 
 
 def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:

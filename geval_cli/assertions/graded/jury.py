@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import GevalError, JudgeError, UndoneError, UnjudgeableError
 from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
@@ -16,12 +15,13 @@ from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
-from geval_cli.specs.base import JuryRulesSpec
+from geval_cli.specs.base import CALIBRATED, JuryRulesSpec
 from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
 
 SPLIT = 0.5
 """Scores that lie so far apart are marked: the judges do not mean the same."""
 
+_WHO = ("judge", "params")
 _DIGITS = 9  # beyond them lies rounding: 0.7 and 0.2 are 0.5 apart, and not 0.49999999999999994
 
 Combine = Callable[[Sequence[float]], float]
@@ -122,6 +122,22 @@ def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> f
         message = "no judge whose weight is above 0 gave a verdict"
         raise JudgeError(f"{message}; {first.judge.title}: {first.error.message}", hint=first.error.hint)
     return score
+
+
+def weights_of(
+    members: Sequence[Mapping[str, str]], judges: Sequence[JudgeWeight]
+) -> list[JudgeWeight | None]:
+    """Return the weight of each judge of a jury, known by the parts of its key that say who it is; None without one."""
+    left = list(judges)
+    found = []
+    for parts in members:
+        one = next(
+            (one for one in left if all(one.parts.get(name) == parts.get(name) for name in _WHO)), None
+        )
+        if one is not None:
+            left.remove(one)
+        found.append(one)
+    return found
 
 
 def _scores(votes: Sequence[Vote]) -> list[float | None]:

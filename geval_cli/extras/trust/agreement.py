@@ -19,9 +19,8 @@ from geval_cli.extras.trust.agreement_records import Bias, Level, MetricAgreemen
 from geval_cli.extras.trust.gates import GateOutcome, Requirement
 from geval_cli.extras.trust.juries import JuryAgreement, jury_agreement, jury_scores
 from geval_cli.extras.trust.labelling import labels_kept_for
-from geval_cli.extras.trust.labels.file import GOOD_AT, LabelFile, Scale
-from geval_cli.extras.trust.labels.matching import inexact_note
-from geval_cli.extras.trust.pairs import Pair, assign_clusters, pair_labels, read_given
+from geval_cli.extras.trust.labels import GOOD_AT, LabelFile, LabelledOutput, Scale
+from geval_cli.extras.trust.matching import Pair, assign_clusters, inexact_note, pair_labels, read_given
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
@@ -226,11 +225,11 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
         summary=_sentence(name, verdicts, len(scored)),
         jury=_jury(name, scored, data.score),
         points=tuple(
-            (
+            LabelledOutput(
                 pair.label.human,
                 pair.score or 0.0,
-                pair.words,
-                pair.passed_at(options.threshold, verdicts.threshold) != (pair.label.human >= options.good),
+                passed=pair.passed_at(options.threshold, verdicts.threshold),
+                words=pair.words,
             )
             for pair in scored
         ),

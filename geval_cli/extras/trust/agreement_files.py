@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from geval_cli.extras.trust.agreement import Agreement
 from geval_cli.extras.trust.agreement_records import Level, MetricAgreement
+from geval_cli.extras.trust.charts import agreement_charts
 from geval_cli.extras.trust.documents import Document, Quote, Section, Table, estimate_cells, gate_sections
 from geval_cli.extras.trust.juries import JuryAgreement, jury_sentence
-from geval_cli.extras.trust.plots import agreement_charts
 from geval_cli.numbers import fixed
 from geval_cli.report.numbers import plural
 from geval_cli.statistics.calibration import JudgeWeight

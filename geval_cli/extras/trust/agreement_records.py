@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from geval_cli.extras.trust.juries import JuryAgreement
-from geval_cli.extras.trust.labels.file import Scale
+from geval_cli.extras.trust.labels import LabelledOutput, Scale
 from geval_cli.statistics.agreement import AltTest, Confusion
 from geval_cli.statistics.intervals import Estimate
 
@@ -86,7 +86,7 @@ class MetricAgreement(Struct, frozen=True):
         notes: what is missing, and why.
         summary: one sentence for readers who take no interest in statistics.
         jury: beside its best judge; None where one judge gave the scores.
-        points: (label, score, words, whether the verdicts differ) of each output, for plots; not in the JSON.
+        points: the outputs, for plots; not in the JSON.
     """
 
     metric: str
@@ -107,4 +107,4 @@ class MetricAgreement(Struct, frozen=True):
     notes: tuple[str, ...]
     summary: str
     jury: JuryAgreement | None = None
-    points: tuple[tuple[float, float, int | None, bool], ...] = ()
+    points: tuple[LabelledOutput, ...] = ()

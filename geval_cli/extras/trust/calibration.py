@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CriterionKey
-from geval_cli.assertions.calibrated import CALIBRATED, other_parts
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.trust.calibrated import other_parts
 from geval_cli.extras.trust.calibration_records import (
     Calibrated,
     CalibrateOptions,
@@ -21,14 +21,21 @@ from geval_cli.extras.trust.calibration_records import (
     MetricCalibration,
 )
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_scores
-from geval_cli.extras.trust.labels.file import LabelFile
-from geval_cli.extras.trust.labels.matching import Match, inexact_note
-from geval_cli.extras.trust.pairs import Pair, assign_clusters, pair_labels, read_given
+from geval_cli.extras.trust.labels import LabelFile
+from geval_cli.extras.trust.matching import (
+    Match,
+    Pair,
+    assign_clusters,
+    inexact_note,
+    pair_labels,
+    read_given,
+)
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import CALIBRATED
 from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
 from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA

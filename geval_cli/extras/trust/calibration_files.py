@@ -5,6 +5,7 @@ from pathlib import Path
 
 from geval_cli.extras.trust.agreement_files import jury_section
 from geval_cli.extras.trust.calibration_records import Calibrated, Candidate, MetricCalibration
+from geval_cli.extras.trust.charts import calibration_chart
 from geval_cli.extras.trust.documents import (
     Document,
     Section,
@@ -12,7 +13,6 @@ from geval_cli.extras.trust.documents import (
     estimate_cells,
     write_document,
 )
-from geval_cli.extras.trust.plots import calibration_chart
 from geval_cli.numbers import fixed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile

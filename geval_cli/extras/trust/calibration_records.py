@@ -2,12 +2,12 @@
 
 from msgspec import Struct, to_builtins
 
+from geval_cli.extras.trust.calibrated import CALIBRATION_VERSION
 from geval_cli.extras.trust.juries import JuryAgreement
 from geval_cli.records import JsonValue
 from geval_cli.statistics.agreement import Confusion
 from geval_cli.statistics.calibration import Calibration, Logistic
 from geval_cli.statistics.calibration_fit import Checked
-from geval_cli.suite.calibration import CALIBRATION_VERSION
 
 _DIGITS = 6
 

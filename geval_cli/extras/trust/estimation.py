@@ -13,12 +13,18 @@ from msgspec import Struct, to_builtins
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.documents import Document, Section, Table, estimate_cells, gate_sections
-from geval_cli.extras.trust.draws import DRAW_COLUMN, draw, draw_name
 from geval_cli.extras.trust.gates import GateOutcome, Requirement
-from geval_cli.extras.trust.labels.figures import ScoredOutput, scored_outputs, threshold_of, true_figures
-from geval_cli.extras.trust.labels.file import LabelFile
-from geval_cli.extras.trust.labels.matching import JudgedItem, Match, judged_items, match_labels, scores_of
-from geval_cli.extras.trust.pairs import read_given
+from geval_cli.extras.trust.labelling import DRAW_COLUMN, draw, draw_name
+from geval_cli.extras.trust.labels import LabelFile
+from geval_cli.extras.trust.matching import (
+    JudgedItem,
+    Match,
+    judged_items,
+    match_labels,
+    read_given,
+    scores_of,
+)
+from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, threshold_of, true_figures
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report

@@ -6,8 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.extras.trust.labels.matching import Vote
-from geval_cli.extras.trust.pairs import Pair
+from geval_cli.extras.trust.matching import Pair, Vote
 from geval_cli.numbers import fixed
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of

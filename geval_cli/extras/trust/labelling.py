@@ -1,29 +1,64 @@
-"""Outputs of a run that people label, and their labels as rows."""
+"""Outputs of a run that people label: which ones, their labels as rows, and people's word beside the judge's."""
 
+import hashlib
+import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.trust.draws import DRAW_COLUMN, draw
-from geval_cli.extras.trust.labels.file import (
+from geval_cli.extras.trust.charts import label_charts
+from geval_cli.extras.trust.labels import (
+    GOOD_AT,
     UNIT_SCALE,
     LabelFile,
+    LabelledOutput,
     Scale,
     labels_from_rows,
     read_labels,
 )
-from geval_cli.extras.trust.labels.matching import JudgedItem, judged_items, match_labels, scores_of
-from geval_cli.extras.trust.labels.sheet import Criterion, MetricCriteria, output_digest
+from geval_cli.extras.trust.matching import JudgedItem, judged_items, match_labels, scores_of
+from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.charts.drawing import Chart, Links
+from geval_cli.report.criteria import Criterion, MetricCriteria
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import one_line, value_text
+from geval_cli.report.sanitize import one_line, output_digest, value_text
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
+
+T = TypeVar("T")
+
+DRAW_COLUMN = "draw"
+"""The key of a label that says which draw its output came from: `seed 7`."""
+
+
+def draw(
+    items: Iterable[T], count: int | None = None, *, seed: int = 0, id_of: Callable[[T], str] = str
+) -> list[T]:
+    """Return `count` of the items, drawn without replacement; None for all of them, in a random order.
+
+    Items are ordered by the hash of the seed and their id. So the order in which they come is nothing to the draw, a
+    larger draw holds a smaller one, and items that come later change little of it. Only those that are drawn are held.
+    """
+
+    def place(item: T) -> tuple[bytes, str]:
+        name = id_of(item)
+        return hashlib.sha256(f"{seed}:{name}".encode("utf-8", errors="surrogatepass")).digest(), name
+
+    return sorted(items, key=place) if count is None else heapq.nsmallest(count, items, key=place)
+
+
+def draw_name(seed: int) -> str:
+    """Return what the column `draw` says of a draw."""
+    return f"seed {seed}"
+
 
 _DIGITS = 12
 _WORDS = {1.0: "pass", 0.0: "fail"}
@@ -285,3 +320,117 @@ def parts_to_read(result: CaseResult) -> Iterator[tuple[str, str]]:
         text = value_text(value)
         if name != "output" and text.strip() and text not in prompt:
             yield one_line(name, 60), text
+
+
+_EXCERPT = 1000
+
+
+class Reviewed(Struct, frozen=True):
+    """A judge and one person on one output.
+
+    Attributes:
+        label: as it was given; `human` is it on 0..1, `score` the judge's; None where it broke.
+        differ: how far apart they are, 0..1.
+        passed: the judge's verdict, whatever its score; None where it gave none.
+        is_flipped: whether one finds the output good and the other does not; None without a verdict of the judge.
+    """
+
+    id: str
+    metric: str
+    annotator: str
+    label: JsonValue
+    human: float
+    score: float | None
+    threshold: float
+    passed: bool | None
+    differ: float | None
+    is_flipped: bool | None
+    note: str
+    output: str = field(default="")
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Flipped verdicts first, then the widest differences, then what the judge could not judge."""
+        if self.differ is None:
+            return 2, 0.0
+        return (0 if self.is_flipped else 1), -self.differ
+
+
+def review(results: Iterable[CaseResult], kept: Iterable[StoredLabel]) -> list[Reviewed]:
+    """Return what people and the judge said, disagreements first. Labels of other texts than the run's are left out."""
+    labels: dict[str, list[StoredLabel]] = {}
+    for label in kept:
+        labels.setdefault(label.case_id, []).append(label)
+    rows: list[Reviewed] = []
+    for result in results:
+        if result.id not in labels:
+            continue
+        for item in judged_items([result]):
+            here = [given for given in labels[result.id] if given.output_sha256 == item.output_sha256]
+            rows += [_reviewed(given, item, result) for given in here if given.metric in item.scores]
+    return sorted(rows, key=lambda row: row.order)
+
+
+def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Reviewed:
+    [read] = labels_from_rows([label.row]).labels
+    human, score, passed = read.human, item.scores[label.metric], item.verdicts.get(label.metric)
+    threshold = item.thresholds.get(label.metric, GOOD_AT)
+    differ = None if score is None else abs(score - human)
+    return Reviewed(
+        id=label.case_id,
+        metric=label.metric,
+        annotator=label.annotator,
+        label=label.row["label"],
+        human=human,
+        score=score,
+        threshold=threshold,
+        passed=passed,
+        differ=differ,
+        is_flipped=None if passed is None else passed != passes(human, GOOD_AT),
+        note=label.row.get("note") or "",
+        output=value_text(result.output)[:_EXCERPT],
+    )
+
+
+class LabelledRun(Struct, frozen=True):
+    """People's labels of a run beside its judges' verdicts; `outputs` by metric."""
+
+    outputs: Mapping[str, Sequence[LabelledOutput]]
+
+    def means(self) -> dict[str, dict[str, float]]:
+        """Return the mean label of each output, 0..1, by metric and the output's id."""
+        return {
+            metric: {output.id: output.label for output in outputs}
+            for metric, outputs in self.outputs.items()
+        }
+
+    def charts(self, links: Links) -> Iterator[Chart]:
+        """Yield the drawings of labels beside scores."""
+        return label_charts(self.outputs, links)
+
+
+def beside_judge(results: Iterable[CaseResult], kept: Sequence[StoredLabel]) -> LabelledRun:
+    """Return of each labelled metric the outputs that have the judge's score too, with the mean of all people.
+
+    Labels of other texts than those of `results` are left out, and so are metrics that nothing is left of.
+    """
+    by_metric: dict[str, dict[str, list[Reviewed]]] = {label.metric: {} for label in kept}
+    for row in review(results, kept):
+        if row.score is not None:
+            by_metric[row.metric].setdefault(row.id, []).append(row)
+    return LabelledRun(
+        {
+            metric: [
+                LabelledOutput(
+                    id=first.id,
+                    label=fmean(row.human for row in (first, *others)),
+                    score=first.score or 0.0,
+                    threshold=first.threshold,
+                    passed=first.passed,
+                )
+                for first, *others in outputs.values()
+            ]
+            for metric, outputs in by_metric.items()
+            if outputs
+        }
+    )

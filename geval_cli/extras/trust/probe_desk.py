@@ -14,8 +14,8 @@ from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.errors import BudgetError, ConfigError
-from geval_cli.extras.trust.draws import draw
-from geval_cli.extras.trust.labels.matching import match_labels
+from geval_cli.extras.trust.labelling import draw
+from geval_cli.extras.trust.matching import match_labels
 from geval_cli.extras.trust.probe_findings import (
     JointLabel,
     JointScores,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Document, Section, Table
-from geval_cli.extras.trust.plots import probe_chart
 from geval_cli.extras.trust.probes import Finding, ProbeReport, Verdict
 from geval_cli.numbers import fixed
 from geval_cli.report.charts.drawing import Chart

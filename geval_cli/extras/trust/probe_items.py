@@ -12,10 +12,9 @@ from geval_cli.assertions.metric_names import metric_name
 from geval_cli.engine.case import PendingResult
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.extras.trust.draws import draw
-from geval_cli.extras.trust.labels.file import LabelFile, count_words, vars_key
-from geval_cli.extras.trust.labels.matching import JudgedItem
-from geval_cli.extras.trust.labels.sheet import output_digest
+from geval_cli.extras.trust.labelling import draw
+from geval_cli.extras.trust.labels import LabelFile, count_words, vars_key
+from geval_cli.extras.trust.matching import JudgedItem
 from geval_cli.extras.trust.probe_findings import (
     SAME,
 )
@@ -25,6 +24,7 @@ from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Status
+from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.requests import PreparedRun
 
 APART = (Kind.PLACE, Kind.FAMILY, Kind.JOINT)

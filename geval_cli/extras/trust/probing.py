@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import UsageError
-from geval_cli.extras.trust.labels.matching import match_labels
+from geval_cli.extras.trust.matching import match_labels
 from geval_cli.extras.trust.probe_desk import Desk
 from geval_cli.extras.trust.probe_findings import (
     LabelledScore,

@@ -36,7 +36,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.json_codec import encode_json
 from geval_cli.records import CaseResult
 from geval_cli.report.csv_file import (
@@ -48,7 +47,7 @@ from geval_cli.report.csv_file import (
 )
 from geval_cli.report.html.matrix import Chip
 from geval_cli.report.json_file import json_text
-from geval_cli.report.sanitize import whole_text
+from geval_cli.report.sanitize import output_digest, whole_text
 from geval_cli.store.result_filter import metadata_texts, searched_texts
 
 CASES_PER_CHUNK = 500

@@ -11,7 +11,7 @@ from support.stored_runs import hostile_tests, store_judged_run, store_run, writ
 from support.web_server import RunningServer, running_server
 
 from geval_cli.extras.trust.agreement import agree
-from geval_cli.extras.trust.labels.file import read_labels
+from geval_cli.extras.trust.labels import read_labels
 from geval_cli.store.runs import RunStore
 
 

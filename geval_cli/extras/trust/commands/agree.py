@@ -18,7 +18,7 @@ from geval_cli.extras.trust.commands.options import AgreeOptions
 from geval_cli.extras.trust.documents import check_document_paths, write_document
 from geval_cli.extras.trust.gates import GateOutcome, gates_exit_code
 from geval_cli.extras.trust.labelling import labels_kept_for
-from geval_cli.extras.trust.labels.file import LabelFile, read_labels
+from geval_cli.extras.trust.labels import LabelFile, read_labels
 from geval_cli.numbers import fixed
 from geval_cli.records import Status
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed

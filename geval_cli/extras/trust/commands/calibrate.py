@@ -20,7 +20,7 @@ from geval_cli.extras.trust.calibration_records import (
 from geval_cli.extras.trust.commands.juries import print_jury
 from geval_cli.extras.trust.commands.options import CalibrateOptions as GivenOptions
 from geval_cli.extras.trust.documents import check_document_paths
-from geval_cli.extras.trust.labels.file import read_labels
+from geval_cli.extras.trust.labels import read_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text

@@ -23,7 +23,7 @@ from geval_cli.extras.trust.estimation import (
     estimate_document,
 )
 from geval_cli.extras.trust.gates import gates_exit_code
-from geval_cli.extras.trust.labels.file import read_labels, write_labels
+from geval_cli.extras.trust.labels import read_labels, write_labels
 from geval_cli.numbers import fixed
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text

@@ -16,29 +16,30 @@ from rich.text import Text
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.commands.options import LabelOptions
-from geval_cli.extras.trust.draws import draw_name
 from geval_cli.extras.trust.labelling import (
     Given,
     LabelChoice,
     Output,
+    Reviewed,
     Sheet,
+    draw_name,
     label_row,
     labels_to_keep,
     outputs_to_label,
     parts_to_read,
     removed_run,
+    review,
     rows_of_sheet,
     scales_of,
     stored_label,
 )
-from geval_cli.extras.trust.labels.file import UNIT_SCALE, Scale, write_labels
-from geval_cli.extras.trust.labels.matching import judged_items
-from geval_cli.extras.trust.labels.review import Reviewed, review
-from geval_cli.extras.trust.labels.sheet import Criterion
+from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, write_labels
+from geval_cli.extras.trust.matching import judged_items
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
+from geval_cli.report.criteria import Criterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport

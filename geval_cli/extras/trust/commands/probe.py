@@ -13,8 +13,8 @@ from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.commands.options import ProbeOptions as Given
 from geval_cli.extras.trust.documents import check_document_paths, write_document
 from geval_cli.extras.trust.labelling import kept_labels
-from geval_cli.extras.trust.labels.file import read_labels
-from geval_cli.extras.trust.labels.matching import judged_items
+from geval_cli.extras.trust.labels import read_labels
+from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.probe_files import (
     about,
     interval_text,

@@ -9,25 +9,26 @@ from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.trust.draws import draw_name
 from geval_cli.extras.trust.labelling import (
     Given,
     LabelChoice,
     Output,
+    Reviewed,
     Sheet,
+    draw_name,
     label_row,
     outputs_to_label,
     removed_run,
+    review,
     scales_of,
     stored_label,
 )
-from geval_cli.extras.trust.labels.file import UNIT_SCALE, Scale
-from geval_cli.extras.trust.labels.matching import judged_items
-from geval_cli.extras.trust.labels.review import Reviewed, review
-from geval_cli.extras.trust.labels.sheet import Criterion
+from geval_cli.extras.trust.labels import UNIT_SCALE, Scale
+from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.web.api.runs import RunId
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.criteria import Criterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.store.labels import RunLabels, StoredLabel

@@ -14,7 +14,6 @@ from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compared, refusal
 from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 from geval_cli.records import MetricSummary, RunStatus
-from geval_cli.report.charts.agreement_charts import label_charts
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import Chart, Choice
 from geval_cli.report.charts.figures import SCORE, RunFigures
@@ -79,9 +78,10 @@ def show_charts(request: Request, run_id: str) -> Response:
     pages = runs.pages()
     figures = request.app.state.figures.of(report, pages)
     links = partial(choice_link, run.id)
+    labels = report.labels()
     charts = [
         *run_charts(report.summary.columns, figures, links),
-        *label_charts(report.labels(), links),
+        *(labels.charts(links) if labels else ()),
     ]
     return render_page(
         "run_charts.html",

@@ -5,7 +5,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labelling import parts_to_read
-from geval_cli.extras.trust.labels.sheet import output_digest
 from geval_cli.extras.web.api.labels import own_row, reviewed_labels
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.routing import (
@@ -23,6 +22,7 @@ from geval_cli.report.html.case_parts import chat_messages, output_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import run_title
+from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.stored import load_report
 
 LABELS_PER_PAGE = 50

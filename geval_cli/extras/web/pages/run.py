@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,9 @@ def choice_of(request: Request, runs: RunStore, run_id: str) -> Choice:
     labels = ScoreRange(wanted.label_low, wanted.label_high)
     if wanted.metric is None or labels == ScoreRange():
         return choice
-    outputs = [item.outputs for item in kept_labels_of(runs, run_id) if item.metric == wanted.metric]
-    ids = frozenset(item.id for item in chain.from_iterable(outputs) if labels.holds(item.label))
+    found = kept_labels_of(runs, run_id)
+    means = {} if found is None else found.means().get(wanted.metric, {})
+    ids = frozenset(output for output, label in means.items() if labels.holds(label))
     return replace(choice, wanted=replace(wanted, ids=ids))
 
 

@@ -1,23 +1,136 @@
-"""The calibration file of a config: what `geval calibrate` wrote, read back and checked; and thresholds out of it."""
+"""A calibration file in use: read for a config, compared with what its judges rate by, and applied to scores."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
+from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.calibrated import CALIBRATED, Calibrations
+from geval_cli.assertions.base import (
+    Assertion,
+    Calibrations,
+    CriterionKey,
+    JudgeDefaults,
+    ModelGradedAssertion,
+    Subject,
+    Tools,
+)
+from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.errors import ConfigError, Location
-from geval_cli.records import JsonValue
-from geval_cli.source.files import FILE_PREFIX, is_file_reference
+from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.assertions.graded.jury import weights_of
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.rating_keys import (
+    BORDERLINE,
+    CRITERION_KEY,
+    CRITERION_PARTS,
+    P_PASS,
+    STEPS,
+    criterion_key,
+    judge_parts,
+    member_key,
+)
+from geval_cli.engine.check import assertions_of_plan
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.judge.checklist import missed_required
+from geval_cli.judge.grading import steps_needed
+from geval_cli.records import AssertionResult, JsonValue
+from geval_cli.runs.lock_file import LockFile
+from geval_cli.runs.session import unasked_tools
+from geval_cli.source.files import as_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import Score, Spec
+from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.calibration import Block, Calibration, JudgeWeight, Logistic
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
+from geval_cli.templating import Templates
+
+_WORDS = {
+    "type": "another type of assertion",
+    "judge": "another judge",
+    "params": "other parameters of the judge",
+    "criteria": "other criteria",
+    "evaluation_params": "other `evaluation_params`",
+    "rubric": "another rubric",
+    "score_range": "another range of ratings",
+    "scoring": "another `scoring` or number of samples, or another `over`",
+    "rubric_prompt": "another `rubric_prompt`",
+    "evaluation_steps": "other evaluation steps",
+    "prompt_version": "other prompts of geval",
+}
+
+
+@dataclass
+class FileCalibrations(Calibrations):
+    """The calibrations of a config, by metric; and, when the run is over, which of them did not fit after all.
+
+    `juries` are those of juries with `combine: calibrated`, whose scores are made with the weights of the file.
+    """
+
+    entries: Mapping[str, Calibration]
+    juries: Mapping[str, Calibration] = field(default_factory=dict)
+    path: str = ""
+    place: SourcePath = field(default_factory=SourcePath.nowhere)
+    is_broken: bool = False
+    _unfit: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:  # type: ignore[override]
+        return not (self.entries or self.juries)
+
+    def mark(self, result: AssertionResult) -> AssertionResult:
+        """Return a result with its chance and its clearness, where its score was rated as the labelled ones were.
+
+        The score of a calibrated jury is, where all of its judges gave one.
+        """
+        is_jury = (result.detail.get("jury") or {}).get("combine") == CALIBRATED
+        found = (self.juries if is_jury else self.entries).get(result.metric or "")
+        if found is None or result.score is None or CRITERION_KEY not in result.detail:
+            return result
+        if missed_required(result.detail):
+            return result  # its score says nothing about the verdict
+        rated = [(found.key, found.parts, result.detail)]
+        if is_jury:
+            votes: Sequence[Mapping[str, JsonValue]] = result.detail["judges"]
+            if any(vote["score"] is None for vote in votes):
+                return result
+            weights = weights_of([vote.get(CRITERION_PARTS) or {} for vote in votes], found.judges)
+            rated = [(one.key, one.parts, vote) for one, vote in zip(weights, votes, strict=True) if one]
+        differing = {
+            name
+            for _, parts, detail in rated
+            for name in differing_parts(parts, detail.get(CRITERION_PARTS) or {})
+        }
+        if differing or any(key != detail.get(CRITERION_KEY) for key, _, detail in rated):
+            self._unfit.setdefault(found.metric, set()).update(differing)
+            return result
+        marks = {P_PASS: found.p_pass(result.score), BORDERLINE: found.is_borderline(result.score)}
+        known = {name: value for name, value in marks.items() if value is not None}
+        return replace(result, detail={**result.detail, **known})
+
+    def jury_weights(self, metric: str | None) -> tuple[JudgeWeight, ...]:
+        found = self.juries.get(metric or "")
+        return () if found is None else found.judges
+
+    def notes(self) -> Iterator[str]:
+        for metric, parts in self._unfit.items():
+            yield f"{metric} was calibrated with {other_parts(parts)}, so results without P(pass) have none"
+
+
+def differing_parts(calibrated: Mapping[str, str], parts: Mapping[str, str]) -> list[str]:
+    """Return the names of the parts that are known on both sides and differ."""
+    return [name for name, part in calibrated.items() if parts.get(name, part) != part]
+
+
+def other_parts(names: set[str] | list[str]) -> str:
+    """Return the names of parts as words: `another judge and another rubric`."""
+    words = [text for name, text in _WORDS.items() if name in names]
+    return " and ".join(words) or "another criterion"
+
 
 CALIBRATION_VERSION = 1
 _WRITE = "`geval calibrate LABELS --run RUN -o judge.cal.json` writes it"
@@ -76,19 +189,12 @@ class CalibrationEntry(Spec):
 _MAY_BE_NULL = ("key", "judge", "prevalence", "alpha", "pass_from", "fail_below", "logistic", "r")
 
 
-def as_reference(path: str) -> str:
-    """Return the path of a file as a reference, which it may be already."""
-    return path if is_file_reference(path) else f"{FILE_PREFIX}{path}"
-
-
-def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext) -> Calibrations:
-    """Return the calibrations of the file that a config names; none without a file.
+def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext) -> FileCalibrations:
+    """Return the calibrations of the file that a config names.
 
     What is wrong with the file is a problem with its place there.
     """
-    nothing = Calibrations({}, is_broken=value is not None)
-    if value is None:
-        return nothing
+    nothing = FileCalibrations({}, is_broken=True)
     if not isinstance(value, str):
         hint = "name the file, for example `calibration: judge.cal.json`"
         reading.report(f"`calibration` must be a path, found {describe_value(value)}", place.value(), hint)
@@ -104,7 +210,7 @@ def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext)
         return nothing
     plain = {entry.metric: entry for entry in entries if not entry.judges}
     juries = {entry.metric: entry for entry in entries if entry.judges}
-    return Calibrations(plain, juries, value, place)
+    return FileCalibrations(plain, juries, value, place)
 
 
 def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[Calibration]:
@@ -265,10 +371,8 @@ def is_calibrated_jury(spec: Assertion) -> bool:
     )
 
 
-def check_weights(spec: Assertion, reading: LoadContext) -> None:
+def check_weights(spec: GEvalFields, reading: LoadContext) -> None:
     """Report a jury of `combine: calibrated` whose weights are in no file. Which judges they are is checked later."""
-    if not isinstance(spec, GEvalFields) or not is_calibrated_jury(spec):
-        return
     where = spec.place.child("jury").value("combine")
     if spec.is_negated:
         hint = "use `mean`, `median` or `majority`, or write the criteria the other way round"
@@ -285,7 +389,7 @@ def _find(
 ) -> Calibration | None:
     """Return the calibration of a metric; None with a problem that says what asks for it."""
     calibrations = reading.calibrations
-    if calibrations is None or (calibrations.is_empty and not calibrations.is_broken):
+    if not isinstance(calibrations, FileCalibrations):
         hint = "add `calibration: judge.cal.json` to the config; " + _WRITE
         reading.report(f"{what}, and the config names no calibration file", where, hint)
         return None
@@ -305,3 +409,134 @@ def _find(
         hint = f"did you mean `{near}`?" if near else f"it has: {named}"
         reading.report(f"{calibrations.path} has no calibration of `{metric}`", where, hint)
     return found
+
+
+_AGAIN = "calibrate again: geval calibrate LABELS --run RUN -o {path}"
+_NO_RUN = "labels of a run say by what its scores were rated: geval calibrate LABELS --run RUN -o {path}"
+
+
+def calibration_problems(
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+) -> Iterator[Problem]:
+    """Yield a problem for each criterion that is not the calibrated one, with the parts that differ.
+
+    It is a warning, and an error where the threshold is the calibrated one. Goes through all tests.
+    """
+    calibrations = plan.suite.calibrations
+    assert isinstance(calibrations, FileCalibrations)
+    tools = unasked_tools(plan.suite, templates, defaults, {} if lock is None else lock.steps)
+    seen: dict[tuple[str, str], Problem | None] = {}
+    try:
+        for spec, subject in assertions_of_plan(plan, templates):
+            if not isinstance(spec, ModelGradedAssertion) or not spec.applies_to(subject.test, templates):
+                continue
+            metric = metric_name(spec, subject.test, templates)
+            is_jury = is_calibrated_jury(spec)
+            found = (calibrations.juries if is_jury else calibrations.entries).get(metric or "")
+            if metric is None or found is None:
+                seen.setdefault(("", metric or ""), None)
+                continue
+            problem = _difference(spec, subject, tools, found, calibrations.path)
+            if problem is not None:
+                seen.setdefault((problem.message, str(problem.location)), problem)
+            else:
+                seen.setdefault((metric, ""), None)
+    except ConfigError:
+        return  # the check of the tests tells it
+    yield from (problem for problem in seen.values() if problem is not None)
+    if not any(kind for kind, _ in seen):
+        yield _unused(calibrations, [metric for _, metric in seen if metric])
+
+
+def _difference(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, found: Calibration, path: str
+) -> Problem | None:
+    if found.judges:
+        return _difference_of_jury(spec, subject, tools, found, path)
+    severity = Severity.ERROR if spec.is_calibrated else Severity.WARNING
+    place = spec.place.value("threshold") if spec.is_calibrated else spec.place.key()
+    effect = "`threshold: calibrated` cannot be used" if spec.is_calibrated else "results get no P(pass)"
+    if found.key is None:
+        message = f"the calibration of `{found.metric}` in {path} is of no judge, so {effect}"
+        return Problem(message, place, _NO_RUN.format(path=path), severity=severity)
+    steps = known_steps(spec, subject, tools)
+    detail: dict[str, JsonValue] = {} if steps is None else {STEPS: steps}
+    differing = _differing(found.parts, criterion_key(spec, subject, tools, detail), steps)
+    if not differing:
+        return None
+    message = f"`{found.metric}` was calibrated with {other_parts(differing)}, so {effect}"
+    notes = (f"calibrated: {found.judge}",) if found.judge and "judge" in differing else ()
+    return Problem(message, place, _AGAIN.format(path=path), notes, severity)
+
+
+def _differing(calibrated: Mapping[str, str], key: CriterionKey, steps: tuple[str, ...] | None) -> list[str]:
+    """Return the names of the parts that differ; steps that a judge will write are not known, and count as equal."""
+    known = {name: part for name, part in key.parts.items() if name != STEPS or steps is not None}
+    return differing_parts(calibrated, known)
+
+
+def _difference_of_jury(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, found: Calibration, path: str
+) -> Problem | None:
+    """Return why the weights of a file are not those of a jury's judges: another judge, or one that rates otherwise."""
+    metric, place = found.metric, spec.place.child("jury").value("combine")
+    again = _AGAIN.format(path=path)
+    if any(one.key is None for one in found.judges):
+        message = f"the weights of `{metric}` in {path} are of no run, so nothing says whose they are"
+        return Problem(message, place, _NO_RUN.format(path=path))
+    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
+    weights = weights_of([judge_parts(tools.judge_for(judge)) for judge in judges], found.judges)
+    others = [one for one in found.judges if not any(one is weight for weight in weights)]
+    for judge, weight in zip(judges, weights, strict=True):
+        if weight is None:
+            return _unknown_judge(judge, others, found, place, path)
+        steps = known_steps(spec, subject, tools, judge)
+        key = member_key(spec, judge, subject, tools, {} if steps is None else {STEPS: steps})
+        differing = _differing(weight.parts, key, steps)
+        if differing:
+            message = f"the weights of `{metric}` in {path} were found with {other_parts(differing)}"
+            return Problem(message, place, again, (f"judge: {judge.title}",))
+    if others:
+        names = ", ".join(one.judge for one in others)
+        message = f"the weights of `{metric}` in {path} are of a jury with more judges: {names}"
+        return Problem(message, place, f"add what is missing, or {again}")
+    return None
+
+
+def _unknown_judge(
+    judge: ProviderSpec, others: Sequence[JudgeWeight], found: Calibration, place: Location | None, path: str
+) -> Problem:
+    again = _AGAIN.format(path=path)
+    if any(one.judge == judge.title for one in others):
+        message = f"the weight of `{judge.title}` in {path} was found with {other_parts(['params'])}"
+        return Problem(message, place, again)
+    message = f"{path} has no weight of the judge `{judge.title}` for `{found.metric}`"
+    return Problem(message, place, again, (f"it has: {', '.join(one.judge for one in found.judges)}",))
+
+
+def known_steps(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, judge: ProviderSpec | None = None
+) -> tuple[str, ...] | None:
+    """Return the evaluation steps that are written or locked, () where there are none; None where a judge writes them.
+
+    Of several criteria, whose steps are written one by one, they count as not known; and so do those of a jury unless
+    it is said of which `judge` they are to be.
+    """
+    if not isinstance(spec, GEvalAssertion):
+        return ()
+    metric = metric_of(spec, subject.test, tools)
+    judges = members_of(judge or judge_provider(spec, subject.test, tools.defaults))
+    if len(judges) > 1 or len(metric.criteria) > 1:
+        return None
+    if metric.evaluation_steps is not None:
+        return metric.evaluation_steps
+    needed = list(steps_needed(metric, spec.case(subject, tools)))
+    return tools.judge_memory.locked_steps(*needed[0], tools.judge_for(judges[0])) if needed else None
+
+
+def _unused(calibrations: FileCalibrations, metrics: list[str]) -> Problem:
+    names = list(dict.fromkeys([*calibrations.entries, *calibrations.juries]))
+    near = next((found for name in names if (found := did_you_mean(name, metrics))), None)
+    hint = f"did you mean the metric `{near}`?" if near else "its names are those of the labels"
+    message = f"no assertion has a metric of {calibrations.path}: {', '.join(names)}"
+    return Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)

@@ -1,19 +1,12 @@
-"""Facts that people need to label the outputs of a run: which text was read, and what a judge was told to look for."""
+"""What the judges of a run were told to look for, metric by metric: people who label its outputs read it."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue
-from geval_cli.report.sanitize import value_text
-
-
-def output_digest(output: JsonValue) -> str:
-    """Return the `output_sha256` of an output; one that is no text is hashed as compact JSON."""
-    return hashlib.sha256(value_text(output).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 class Criterion(Struct, frozen=True):
@@ -57,29 +50,3 @@ class MetricCriteria:
         text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else str(written or "")
         steps = detail.get("evaluation_steps") or ()
         self.criteria[metric] = Criterion(text, tuple(map(str, steps)))
-
-
-class LabelledOutput(Struct, frozen=True):
-    """An output that people labelled and the judge scored.
-
-    Attributes:
-        id: of the result.
-        label: the mean of all people, 0..1.
-        score: the judge's, 0..1.
-        threshold: scores from here on passed.
-        passed: the judge's verdict, which the score alone does not tell; None where it gave none.
-    """
-
-    id: str
-    label: float
-    score: float
-    threshold: float
-    passed: bool | None = None
-
-
-class MetricLabels(Struct, frozen=True):
-    """The labelled outputs of one metric; labels from `good_at` on are good."""
-
-    metric: str
-    good_at: float
-    outputs: Sequence[LabelledOutput]

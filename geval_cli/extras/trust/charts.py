@@ -1,0 +1,384 @@
+"""Drawings of a judge beside people, and of probes. Pure."""
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
+from geval_cli.extras.trust.probes import Finding, Verdict
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import fixed, format_score
+from geval_cli.report.charts.column_charts import METRICS_MAX
+from geval_cli.report.charts.drawing import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Chart,
+    Choice,
+    FigureTable,
+    Links,
+    NamedRow,
+    Scale,
+    across,
+    dot,
+    drawing,
+    element,
+    hit_area,
+    legend,
+    line,
+    mark,
+    named_rows,
+    path,
+    percent,
+    plain,
+    rect,
+    round_scale,
+    signed,
+    text,
+    unit_scale,
+    upwards,
+)
+from geval_cli.report.charts.figures import DUST
+from geval_cli.report.numbers import format_share, plural
+from geval_cli.report.sanitize import one_line
+from geval_cli.statistics.calibration import chance_at, rising_blocks
+
+if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
+    from geval_cli.extras.trust.agreement_records import MetricAgreement
+
+_BINS = 20
+_LARGEST, _SMALLEST = 9.0, 2.0
+_NAME = 160
+_TOP, _END = 22.0, 322.0
+_CURVE_STEPS = 100
+_CURVE_FROM = 20
+"""Labelled outputs from which on a curve is drawn through them; through fewer it would follow chance."""
+
+
+def score_against_label(
+    name: str,
+    metric: str,
+    points: Sequence[LabelledOutput],
+    *,
+    threshold: float | None = None,
+    good_at: float = GOOD_AT,
+    links: Links | None = None,
+) -> Chart:
+    """Return scores (upwards) against labels: on the diagonal the judge says what people say.
+
+    Args:
+        name: of the drawing.
+        metric: which was rated and labelled.
+        points: of each output that has both.
+        threshold: scores from here on pass.
+        good_at: labels from here on are good.
+        links: addresses of the outputs of a dot.
+    """
+    title = f"Judge and people: {one_line(metric, _NAME)}"
+    if not points:
+        return Chart(name, title, "No output has both a label and a score.")
+    counts = Counter((_bin(point.label), _bin(point.score)) for point in points)
+    differing = Counter((_bin(point.label), _bin(point.score)) for point in points if point.differs(good_at))
+    shift = sum(point.score - point.label for point in points) / len(points)
+    said = f"{plural(len(points), 'labelled output')}; the judge's scores are {_shift_text(shift)}."
+    if differing:
+        said += f" Red: the judge's verdict is another than people's ({plural(differing.total(), 'output')})."
+    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
+    axes = across(wide, _END, _TOP, "people's mean label", plain)
+    axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
+    cuts = [line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    kinds = [("chart-diagonal", "the judge says what people say")]
+    if threshold is not None and 0 <= threshold <= 1:
+        cuts.append(line(LEFT, high.at(threshold), RIGHT, high.at(threshold), "chart-threshold"))
+        kinds.append(("chart-threshold", f"across: passes from {format_score(threshold)}"))
+    cuts.append(line(wide.at(good_at), _END, wide.at(good_at), _TOP, "chart-threshold"))
+    kinds.append(("chart-threshold", f"upright: good from {format_score(good_at)}"))
+    most = max(counts.values())
+    dots = []
+    for (label, score), count in sorted(counts.items()):
+        apart = differing[label, score]
+        kind = "chart-dot is-clear is-worse" if apart else "chart-dot is-clear"
+        spot = dot(wide.at(label), high.at(score), _radius(count, most), kind)
+        said_of = f"{plural(count, 'output')}: label {format_score(label)}, score {format_score(score)}"
+        said_of += f"; verdicts differ on {apart:,}" if apart else ""
+        dots.append(mark(spot, said_of, href=_href(links, metric, score, label)))
+    rows = tuple(
+        (format_score(label), format_score(score), f"{count:,}", f"{differing[label, score]:,}")
+        for (label, score), count in sorted(counts.items())
+    )
+    figures = FigureTable(("label", "score", "outputs", "verdicts differ"), rows)
+    keys, end = legend(kinds, _END + 36)
+    return Chart(name, title, said, drawing(name, title, said, end, axes, *cuts, *dots, keys), figures)
+
+
+def _shift_text(shift: float) -> str:
+    if abs(shift) < 0.005:  # noqa: PLR2004 - what two decimals show as no difference
+        return "neither higher nor lower on average"
+    return f"{format_score(abs(shift))} {'higher' if shift > 0 else 'lower'} on average"
+
+
+def chance_of_good(
+    name: str,
+    metric: str,
+    points: Sequence[tuple[float, float, int]],
+    *,
+    curve: Callable[[float], float] | None = None,
+    threshold: float | None = None,
+    links: Links | None = None,
+) -> Chart:
+    """Return the share of good outputs (upwards) of each score, and the curve that was fitted to them.
+
+    Args:
+        name: of the drawing.
+        metric: which was rated and labelled.
+        points: score, share of good outputs and number of outputs; neighbours are drawn together.
+        curve: the chance of being good at a score.
+        threshold: scores from here on pass.
+        links: addresses of the outputs of a dot.
+    """
+    title = f"Calibration: {one_line(metric, _NAME)}"
+    if not points:
+        return Chart(name, title, "No output has both a label and a score.")
+    spots = _neighbours_joined(points)
+    total = sum(number for *_, number in spots)
+    said = f"The share of good outputs by score, of {plural(total, 'labelled output')}."
+    wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
+    axes = across(wide, _END, _TOP, "judge's score", plain)
+    axes += upwards(high, LEFT, RIGHT, "share of good outputs; dot: how many", percent)
+    parts = [axes, line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
+    kinds = [("chart-diagonal", "share = score")]
+    if threshold is not None and 0 <= threshold <= 1:
+        parts.append(line(wide.at(threshold), _END, wide.at(threshold), _TOP, "chart-threshold"))
+        said += f" Threshold {format_score(threshold)}."
+        kinds.append(("chart-threshold", "threshold"))
+    if curve is not None:
+        steps = [place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
+        parts.append(path([(wide.at(score), high.at(curve(score))) for score in steps], "chart-line"))
+        kinds.append(("chart-line", "fitted curve"))
+    most = max(number for *_, number in spots)
+    for score, share, number in spots:
+        spot = dot(wide.at(score), high.at(share), _radius(number, most), "chart-dot is-clear")
+        said_of = f"score {format_score(score)}: {format_share(share)} of {plural(number, 'output')} are good"
+        parts.append(mark(spot, said_of, href=_href(links, metric, score)))
+    figures = FigureTable(
+        ("score", "good", "outputs"),
+        tuple((format_score(score), format_share(share), f"{number:,}") for score, share, number in spots),
+    )
+    keys, end = legend(kinds, _END + 36)
+    return Chart(name, title, said, drawing(name, title, said, end, *parts, keys), figures)
+
+
+def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Return score, share of good outputs and their number for each place where a dot is drawn."""
+    groups: dict[float, list[tuple[float, int]]] = {}
+    for score, good, count in points:
+        groups.setdefault(_bin(score), []).append((good, count))
+    spots = []
+    for score, members in sorted(groups.items()):
+        number = sum(count for _, count in members)
+        spots.append((score, sum(good * count for good, count in members) / number, number))
+    return spots
+
+
+def label_charts(outputs: Mapping[str, Sequence[LabelledOutput]], links: Links) -> Iterator[Chart]:
+    """Yield for each metric that people labelled how the judge's scores compare with their labels."""
+    for number, (metric, points) in enumerate(list(outputs.items())[:METRICS_MAX], start=1):
+        thresholds = {output.threshold for output in points}
+        threshold = thresholds.pop() if len(thresholds) == 1 else None
+        yield score_against_label(f"people-{number}", metric, points, threshold=threshold, links=links)
+        verdicts = [(point.score, passes(point.label, GOOD_AT)) for point in points]
+        curve = None
+        if len(points) >= _CURVE_FROM:
+            curve = partial(chance_at, rising_blocks(verdicts))
+        yield chance_of_good(
+            f"calibration-{number}",
+            metric,
+            [(score, float(is_good), 1) for score, is_good in verdicts],
+            curve=curve,
+            threshold=threshold,
+            links=links,
+        )
+
+
+def _href(links: Links | None, metric: str, score: float, label: float | None = None) -> str | None:
+    """Return the address of the labelled outputs of one dot, or of all labels at its score."""
+    if links is None:
+        return None
+    low, high = _ends(score)
+    label_low, label_high = (0.0, None) if label is None else _ends(label)
+    return links(Choice(None, metric, low, high, label_low=label_low, label_high=label_high))
+
+
+def _ends(centre: float) -> tuple[float | None, float | None]:
+    """Return the values that are drawn at `centre`: from the first on, below the second; None without an end."""
+    low, high = (round(centre + half / _BINS, 9) for half in (-0.5, 0.5))
+    return (low if low > 0 else None), (high if high < 1 else None)
+
+
+def _radius(count: int, most: int) -> float:
+    return max(_LARGEST * math.sqrt(count / most), _SMALLEST)
+
+
+def _bin(value: float) -> float:
+    """Return the nearest of the places where dots are drawn; what lies between two goes to the higher one."""
+    return math.floor((min(max(value, 0.0), 1.0) + DUST) * _BINS + 0.5) / _BINS
+
+
+_LENGTH_GROUPS = 5
+_ROW, _LAST = 34.0, 40.0
+
+
+def agreement_charts(item: "MetricAgreement") -> list[Chart]:
+    """Return what is drawn of a metric that people labelled."""
+    verdicts = item.verdicts
+    scores = score_against_label(
+        _name("labels", item.metric),
+        item.metric,
+        item.points,
+        threshold=verdicts.threshold,
+        good_at=verdicts.good_at,
+    )
+    lengths = _length_chart(item)
+    return [scores, _verdict_chart(item), *([lengths] if lengths else [])]
+
+
+def calibration_chart(
+    metric: str, points: Sequence[tuple[float, float, int]], curve: Callable[[float], float], threshold: float
+) -> Chart:
+    """Return the share of good outputs of each score, and the curve of P(pass) through them."""
+    return chance_of_good(_name("calibration", metric), metric, points, curve=curve, threshold=threshold)
+
+
+def _name(kind: str, metric: str) -> str:
+    """Return a name for the drawing of a metric, which may be any text."""
+    return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
+
+
+def _verdict_chart(item: "MetricAgreement") -> Chart:
+    """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
+    counts = item.verdicts.counts
+    cells = (
+        ("good, passes", counts.true_pass, counts.good, True),
+        ("bad, passes", counts.false_pass, counts.bad, False),
+        ("good, fails", counts.false_fail, counts.good, False),
+        ("bad, fails", counts.true_fail, counts.bad, True),
+    )
+    side = (WIDTH - 24) / 2
+    drawn = []
+    for place, (said, count, total, is_right) in enumerate(cells):
+        x, y = 8 + (place % 2) * (side + 8), 8 + (place // 2) * 108
+        share = count / total if total else 0.0
+        kind = "chart-bar" if is_right else "chart-failed"
+        opacity = f"{0.08 + 0.5 * share:.2f}"
+        drawn.append(
+            element("rect", x=x, y=y, width=side, height=100, rx=6, class_=kind, fill_opacity=opacity)
+        )
+        drawn.append(
+            text(x + 10, y + 22, said) + text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
+        )
+    threshold = f"{item.verdicts.threshold:g}"
+    right = counts.true_pass + counts.true_fail
+    outputs = plural(counts.good + counts.bad, "output")
+    said = f"At the threshold {threshold} the judge is right about {right:,} of {outputs}."
+    figures = FigureTable(
+        ("verdict", "outputs", "of"),
+        tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
+    )
+    title, name = f"Verdicts at {threshold}: {one_line(item.metric, _NAME)}", _name("verdicts", item.metric)
+    return Chart(name, title, said, drawing(name, title, said, 224, *drawn), figures)
+
+
+def _length_chart(item: "MetricAgreement") -> Chart | None:
+    """Return the mean error (score minus label) of five groups of outputs, shortest first; None without texts."""
+    known = sorted((one.words, one.score - one.label) for one in item.points if one.words is not None)
+    if len(known) < _LENGTH_GROUPS or len(known) < len(item.points):
+        return None
+    groups: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for position, pair in enumerate(known):
+        groups[position * _LENGTH_GROUPS // len(known)].append(pair)
+    errors = [
+        (_span(members), sum(error for _, error in members) / len(members)) for members in groups.values()
+    ]
+    high, width = Scale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
+    bars = []
+    for place, (words, error) in enumerate(errors):
+        x = LEFT + place * width
+        top, bottom = sorted((high.at(0), high.at(error)))
+        bar = rect(x + 6, top, width - 12, max(bottom - top, 1), "chart-failed" if error > 0 else "chart-bar")
+        bars.append(mark(bar + hit_area(x, 22, width, 168), f"{words} words: {error:+.3f}"))
+        bars.append(text(x + width / 2, 206, words, anchor="middle", kind="is-muted"))
+    foot = text((LEFT + RIGHT) / 2, 222, "words of the output", anchor="middle", kind="is-muted")
+    axes = upwards(high, LEFT, RIGHT, "score minus label", signed, 5) + line(
+        LEFT, high.at(0), RIGHT, high.at(0), "chart-axis"
+    )
+    title, name = f"Error by length: {one_line(item.metric, _NAME)}", _name("lengths", item.metric)
+    ends = f"{errors[0][1]:+.2f} of the shortest outputs to {errors[-1][1]:+.2f} of the longest"
+    said = f"Score minus label, from {ends}."
+    figures = FigureTable(
+        ("words", "score minus label"), tuple((words, f"{error:+.3f}") for words, error in errors)
+    )
+    return Chart(name, title, said, drawing(name, title, said, 230, axes, *bars, foot), figures)
+
+
+def _span(members: Sequence[tuple[int, float]]) -> str:
+    return f"{members[0][0]}-{members[-1][0]}"
+
+
+def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
+    """Return a row for each finding: the figure with its interval, on what the bar allows; None without a figure.
+
+    All figures share one axis, from 0 to 1 and as far beyond as they need.
+    """
+    shown = [item for item in findings if item.estimate.value is not None]
+    if not shown:
+        return None
+    reached = [1.0]
+    for item in shown:
+        reached += [item.estimate.value or 0.0, *(item.estimate.interval or ())]
+        reached += _allowed(item.bar, (0.0, 1.0)) or ()
+    scale = round_scale(reached, 20, WIDTH - 20)
+    places, floor = named_rows((_probe_cells(item)[0] for item in shown), 8, _ROW, WIDTH - 100)
+    rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
+    axis = across(scale, floor, 8, "grey: what the bar allows; line: interval", plain)
+    title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
+    failing = sum(item.verdict is Verdict.FAILS for item in shown)
+    said = f"Outside of what the bar allows: {failing:,} of {plural(len(shown), 'figure')}."
+    figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
+    return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *rows), figures)
+
+
+def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
+    return f"{item.probe}, {item.figure}", fixed(item.estimate.value or 0.0, 2), item.bar, item.verdict.value
+
+
+def _probe_row(item: Finding, place: NamedRow, scale: Scale) -> str:
+    value, interval = item.estimate.value or 0.0, item.estimate.interval
+    allowed, middle = _allowed(item.bar, (scale.low, scale.high)), place.last_line + 24
+    kind = {Verdict.FAILS: "chart-dot is-worse", Verdict.HOLDS: "chart-dot"}.get(
+        item.verdict, "chart-dot is-hollow"
+    )
+    name, figure, bar, verdict = _probe_cells(item)
+    parts = []
+    if allowed is not None:
+        start, end = map(scale.at, allowed)
+        parts.append(rect(start, middle - 7, max(end - start, 2), 14, "chart-allowed", 2))
+    if interval is not None:
+        parts.append(line(scale.at(interval[0]), middle, scale.at(interval[1]), middle, "chart-whisker"))
+    parts.append(dot(scale.at(value), middle, 5, kind))
+    words = place.name(down=12) + text(RIGHT, place.top + 12, verdict, anchor="end", kind="is-strong")
+    return words + mark("".join(parts), f"{name}: {figure}, must be {bar}, {verdict}")
+
+
+def _allowed(bar: str, axis: tuple[float, float]) -> tuple[float, float] | None:
+    """Return where on the axis a figure is allowed to lie, by its bar: `>= 0.8`, `<= 0.1`, `= 1`, `+-0.05`."""
+    sign = bar.rstrip("0123456789.").strip()
+    limit = float(bar.removeprefix(sign).strip() or "nan")
+    return {
+        ">=": (limit, axis[1]),
+        "<=": (axis[0], limit),
+        "=": (limit, limit),
+        "+-": (-limit, limit),
+    }.get(sign)

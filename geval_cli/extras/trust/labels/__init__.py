@@ -1,1 +1,0 @@
-"""Labels that people gave to outputs: read from files, checked, and found again among the outputs of a run."""
