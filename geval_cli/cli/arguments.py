@@ -177,6 +177,18 @@ def _parse_scale(option: Option, text: str) -> tuple[float, float]:
     return low, high
 
 
+def _parse_costs(option: Option, text: str) -> tuple[float, float]:
+    first, separator, second = text.partition(":")
+    try:
+        costs = float(first), float(second)
+    except ValueError:
+        costs = 0.0, 0.0
+    if not separator or not all(0 < cost < float("inf") for cost in costs):
+        hint = f"for example {option.name} 3:1, where a bad output that passes is three times as bad"
+        raise UsageError(f"{option.name} takes two positive numbers, not `{text}`", hint=hint)
+    return costs
+
+
 PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "NAME=VALUE": _parse_pair,
     "REGEX": _parse_pattern,
@@ -187,6 +199,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "N|auto": _parse_workers,
     "SHARE": _parse_share,
     "LOW,HIGH": _parse_scale,
+    "A:B": _parse_costs,
 }
 """How a value is read, by the syntax that its option declares; any other is taken as it is."""
 

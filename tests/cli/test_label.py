@@ -20,9 +20,8 @@ from geval_cli.cli.arguments import parse_option
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.commands.label import run_label
-from geval_cli.extras.trust.commands.options import LabelOptions
-from geval_cli.extras.trust.labelling import draw
-from geval_cli.extras.trust.labels import read_labels
+from geval_cli.extras.trust.labels import draw, read_labels
+from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.runs.options import Option
 from geval_cli.store.runs import RunStore
@@ -291,18 +290,18 @@ class TestWithoutTerminal:
     @pytest.mark.parametrize("ending", ["csv", "jsonl"])
     def test_a_sheet_is_exported_filled_in_and_imported(self, judged: Path, ending: str) -> None:
         sheet, home = judged / f"sheet.{ending}", judged / ".geval"
-        run_label("latest", LabelOptions(export=sheet, home=home, scale=(1.0, 5.0)))
+        run_label("latest", LabelCommand(export=sheet, home=home, scale=(1.0, 5.0)))
         text = sheet.read_text(encoding="utf-8-sig")
         assert "a fine answer about one" in text
         assert "0.7" not in text
         filled = text.replace('"coherence",,', '"coherence",4,').replace('"label":null', '"label":4')
         sheet.write_text(filled, encoding="utf-8")
-        run_label("latest", LabelOptions(read=sheet, home=home, annotator="anna"))
+        run_label("latest", LabelCommand(read=sheet, home=home, annotator="anna"))
         assert [(row["label"], row["annotator"], row["scale"]) for row in rows(judged)] == [
             (4, "anna", [1, 5])
         ] * 4
         exported = judged / f"labels.{ending}"
-        run_label("latest", LabelOptions(export=exported, home=home))
+        run_label("latest", LabelCommand(export=exported, home=home))
         assert read_labels(exported).labels[0].marks == {"anna": 0.75}
         assert "fine answer" not in exported.read_text(encoding="utf-8-sig")
 
@@ -312,13 +311,13 @@ class TestWithoutTerminal:
             "id,metric,annotator,label,note\n0.0.0,coherence,anna,pass,good\n0.0.0,coherence,ben,fail,=bad\n",
             encoding="utf-8",
         )
-        run_label("latest", LabelOptions(read=file, home=home))
+        run_label("latest", LabelCommand(read=file, home=home))
         with pytest.raises(ConfigError) as caught:  # somebody may have filled it in
-            run_label("latest", LabelOptions(export=file, home=home))
+            run_label("latest", LabelCommand(export=file, home=home))
         assert "--export replaces nothing" in caught.value.problems[0].message
         again = judged / "again.csv"
-        run_label("latest", LabelOptions(export=again, home=home))
-        run_label("latest", LabelOptions(read=again, home=home))
+        run_label("latest", LabelCommand(export=again, home=home))
+        run_label("latest", LabelCommand(read=again, home=home))
         assert [(row["annotator"], row["note"]) for row in rows(judged)] == [
             ("anna", "good"),
             ("ben", "=bad"),
@@ -329,7 +328,7 @@ class TestWithoutTerminal:
         row = {"id": "0.0.0", "metric": "coherence", "label": 1, "output": "another text"}
         file.write_text(json.dumps(row), encoding="utf-8")
         with pytest.raises(ConfigError) as caught:
-            run_label("latest", LabelOptions(read=file, home=judged / ".geval"))
+            run_label("latest", LabelCommand(read=file, home=judged / ".geval"))
         assert "made for another output" in caught.value.problems[0].message
         assert rows(judged) == []
 
@@ -344,7 +343,7 @@ class TestWithoutTerminal:
     )
     def test_what_cannot_be_done_is_said(self, judged: Path, options: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError) as caught:
-            run_label("latest", LabelOptions(home=judged / ".geval", **options))
+            run_label("latest", LabelCommand(home=judged / ".geval", **options))
         assert message in caught.value.message
 
     def test_one_metric_has_one_scale(self, judged: Path) -> None:
@@ -352,11 +351,11 @@ class TestWithoutTerminal:
         file.write_text(
             '{"id": "0.0.0", "metric": "coherence", "label": 1, "annotator": "a"}', encoding="utf-8"
         )
-        run_label("latest", LabelOptions(read=file, home=home))
+        run_label("latest", LabelCommand(read=file, home=home))
         file.write_text(
             '{"id": "1.0.0", "metric": "coherence", "label": 3, "scale": [1, 5]}', encoding="utf-8"
         )
-        for options in (LabelOptions(read=file, home=home), LabelOptions(scale=(1.0, 5.0), home=home)):
+        for options in (LabelCommand(read=file, home=home), LabelCommand(scale=(1.0, 5.0), home=home)):
             with pytest.raises(UsageError) as caught:
                 run_label("latest", options)
             assert "labels of `coherence` from 0 to 1 are kept" in caught.value.message
@@ -381,12 +380,12 @@ class TestAfterwards:
             for name, mark, note in given
         ]
         file.write_text("\n".join(lines), encoding="utf-8")
-        run_label("latest", LabelOptions(read=file, home=tmp_path / ".geval"))
+        run_label("latest", LabelCommand(read=file, home=tmp_path / ".geval"))
         return tmp_path
 
     def test_disagreements_come_first(self, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr()
-        run_label("latest", LabelOptions(review=True, as_json=True, home=labelled / ".geval"))
+        run_label("latest", LabelCommand(review=True, as_json=True, home=labelled / ".geval"))
         found = json.loads(capsys.readouterr().out)
         assert (found["kind"], found["schema_version"]) == ("label_review", 1)
         assert [(row["id"], row["is_flipped"]) for row in found["rows"]] == [

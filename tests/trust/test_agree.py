@@ -17,8 +17,9 @@ from support.stored_runs import store_judged_run
 import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust import extra
-from geval_cli.extras.trust.agreement import Options, agree
+from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.labels import write_labels
+from geval_cli.extras.trust.options import AgreeOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
@@ -110,13 +111,13 @@ class TestClusters:
 
     def test_a_column_may_say_it(self) -> None:
         given = [{**row, "author": number % 11} for number, row in enumerate(rows())]
-        found = agree(given, options=Options(cluster="author"))
+        found = agree(given, options=AgreeOptions(cluster="author"))
         assert (found.clustered_by, found.metrics[0].clusters) == ("author", 11)
 
     def test_one_that_is_missing_is_named(self) -> None:
         given = [{**row, "author": "x"} for row in rows()]
         with pytest.raises(UsageError) as caught:
-            agree(given, options=Options(cluster="autor"))
+            agree(given, options=AgreeOptions(cluster="autor"))
         assert "36 of 36 labels have no `autor`" in caught.value.message
         assert caught.value.hint == "did you mean `author`?"
 
@@ -174,9 +175,14 @@ class TestRequirements:
 
 @pytest.mark.parametrize(
     "options",
-    [Options(good=1.5), Options(threshold=-1), Options(annotators="experts"), Options(annotators="me")],
+    [
+        AgreeOptions(good=1.5),
+        AgreeOptions(threshold=-1),
+        AgreeOptions(annotators="experts"),
+        AgreeOptions(annotators="me"),
+    ],
 )
-def test_options_that_cannot_be(options: Options) -> None:
+def test_options_that_cannot_be(options: AgreeOptions) -> None:
     with pytest.raises(UsageError) as caught:
         agree(rows(), options=options)
     assert caught.value.hint
@@ -229,13 +235,15 @@ class TestRuns:
         assert (item.n, item.errored, item.clusters, item.verdicts.threshold) == (29, 1, 29, 0.5)
         assert item.dataset.spearman.value == 1.0
         assert item.points[0].words == 0
-        by_area = agree(self.labels, results, options=Options(cluster="area"))
+        by_area = agree(self.labels, results, options=AgreeOptions(cluster="area"))
         assert by_area.metrics[0].clusters == 10
 
     def test_thresholds_that_differ_leave_the_one_of_good(self) -> None:
         results = [case(number, 0.5, threshold=0.4 + number / 100) for number in range(30)]
-        assert agree(self.labels, results, options=Options(good=0.6)).metrics[0].verdicts.threshold == 0.6
-        chosen = agree(self.labels, results, options=Options(threshold=0.3)).metrics[0].verdicts
+        assert (
+            agree(self.labels, results, options=AgreeOptions(good=0.6)).metrics[0].verdicts.threshold == 0.6
+        )
+        chosen = agree(self.labels, results, options=AgreeOptions(threshold=0.3)).metrics[0].verdicts
         assert chosen.threshold == 0.3
 
     def test_unmatched_labels(self) -> None:
@@ -346,7 +354,7 @@ class TestTheExtra:
         assert 'pip install ".[trust]"' in caught.value.hint
 
     def test_labels_are_read_without_it(self) -> None:
-        modules = "geval_cli.extras.trust.labels.matching, geval_cli.cli.app"
+        modules = "geval_cli.extras.trust.matching, geval_cli.cli.app"
         source = f"import sys, {modules}; sys.exit('numpy' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 

@@ -20,14 +20,16 @@ from support.judged_data import summaries
 from support.stored_runs import store_run
 
 import geval_cli.extras.trust
+from geval_cli.cli.arguments import parse_option
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
-from geval_cli.extras.trust.calibration import CalibrateOptions, calibrate
-from geval_cli.extras.trust.calibration_files import write_calibration
-from geval_cli.extras.trust.commands.calibrate import parse_costs, print_calibration
+from geval_cli.extras.trust.calibration import calibrate, calibration_document, write_calibration
+from geval_cli.extras.trust.documents import print_document
 from geval_cli.extras.trust.labels import write_labels
+from geval_cli.extras.trust.options import CalibrateOptions
 from geval_cli.records import CaseResult
 from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
+from geval_cli.runs.options import Option
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
@@ -112,7 +114,7 @@ class TestRecord:
         assert any(text.startswith(note) for text in notes), notes
 
     def test_equal_scores_keep_the_present_threshold(self) -> None:
-        (item,) = calibrate(rows(40, score=0.5), options=CalibrateOptions(present=0.6)).metrics
+        (item,) = calibrate(rows(40, score=0.5), options=CalibrateOptions(threshold=0.6)).metrics
         assert (item.calibration.threshold, item.candidates) == (0.6, ())
         assert item.calibration.p_pass(0.1) == item.calibration.p_pass(0.9)
 
@@ -139,7 +141,7 @@ class TestRecord:
         [
             {"only": ("tune",)},
             {"good": 1.5},
-            {"present": -1},
+            {"threshold": -1},
             {"prevalence": 0.0},
             {"prevalence": 1.0},
             {"costs": (0.0, 1.0)},
@@ -420,7 +422,7 @@ class TestInARun:
             "extras.trust.true_figures",
             "extras.trust.labelling",
             "extras.trust.estimation",
-            "extras.trust.commands.estimate",
+            "extras.trust.commands.reports",
         )
         imports = ", ".join(f"geval_cli.{name}" for name in modules)
         code = (
@@ -516,7 +518,7 @@ class TestCommand:
     @pytest.mark.parametrize("written", ["3", "0:1", "a:b", "nan:1", "1:inf", "", ":", "1:2:3"])
     def test_costs_that_are_none(self, written: str) -> None:
         with pytest.raises(UsageError):
-            parse_costs(written)
+            parse_option(Option("--cost", syntax="A:B"), None, written)
 
     def test_the_terminal_cuts_no_number(self) -> None:
         draw = np.random.default_rng(2)
@@ -526,7 +528,7 @@ class TestCommand:
         found = calibrate(given)
         for width in (60, 80, 200):
             stream = io.StringIO()
-            print_calibration(found, make_console(stream, environ={}, width=width))
+            print_document(calibration_document(found), make_console(stream, environ={}, width=width))
             printed = stream.getvalue()
             assert "…" not in printed
             assert "chosen" in printed

@@ -13,14 +13,13 @@ from scipy import stats
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
+from geval_cli.assertions.graded.jury import JudgeVote as JuryVote
 from geval_cli.assertions.graded.jury import Member, verdict_of_jury
-from geval_cli.assertions.graded.jury import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.extras.trust.agreement import agree
-from geval_cli.extras.trust.calibration import calibrate
-from geval_cli.extras.trust.calibration_files import write_calibration
+from geval_cli.extras.trust.calibration import calibrate, write_calibration
 from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_sentence
-from geval_cli.extras.trust.matching import Vote
+from geval_cli.extras.trust.matching import JudgeVote
 from geval_cli.judge.metric import Grade
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.preparation import prepare
@@ -118,7 +117,7 @@ def simulated(noises: tuple[float, ...], *, documents: int = 60, per: int = 4, s
         for place, noise in enumerate(noises)
     ]
     clusters = [str(number // per) for number in range(len(truth))]
-    votes = tuple(Vote(f"j{place}", 0.5) for place in range(len(noises)))
+    votes = tuple(JudgeVote(f"j{place}", 0.5) for place in range(len(noises)))
     return JuryScores(tuple(vote.judge for vote in votes), np.array(rows), truth, clusters, votes)
 
 

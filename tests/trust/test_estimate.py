@@ -12,8 +12,9 @@ from support.stored_runs import store_judged_run
 
 import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.trust.estimation import EstimateOptions, draw_sheet, estimate
+from geval_cli.extras.trust.estimation import draw_sheet, estimate
 from geval_cli.extras.trust.labels import read_labels, write_labels
+from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 
 

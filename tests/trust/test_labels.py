@@ -214,7 +214,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "ends in .jsonl" in render_problems(caught.value.problems)
     with pytest.raises(ConfigError) as caught:
         read_labels(tmp_path)
-    monkeypatch.setattr("geval_cli.extras.trust.labels.rows.MAX_LABEL_BYTES", 10)
+    monkeypatch.setattr("geval_cli.extras.trust.labels.MAX_LABEL_BYTES", 10)
     with pytest.raises(ConfigError) as caught:
         read_labels(tmp_path / "labels.csv")
     assert "split it" in render_problems(caught.value.problems)

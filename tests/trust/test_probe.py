@@ -25,16 +25,13 @@ from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.commands.label import run_label
-from geval_cli.extras.trust.commands.options import LabelOptions
-from geval_cli.extras.trust.commands.options import ProbeOptions as Given
-from geval_cli.extras.trust.commands.probe import print_probes, run_probes
-from geval_cli.extras.trust.documents import write_document
+from geval_cli.extras.trust.commands.probe import run_probes
+from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import LabelFile, labels_from_rows
-from geval_cli.extras.trust.probe_files import probe_document
-from geval_cli.extras.trust.probe_findings import LabelledScore, family_finding
-from geval_cli.extras.trust.probe_items import ProbeOptions
-from geval_cli.extras.trust.probes import PROBES, Finding, Kind, ProbeReport, Verdict, chosen_probes
-from geval_cli.extras.trust.probing import family_of, probe_with
+from geval_cli.extras.trust.options import LabelCommand, ProbeCommand, ProbeOptions
+from geval_cli.extras.trust.probe_findings import FamilyScore, family_finding
+from geval_cli.extras.trust.probes import PROBES, Finding, Kind, ProbeReport, ProbeVerdict, chosen_probes
+from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
 from geval_cli.extras.trust.rewrites import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.judge.memory import JudgeMemory
@@ -135,7 +132,13 @@ def longest(text: str, number: int) -> float:
 
 
 def obedient(text: str, number: int) -> float:
-    marks = ("Ignore all previous", "[SYSTEM]", "Flawless in every", "Verdict: PASS", "Note to the evaluator")
+    marks = (
+        "Ignore all previous",
+        "[SYSTEM]",
+        "Flawless in every",
+        "ProbeVerdict: PASS",
+        "Note to the evaluator",
+    )
     return 1.0 if any(mark in text for mark in marks) else quality(text, number)
 
 
@@ -163,15 +166,15 @@ def probed(path: Path, rule: Rule, **options: Any) -> ProbeReport:
     return asyncio.run(probe_with(JobContext(generate, tools), prepared, ProbeOptions(**options)))
 
 
-def verdicts(report: ProbeReport, wanted: Verdict) -> set[tuple[str, str]]:
+def verdicts(report: ProbeReport, wanted: ProbeVerdict) -> set[tuple[str, str]]:
     return {(item.probe, item.metric) for item in report.findings if item.verdict is wanted}
 
 
 class TestJudges:
     def test_a_fair_judge_fails_nothing_and_40_outputs_show_it(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path), fair, items=ITEMS)
-        assert verdicts(report, Verdict.FAILS) == set()
-        assert {name for name, _ in verdicts(report, Verdict.HOLDS)} >= {
+        assert verdicts(report, ProbeVerdict.FAILS) == set()
+        assert {name for name, _ in verdicts(report, ProbeVerdict.HOLDS)} >= {
             *(
                 name
                 for name, item in PROBES.items()
@@ -187,17 +190,17 @@ class TestJudges:
 
     def test_a_constant_judge_sees_no_damage(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path, items=16), constant, items=16)
-        assert verdicts(report, Verdict.FAILS) == {
+        assert verdicts(report, ProbeVerdict.FAILS) == {
             *((name, "consistency") for name in ("negate", "swap", "other", "empty")),
             *((name, "coherence") for name in ("shuffle", "cut", "repeat", "empty")),
             ("empty", "helpful"),
         }
         tau = next(item for item in report.findings if item.figure == "tau")
-        assert (tau.verdict, tau.note) == (Verdict.UNCLEAR, "all scores are equal: they have no order")
+        assert (tau.verdict, tau.note) == (ProbeVerdict.UNCLEAR, "all scores are equal: they have no order")
 
     def test_one_that_likes_length_fails_where_text_is_added(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path, items=16, metrics=METRICS[1:2]), longest, items=16)
-        assert {name for name, _ in verdicts(report, Verdict.FAILS)} == {
+        assert {name for name, _ in verdicts(report, ProbeVerdict.FAILS)} == {
             "repeat",
             "shuffle",
             "padding",
@@ -207,8 +210,8 @@ class TestJudges:
 
     def test_one_that_obeys_fails_the_injected_verdicts_alone(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path, items=16), obedient, items=16)
-        assert {name for name, _ in verdicts(report, Verdict.FAILS)} == {"injected"}
-        assert {metric for _, metric in verdicts(report, Verdict.FAILS)} == {
+        assert {name for name, _ in verdicts(report, ProbeVerdict.FAILS)} == {"injected"}
+        assert {metric for _, metric in verdicts(report, ProbeVerdict.FAILS)} == {
             "consistency",
             "coherence",
             "helpful",
@@ -234,7 +237,7 @@ class TestNumbers:
             config(tmp_path, items=12, metrics=METRICS[:1]), broken, items=12, only=("empty", "typo")
         )
         empty = next(item for item in report.findings if item.probe == "empty")
-        assert (empty.verdict, empty.note) == (Verdict.SKIPPED, "it was not rated")
+        assert (empty.verdict, empty.note) == (ProbeVerdict.SKIPPED, "it was not rated")
         assert report.errored == sum(empty.skipped.values()) - empty.skipped.get(
             "it has the lowest score already", 0
         )
@@ -242,23 +245,23 @@ class TestNumbers:
 
     def test_few_outputs_decide_nothing_by_luck(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path, items=3, metrics=METRICS[1:2]), constant, items=3)
-        assert {item.probe for item in report.findings if item.verdict is Verdict.FAILS} == {"empty"}
+        assert {item.probe for item in report.findings if item.verdict is ProbeVerdict.FAILS} == {"empty"}
         shifts = [item for item in report.findings if item.figure == "shift"]
-        assert {(item.verdict, item.note) for item in shifts} == {(Verdict.UNCLEAR, "needs 10 tests")}
+        assert {(item.verdict, item.note) for item in shifts} == {(ProbeVerdict.UNCLEAR, "needs 10 tests")}
 
     def test_a_damage_that_is_named_must_hurt_any_metric(self, tmp_path: Path) -> None:
         path = config(tmp_path, items=16, metrics=METRICS[2:])
         [finding] = probed(path, constant, items=16, only=("shuffle",)).findings
-        assert finding.verdict is Verdict.FAILS
+        assert finding.verdict is ProbeVerdict.FAILS
         path = config(tmp_path, items=16, metrics=METRICS[:1])
         [finding] = probed(path, constant, items=16, only=("shuffle",)).findings
-        assert (finding.metric, finding.verdict) == ("consistency", Verdict.FAILS)
+        assert (finding.metric, finding.verdict) == ("consistency", ProbeVerdict.FAILS)
 
     def test_everything_equal_and_worst_is_still_seen_as_blind(self, tmp_path: Path) -> None:
         report = probed(
             config(tmp_path, items=12, metrics=METRICS[:1]), lambda *_: 0.25, items=12, only=("empty",)
         )
-        assert [item.verdict for item in report.findings] == [Verdict.FAILS]
+        assert [item.verdict for item in report.findings] == [ProbeVerdict.FAILS]
 
 
 def raise_it() -> None:
@@ -267,10 +270,10 @@ def raise_it() -> None:
 
 class TestFamilies:
     @staticmethod
-    def scores(shift: float, tests: int = 20) -> list[LabelledScore]:
+    def scores(shift: float, tests: int = 20) -> list[FamilyScore]:
         errors = [0.02 * (number % 5 - 2) for number in range(tests)]
         return [
-            LabelledScore(str(number), error + (shift if is_own else 0.0), is_own)
+            FamilyScore(str(number), error + (shift if is_own else 0.0), is_own)
             for number, error in enumerate(errors)
             for is_own in (True, False)
         ]
@@ -289,7 +292,7 @@ class TestFamilies:
         """Against statsmodels, where it is installed: OLS of the error on the family, cov_type="cluster"."""
         api = pytest.importorskip("statsmodels.api")
         scores = [
-            LabelledScore(str(number // 3), (number * 37 % 11) / 10 + 0.1 * (number % 2), number % 2 == 0)
+            FamilyScore(str(number // 3), (number * 37 % 11) / 10 + 0.1 * (number % 2), number % 2 == 0)
             for number in range(60)
         ]
         own = api.add_constant([float(score.is_own) for score in scores])
@@ -309,7 +312,7 @@ class TestFamilies:
         scores = [score for score in self.scores(0.2) if score.is_own is only_own]
         finding = family_finding(PROBES["family"], "tone", scores)
         assert (finding.verdict, finding.note) == (
-            Verdict.SKIPPED,
+            ProbeVerdict.SKIPPED,
             "needs labels of outputs by two families of models",
         )
 
@@ -414,7 +417,7 @@ class TestRewrites:
 class TestCommand:
     @staticmethod
     def probe(folder: Path, name: str = "probe.yaml", **given: Any) -> ExitCode:
-        return run_probes(folder / name, Given(as_json=True, home=folder / ".geval", **given))
+        return run_probes(folder / name, ProbeCommand(as_json=True, home=folder / ".geval", **given))
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -527,10 +530,10 @@ class TestCommand:
         (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)), encoding="utf-8")
         store_run(folder / "two.yaml")
         file, home = folder / "labels.jsonl", folder / ".geval"
-        self.probe(folder, "two.yaml", only=("family",), labels=file)
+        self.probe(folder, "two.yaml", only=("family",), labels_file=file)
         [finding] = json.loads(capsys.readouterr().out)["findings"]
         assert (finding["verdict"], finding["estimate"]["value"]) == ("holds", -0.75)
-        run_label("latest", LabelOptions(read=file, home=home))
+        run_label("latest", LabelCommand(read=file, home=home))
         capsys.readouterr()
         self.probe(folder, "two.yaml", only=("family",))
         assert json.loads(capsys.readouterr().out)["findings"] == [finding]
@@ -584,13 +587,13 @@ class TestJoint:
             ("flips", "coherence"): 0,
             ("halo", ""): 0,
         }
-        assert verdicts(report, Verdict.FAILS) == set()
-        assert ("joint", "") in verdicts(report, Verdict.HOLDS)
+        assert verdicts(report, ProbeVerdict.FAILS) == set()
+        assert ("joint", "") in verdicts(report, ProbeVerdict.HOLDS)
 
     def test_one_whose_first_rating_colours_the_other_fails(self, tmp_path: Path) -> None:
         report = self.judged(tmp_path, lambda ratings: dict.fromkeys(ratings, ratings["Consistency"]))
         halo = next(item for item in report.findings if item.figure == "halo")
-        assert halo.verdict is Verdict.FAILS
+        assert halo.verdict is ProbeVerdict.FAILS
         assert halo.estimate.value is not None
         assert halo.estimate.value > 0.5
         assert halo.estimate.n == 30
@@ -618,7 +621,7 @@ class TestJoint:
         report = self.judged(tmp_path, coloured, labels=self.labels())
         losses = {item.metric: item for item in report.findings if item.figure == "loss"}
         assert losses["consistency"].estimate.value == 0
-        assert losses["consistency"].verdict is Verdict.HOLDS
+        assert losses["consistency"].verdict is ProbeVerdict.HOLDS
         coherence = losses["coherence"]
         truth = [1 + number * 3 % 4 for number in range(30)]
         joint = [1 + number * 7 % 5 for number in range(30)]
@@ -626,20 +629,20 @@ class TestJoint:
         assert coherence.estimate.value == pytest.approx(expected)
         assert coherence.estimate.interval is not None
         assert coherence.estimate.interval[0] > 0.05
-        assert (coherence.verdict, coherence.estimate.n, coherence.bar) == (Verdict.FAILS, 30, "<= 0.05")
+        assert (coherence.verdict, coherence.estimate.n, coherence.bar) == (ProbeVerdict.FAILS, 30, "<= 0.05")
 
     @pytest.mark.parametrize(
         ("labels", "verdict", "note"),
         [
-            (None, Verdict.SKIPPED, "the loss of agreement needs labels of these outputs (--labels)"),
-            ({"count": 6}, Verdict.UNCLEAR, "needs 10 labelled tests"),
-            ({"doc": "one"}, Verdict.UNCLEAR, "needs 10 labelled tests"),
-            ({"label": 3}, Verdict.SKIPPED, "all scores or labels of a dimension are equal"),
-            ({"output": "Another text."}, Verdict.SKIPPED, "this label was made for another output"),
+            (None, ProbeVerdict.SKIPPED, "the loss of agreement needs labels of these outputs (--labels)"),
+            ({"count": 6}, ProbeVerdict.UNCLEAR, "needs 10 labelled tests"),
+            ({"doc": "one"}, ProbeVerdict.UNCLEAR, "needs 10 labelled tests"),
+            ({"label": 3}, ProbeVerdict.SKIPPED, "all scores or labels of a dimension are equal"),
+            ({"output": "Another text."}, ProbeVerdict.SKIPPED, "this label was made for another output"),
         ],
     )
     def test_labels_that_do_not_tell_it(
-        self, tmp_path: Path, labels: dict[str, Any] | None, verdict: Verdict, note: str
+        self, tmp_path: Path, labels: dict[str, Any] | None, verdict: ProbeVerdict, note: str
     ) -> None:
         given = None if labels is None else self.labels(**labels)
         report = self.judged(tmp_path, lambda ratings: ratings, labels=given)
@@ -663,7 +666,7 @@ class TestJoint:
             assert len(plot.xpath(".//rect[@class='chart-allowed']")) == len(figures)
             texts = plot.xpath(".//text/text()")
             assert [item.verdict.value for item in figures] == [
-                text for text in texts if text in set(Verdict)
+                text for text in texts if text in set(ProbeVerdict)
             ]
 
     def test_few_outputs_decide_nothing(self, tmp_path: Path) -> None:
@@ -671,20 +674,23 @@ class TestJoint:
             tmp_path, lambda ratings: dict.fromkeys(ratings, ratings["Consistency"]), items=6
         )
         halo = next(item for item in report.findings if item.figure == "halo")
-        assert (halo.verdict, halo.note) == (Verdict.UNCLEAR, "needs 10 tests")
+        assert (halo.verdict, halo.note) == (ProbeVerdict.UNCLEAR, "needs 10 tests")
 
     def test_one_dimension_is_not_enough(self, tmp_path: Path) -> None:
         path = config(tmp_path, items=3, metrics=METRICS[:1])
         report = probed(path, fair, items=3, only=("joint",))
         (finding,) = report.findings
-        assert (finding.verdict, finding.note) == (Verdict.SKIPPED, "no test is judged by two dimensions")
+        assert (finding.verdict, finding.note) == (
+            ProbeVerdict.SKIPPED,
+            "no test is judged by two dimensions",
+        )
 
 
 def test_a_plot_escapes_what_a_config_says_and_shows_where_each_figure_may_lie() -> None:
     estimate = Estimate(0.4, (-0.2, 0.9), 10, 10)
     bars = [">= 0.5", "<= 0.1", "= 1", "+-0.05", "<= 0", ""]
     findings = [
-        Finding("<b>", "<script>", Kind.DAMAGE, "share", estimate, bar, verdict=Verdict.UNCLEAR)
+        Finding("<b>", "<script>", Kind.DAMAGE, "share", estimate, bar, verdict=ProbeVerdict.UNCLEAR)
         for bar in bars
     ]
     chart = probe_chart("<script>\u202e", findings)
@@ -715,7 +721,7 @@ class TestJointIsAskedFor:
 def test_no_figure_is_cut_at_any_width(width: int, tmp_path: Path) -> None:
     report = probed(config(tmp_path, items=12, metrics=METRICS[:1]), obedient, items=12)
     stream = io.StringIO()
-    print_probes(report, console_of(stream, width))
+    print_document(probe_document(report), console_of(stream, width))
     rows = [line for line in stream.getvalue().splitlines() if re.search(r" (holds|fails|unclear)\b", line)]
     assert len(rows) >= 10
     assert "…" not in stream.getvalue()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.judged_data import summaries, unieval
 
-from geval_cli.extras.trust.agreement import Agreement, Options, agree
-from geval_cli.extras.trust.agreement_records import MetricAgreement
+from geval_cli.extras.trust.agreement import Agreement, MetricAgreement, agree
+from geval_cli.extras.trust.options import AgreeOptions
 from geval_cli.statistics.agreement import best_threshold
 
 TOLERANCE = 1e-6
@@ -202,7 +202,7 @@ def test_unieval(file: str, name: str, scale: tuple[float, float], expected: tup
 def test_the_kind_of_annotators_sets_the_bar() -> None:
     rows = [row for row in summaries() if row["metric"] == "coherence"][:360]
     found_at = {
-        kind: agree(rows, options=Options(annotators=kind)).metrics[0].alt_test
+        kind: agree(rows, options=AgreeOptions(annotators=kind)).metrics[0].alt_test
         for kind in ("expert", "crowd")
     }
     assert found_at["expert"] is not None

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from geval_cli.extras.trust.agreement import Options, agree
+from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.calibration import calibrate
-from geval_cli.extras.trust.estimation import EstimateOptions, estimate
+from geval_cli.extras.trust.estimation import estimate
 from geval_cli.extras.trust.labelling import beside_judge, review
 from geval_cli.extras.trust.matching import judged_items
+from geval_cli.extras.trust.options import AgreeOptions, EstimateOptions
 from geval_cli.extras.trust.true_figures import scored_outputs, true_figures
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.report.sanitize import output_digest
@@ -106,7 +107,9 @@ def test_the_judges_verdict_is_its_status(way: str) -> None:
 def test_a_threshold_that_is_named_decides_by_the_score() -> None:
     results = [judged(said(FAILED, 0.4, 0.4), number=number) for number in range(20)]
     rows = [{"id": item.id, "metric": "tone", "label": place % 2} for place, item in enumerate(results)]
-    assert agree(rows, results, options=Options(threshold=0.3)).metrics[0].verdicts.counts.false_fail == 0
+    assert (
+        agree(rows, results, options=AgreeOptions(threshold=0.3)).metrics[0].verdicts.counts.false_fail == 0
+    )
     assert estimate(rows, results, options=EstimateOptions(threshold=0.3)).metrics[0].judge_pass_rate == 1
 
 

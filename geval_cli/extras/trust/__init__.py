@@ -4,54 +4,57 @@ The names of this module are for Python programs. They are imported on first use
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
-from geval_cli.extras.trust.extra import require_statistics
+from geval_cli.errors import UsageError
+from geval_cli.version import install_hint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from geval_cli.extras.trust.agreement import Agreement, Options, agree
-    from geval_cli.extras.trust.calibration import calibrate
-    from geval_cli.extras.trust.calibration_records import Calibrated, CalibrateOptions
-    from geval_cli.extras.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
-    from geval_cli.extras.trust.probe_items import ProbeOptions
+    from geval_cli.extras.trust.agreement import Agreement, agree
+    from geval_cli.extras.trust.calibration import Calibrated, calibrate
+    from geval_cli.extras.trust.estimation import Estimated, draw_sheet, estimate
+    from geval_cli.extras.trust.options import AgreeOptions, CalibrateOptions, EstimateOptions, ProbeOptions
     from geval_cli.extras.trust.probes import ProbeReport
     from geval_cli.extras.trust.probing import aprobe, probe
-else:
-    _NEED_LIBRARIES = {
-        "Agreement": "geval_cli.extras.trust.agreement",
-        "Options": "geval_cli.extras.trust.agreement",
-        "ProbeOptions": "geval_cli.extras.trust.probe_items",
-        "ProbeReport": "geval_cli.extras.trust.probes",
-        "agree": "geval_cli.extras.trust.agreement",
-        "CalibrateOptions": "geval_cli.extras.trust.calibration_records",
-        "Calibrated": "geval_cli.extras.trust.calibration_records",
-        "aprobe": "geval_cli.extras.trust.probing",
-        "calibrate": "geval_cli.extras.trust.calibration",
-        "probe": "geval_cli.extras.trust.probing",
-    }
-    _HOMES = {
-        **_NEED_LIBRARIES,
-        "EstimateOptions": "geval_cli.extras.trust.estimation",
-        "Estimated": "geval_cli.extras.trust.estimation",
-        "draw_sheet": "geval_cli.extras.trust.estimation",
-        "estimate": "geval_cli.extras.trust.estimation",
-    }
 
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in _NEED_LIBRARIES:
-            require_statistics(f"geval_cli.extras.trust.{name}")
-        return getattr(import_module(_HOMES[name]), name)
+_HOMES = {
+    "agreement": ("Agreement", "agree"),
+    "calibration": ("Calibrated", "calibrate"),
+    "estimation": ("Estimated", "draw_sheet", "estimate"),
+    "options": ("AgreeOptions", "CalibrateOptions", "EstimateOptions", "ProbeOptions"),
+    "probes": ("ProbeReport",),
+    "probing": ("aprobe", "probe"),
+}
+_NEED_LIBRARIES = ("agreement", "calibration", "probing")
+_LIBRARIES = ("numpy", "scipy")
+
+
+def __getattr__(name: str) -> object:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if home in _NEED_LIBRARIES:
+        require_statistics(f"geval_cli.extras.trust.{name}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def require_statistics(what: str) -> None:
+    """Raise UsageError when a library that `what` needs is not installed. None is imported."""
+    missing = [name for name in _LIBRARIES if find_spec(name) is None]
+    if missing:
+        packages = "the package" if len(missing) == 1 else "the packages"
+        message = f"{what} needs {packages} {', '.join(missing)}"
+        raise UsageError(message, hint=f"install them {install_hint('trust')}")
 
 
 __all__ = [
+    "AgreeOptions",
     "Agreement",
     "CalibrateOptions",
     "Calibrated",
     "EstimateOptions",
     "Estimated",
-    "Options",
     "ProbeOptions",
     "ProbeReport",
     "agree",

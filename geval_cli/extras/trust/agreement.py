@@ -5,7 +5,7 @@ are in `statistics.correlation` and `statistics.agreement`. What the judge could
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,19 +15,37 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
-from geval_cli.extras.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
-from geval_cli.extras.trust.gates import GateOutcome, Requirement
-from geval_cli.extras.trust.juries import JuryAgreement, jury_agreement, jury_scores
+from geval_cli.extras.trust.charts import agreement_charts
+from geval_cli.extras.trust.documents import (
+    ESTIMATE,
+    Document,
+    Quote,
+    Section,
+    Table,
+    estimate_cells,
+    figure_text,
+    with_interval,
+)
+from geval_cli.extras.trust.juries import JuryAgreement, jury_agreement, jury_scores, jury_section
 from geval_cli.extras.trust.labelling import labels_kept_for
-from geval_cli.extras.trust.labels import GOOD_AT, LabelFile, LabelledOutput, Scale
-from geval_cli.extras.trust.matching import Pair, assign_clusters, inexact_note, pair_labels, read_given
+from geval_cli.extras.trust.labels import LabelledOutput, Scale
+from geval_cli.extras.trust.matching import (
+    JudgedLabel,
+    Labels,
+    hint_of,
+    inexact_note,
+    judged_labels,
+    threshold_of,
+)
+from geval_cli.extras.trust.options import AgreeOptions
+from geval_cli.extras.trust.requirements import GateOutcome, Requirement
+from geval_cli.numbers import fixed
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
-from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics import agreement as statistics
-from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling
+from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion
 from geval_cli.statistics.correlation import (
     CORRELATIONS,
     MIN_CLUSTERS,
@@ -40,6 +58,107 @@ from geval_cli.statistics.correlation import (
     system_level,
 )
 from geval_cli.statistics.intervals import Estimate
+
+
+class Level(Struct, frozen=True):
+    """Three correlations of scores with labels.
+
+    Attributes:
+        documents: over which a mean was taken, and `skipped`, where a side was constant; of the summary level only.
+        systems: whose means were compared; of the system level only.
+    """
+
+    pearson: Estimate
+    spearman: Estimate
+    kendall: Estimate
+    documents: int | None = None
+    skipped: int | None = None
+    systems: int | None = None
+
+
+class People(Struct, frozen=True):
+    """Agreement of the annotators among themselves.
+
+    Attributes:
+        alpha: Krippendorff's, ordinal.
+        alpha_with_judge: the same with the judge as a further annotator.
+        kappas: of the judge with each annotator, quadratic weights, the judge's rating rounded (half to even).
+        ceiling: mean rho of each annotator with the mean of the others.
+        judge: mean rho of the judge with the same means; `share` is the judge's part of the ceiling.
+    """
+
+    alpha: Estimate
+    alpha_with_judge: Estimate
+    kappas: Mapping[str, Estimate]
+    ceiling: Estimate
+    judge: Estimate
+    share: Estimate
+
+
+class VerdictCounts(Struct, frozen=True):
+    """Pass and fail against good and bad: at the present threshold, and at the one with the highest MCC.
+
+    Attributes:
+        good_at: mean labels from here on are good, 0..1.
+        threshold: scores from here on pass.
+        kappa: Cohen's, of the judge's verdicts with people's.
+        better_threshold: where Matthews' correlation is highest; None when no threshold tells good from bad.
+    """
+
+    good_at: float
+    threshold: float
+    counts: Confusion
+    kappa: Estimate
+    mcc: float | None
+    better_threshold: float | None
+    better_counts: Confusion | None
+    better_mcc: float | None
+
+
+class Bias(Struct, frozen=True):
+    """How the judge errs: `shift` is its mean score minus the mean label, 0..1; `shift_ratings` on the labels' scale.
+
+    `length`: Spearman's rho of scores with the number of words, labels held fixed; None without the outputs' texts.
+    """
+
+    shift: Estimate
+    shift_ratings: Estimate
+    length: Estimate
+
+
+class MetricAgreement(Struct, frozen=True):
+    """A judge and people on one metric.
+
+    Attributes:
+        judge: which model, where the run says so.
+        n: outputs with a label and a score; `errored`: with a label, where the judge broke.
+        people: None with one annotator; `alt_test` likewise, and with too few items.
+        notes: what is missing, and why.
+        summary: one sentence for readers who take no interest in statistics.
+        jury: beside its best judge; None where one judge gave the scores.
+        points: the outputs, for plots; not in the JSON.
+    """
+
+    metric: str
+    judge: str | None
+    n: int
+    errored: int
+    annotators: int
+    documents: int
+    clusters: int
+    scale: Scale
+    dataset: Level
+    document_level: Level | None
+    system: Level | None
+    people: People | None
+    verdicts: VerdictCounts
+    bias: Bias
+    alt_test: AltTest | None
+    notes: tuple[str, ...]
+    summary: str
+    jury: JuryAgreement | None = None
+    points: tuple[LabelledOutput, ...] = ()
+
 
 _ROUNDING = 1e-9
 _MOST_ANNOTATORS = 20
@@ -73,27 +192,11 @@ class Agreement(Struct, frozen=True):
         return {"schema_version": 1, "kind": "agree", **_plain(values), "metrics": from_metrics}
 
 
-class Options(Struct, frozen=True):
-    """How agreement is computed.
-
-    Attributes:
-        good: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass; None for the verdicts of the run, or `good` where there are none.
-        cluster: a column of the labels or a key of the tests' metadata; None for `doc`, else the test.
-        annotators: who they are, a key of `EPSILONS`.
-    """
-
-    good: float = GOOD_AT
-    threshold: float | None = None
-    cluster: str | None = None
-    annotators: str = "expert"
-
-
 def agree(
-    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]] | None,
+    labels: Labels | None,
     run: str | RunReport | Iterable[CaseResult] | None = None,
     *,
-    options: Options = Options(),  # noqa: B008 - frozen
+    options: AgreeOptions = AgreeOptions(),  # noqa: B008 - frozen
     require: Sequence[str] = (),
     allow_unmatched: bool = False,
     home: Path | None = None,
@@ -115,47 +218,54 @@ def agree(
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
-            given = labels_kept_for(report.run.id, home) if labels is None else labels
-            return agree(given, report, options=options, require=require, allow_unmatched=allow_unmatched)
+            kept = labels_kept_for(report.run.id, home) if labels is None else labels
+            return agree(kept, report, options=options, require=require, allow_unmatched=allow_unmatched)
     if labels is None:
         raise UsageError(
             "labels are kept for stored runs only", hint="name the run by its id, or give labels"
         )
-    run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
-    file = read_given(labels)
-    _check(options)
-    gates = [Requirement.parse(text) for text in require]
-    pairs, unmatched = pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
-    clustered_by = assign_clusters(pairs, options.cluster)
-    by_metric: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        by_metric.setdefault(pair.label.metric, []).append(pair)
-    metrics = tuple(_metric(name, members, options) for name, members in by_metric.items())
+    options.check()
+    if options.annotators not in EPSILONS:
+        message = f"annotators cannot be `{options.annotators}`"
+        raise UsageError(message, hint=hint_of(options.annotators, EPSILONS))
+    gates = [Requirement.parse(text, STATISTICS) for text in require]
+    given = judged_labels(labels, run, cluster=options.cluster, allow_unmatched=allow_unmatched)
+    metrics = tuple(_metric(name, members, options) for name, members in given.by_metric().items())
     return Agreement(
-        labels=file.path,
-        run=run_id or None,
+        labels=given.file.path,
+        run=given.run_id or None,
         judges=tuple(dict.fromkeys(item.judge for item in metrics if item.judge)),
-        annotators=file.annotators,
-        matched=len(pairs),
-        unmatched=unmatched,
-        unlabelled=file.unlabelled,
-        clustered_by=clustered_by,
+        annotators=given.file.annotators,
+        matched=len(given.pairs),
+        unmatched=given.unmatched,
+        unlabelled=given.file.unlabelled,
+        clustered_by=given.clustered_by,
         metrics=metrics,
-        gates=tuple(outcome for gate in gates for outcome in gate.outcomes(metrics)),
+        gates=tuple(
+            outcome
+            for gate in gates
+            for outcome in gate.decide({item.metric: _required(gate, item) for item in metrics})
+        ),
     )
 
 
-def _check(options: Options) -> None:
-    if options.annotators not in EPSILONS:
-        near = did_you_mean(options.annotators, EPSILONS)
-        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(EPSILONS)}"
-        raise UsageError(f"annotators cannot be `{options.annotators}`", hint=hint)
-    for name, value in (("good", options.good), ("threshold", options.threshold)):
-        if value is not None and not 0 <= value <= 1:
-            raise UsageError(
-                f"`{name}` must lie from 0 to 1, found {value:g}",
-                hint="labels and scores are brought to 0..1",
-            )
+_OTHERS: Mapping[str, Callable[[MetricAgreement], Estimate | None]] = {
+    "kappa": lambda item: item.verdicts.kappa,
+    "shift": lambda item: item.bias.shift,
+    "length": lambda item: item.bias.length,
+    "alpha": lambda item: None if item.people is None else item.people.alpha_with_judge,
+    "ceiling": lambda item: None if item.people is None else item.people.share,
+}
+STATISTICS = ("pearson", "spearman", "kendall", *_OTHERS)
+"""What `--require` may be about."""
+
+
+def _required(gate: Requirement, item: MetricAgreement) -> Estimate | None:
+    if gate.statistic in _OTHERS:
+        return _OTHERS[gate.statistic](item)
+    level = {"dataset": item.dataset, "summary": item.document_level, "system": item.system}[gate.level]
+    found: Estimate | None = None if level is None else getattr(level, gate.statistic)
+    return found
 
 
 class _Data(Struct, frozen=True):
@@ -174,19 +284,14 @@ class _Data(Struct, frozen=True):
         return jackknife(statistic, self.clusters, is_correlation=is_correlation)
 
 
-def _marks(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def _data(pairs: Sequence[JudgedLabel]) -> _Data:
     names = tuple(dict.fromkeys(name for pair in pairs for name in pair.label.marks))
-    return names, np.array([[pair.label.marks.get(name, np.nan) for pair in pairs] for name in names])
-
-
-def _data(pairs: Sequence[Pair]) -> _Data:
-    names, marks = _marks(pairs)
     systems = [pair.system for pair in pairs if pair.system is not None]
     words = [pair.words for pair in pairs if pair.words is not None]
     return _Data(
         score=np.array([np.nan if pair.score is None else pair.score for pair in pairs], dtype=np.float64),
         human=np.array([pair.label.human for pair in pairs], dtype=np.float64),
-        marks=marks,
+        marks=np.array([[pair.label.marks.get(name, np.nan) for pair in pairs] for name in names]),
         annotators=names,
         clusters=[pair.cluster for pair in pairs],
         documents=[str(pair.document) for pair in pairs],
@@ -195,13 +300,15 @@ def _data(pairs: Sequence[Pair]) -> _Data:
     )
 
 
-def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreement:
+def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> MetricAgreement:
     scored = [pair for pair in pairs if pair.score is not None]
     scale = pairs[0].label.scale
     data, everything = _data(scored), _data(pairs)
     verdicts = _verdicts(data, scored, name, options)
     alt = _alt_test(data, options)
     has_people = len(everything.annotators) > 1
+    jury = jury_scores(name, scored)
+    how = next((pair.match.item.combined.get(name) for pair in scored if pair.match is not None), None)
     return MetricAgreement(
         metric=name,
         judge=next((pair.match.item.judges.get(name) for pair in scored if pair.match), None),
@@ -211,7 +318,12 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
         documents=len(set(data.documents)),
         clusters=len(set(data.clusters)),
         scale=scale,
-        dataset=_dataset(data),
+        dataset=_level(
+            {
+                kind: dataset_level(correlation, data.score, data.human, data.clusters)
+                for kind, correlation in CORRELATIONS.items()
+            }
+        ),
         document_level=_by_document(data),
         system=_by_system(data),
         people=_people(data, everything, scale) if has_people and scored else None,
@@ -223,7 +335,7 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
             *filter(None, [inexact_note(name, (pair.match for pair in scored))]),
         ),
         summary=_sentence(name, verdicts, len(scored)),
-        jury=_jury(name, scored, data.score),
+        jury=None if jury is None else jury_agreement(jury, data.score, how or "mean"),
         points=tuple(
             LabelledOutput(
                 pair.label.human,
@@ -234,20 +346,6 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
             for pair in scored
         ),
     )
-
-
-def _jury(metric: str, pairs: Sequence[Pair], scores: Numbers) -> JuryAgreement | None:
-    found = jury_scores(metric, pairs)
-    how = next((pair.match.item.combined.get(metric) for pair in pairs if pair.match is not None), None)
-    return None if found is None else jury_agreement(found, scores, how or "mean")
-
-
-def _dataset(data: _Data) -> Level:
-    found = {
-        kind: dataset_level(correlation, data.score, data.human, data.clusters)
-        for kind, correlation in CORRELATIONS.items()
-    }
-    return _level(found)
 
 
 def _by_document(data: _Data) -> Level | None:
@@ -317,17 +415,14 @@ def _kappa_with(rating: Numbers, own: Numbers, clusters: Sequence[str]) -> Estim
     )
 
 
-def _verdicts(data: _Data, pairs: Sequence[Pair], metric: str, options: Options) -> Verdicts:
-    threshold = options.threshold
-    if threshold is None:
-        used = {pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None}
-        (only,) = used if len(used) == 1 else (None,)
-        threshold = options.good if only is None else only
+def _verdicts(data: _Data, pairs: Sequence[JudgedLabel], metric: str, options: AgreeOptions) -> VerdictCounts:
+    used = [pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None]
+    threshold = threshold_of(used, options.good, options.threshold)
     good = data.human >= options.good
     passed = np.array([pair.passed_at(options.threshold, threshold) for pair in pairs], dtype=bool)
     better = statistics.best_threshold(data.score, good, present=threshold)
     counts = statistics.confusion(passed, good)
-    return Verdicts(
+    return VerdictCounts(
         good_at=options.good,
         threshold=threshold,
         counts=counts,
@@ -354,7 +449,7 @@ def _bias(data: _Data, scale: Scale) -> Bias:
     return Bias(shift(1.0), shift(width), length)
 
 
-def _alt_test(data: _Data, options: Options) -> AltTest | None:
+def _alt_test(data: _Data, options: AgreeOptions) -> AltTest | None:
     if len(data.annotators) < statistics.MIN_ANNOTATORS:
         return None
     return statistics.alt_test(data.score, data.marks, data.clusters, epsilon=EPSILONS[options.annotators])
@@ -380,7 +475,7 @@ def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) ->
         yield "no texts of outputs: nothing is said about a bias by length"
 
 
-def _sentence(metric: str, verdicts: Verdicts, n: int) -> str:
+def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
     counts, better = verdicts.counts, verdicts.better_counts
     if not n:
         return f"On {metric} the judge gave no score to any labelled output."
@@ -422,3 +517,158 @@ def _plain(value: object) -> JsonValue:
 
 def _fields(value: Struct) -> dict[str, JsonValue]:
     return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+
+
+def agreement_document(found: Agreement) -> Document:
+    """Return the record as a document."""
+    return Document(
+        "Agreement with people",
+        lambda quote: _about(found, quote),
+        [
+            _overview(found.metrics),
+            *map(_section, found.metrics),
+            *(jury_section(item.metric, item.jury) for item in found.metrics if item.jury is not None),
+        ],
+        found.to_json(),
+        found.gates,
+    )
+
+
+def _overview(metrics: Sequence[MetricAgreement]) -> Section:
+    """Return all metrics side by side: a sentence about each, a row for each, and what is missing."""
+    notes: dict[str, list[str]] = {}
+    for item in metrics:
+        for note in item.notes:
+            notes.setdefault(note, []).append(item.metric)
+    named = {
+        note: "" if len(about) == len(metrics) else f" ({', '.join(about)})" for note, about in notes.items()
+    }
+    header = ("metric", "n", "rho [95 %]", "tau", "r", "of ceiling", "kappa", "shift", "alt-test")
+    rows = [_overview_row(item) for item in metrics]
+    narrow = [0, 1, 2, 5, 6, 7, 8]
+    return Section(
+        "All metrics",
+        lambda quote: " ".join(_said(item, quote) for item in metrics),
+        tables=[Table(header, rows)],
+        brief=[
+            Table(header, rows, least=110),
+            Table([header[place] for place in narrow], [[row[place] for place in narrow] for row in rows]),
+        ],
+        notes=[f"{note}{where}" for note, where in named.items()],
+        is_overview=True,
+    )
+
+
+def _overview_row(item: MetricAgreement) -> list[str]:
+    share = None if item.people is None else item.people.share.value
+    shift, test = figure_text(item.bias.shift.value), item.alt_test
+    won = "" if test is None else f"{sum(test.winners)} of {len(test.winners)}"
+    return [
+        item.metric,
+        f"{item.n:,}",
+        with_interval(item.dataset.spearman),
+        figure_text(item.dataset.kendall.value),
+        figure_text(item.dataset.pearson.value),
+        "-" if share is None else f"{100 * share:.0f} %",
+        figure_text(item.verdicts.kappa.value),
+        shift if shift.startswith("-") else f"+{shift}",
+        "-" if test is None else f"{'passes' if test.passed else 'no'} ({won})",
+    ]
+
+
+def _said(item: MetricAgreement, quote: Quote) -> str:
+    return f"On {quote(item.metric)} {item.summary.removeprefix(f'On {item.metric} ')}"
+
+
+def _section(item: MetricAgreement) -> Section:
+    return Section(
+        item.metric,
+        lambda quote: _said(item, quote),
+        plots=agreement_charts(
+            item.metric,
+            item.points,
+            item.verdicts.counts,
+            threshold=item.verdicts.threshold,
+            good_at=item.verdicts.good_at,
+        ),
+        tables=[
+            Table(
+                ("statistic", *ESTIMATE),
+                [(name, *estimate_cells(estimate)) for name, estimate in statistics_of(item)],
+            ),
+            Table(_VERDICT_HEADER, list(_verdict_rows(item))),
+        ],
+        texts=[text for text in (_alt_test_text(item), *item.notes) if text],
+        is_detail=True,
+    )
+
+
+def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
+    """Yield every statistic of a metric with its name, in the order in which people read them."""
+    levels: dict[str, Level | None] = {
+        "all outputs": item.dataset,
+        "within documents": item.document_level,
+        "systems": item.system,
+    }
+    for name, level in levels.items():
+        if level is not None:
+            yield f"Spearman's rho, {name}", level.spearman
+            yield f"Kendall's tau-b, {name}", level.kendall
+            yield f"Pearson's r, {name}", level.pearson
+    if item.people is not None:
+        yield "ceiling: one person with the others", item.people.ceiling
+        yield "judge with the same others", item.people.judge
+        yield "judge's part of the ceiling", item.people.share
+        yield "Krippendorff's alpha of people", item.people.alpha
+        yield "Krippendorff's alpha with the judge", item.people.alpha_with_judge
+        for name, estimate in item.people.kappas.items():
+            yield f"quadratic kappa with {name}", estimate
+    yield "Cohen's kappa of verdicts", item.verdicts.kappa
+    yield "shift of scores (0 to 1)", item.bias.shift
+    yield "shift in ratings", item.bias.shift_ratings
+    yield "rho with length, labels held fixed", item.bias.length
+
+
+def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
+    verdicts = item.verdicts
+    found = [(verdicts.threshold, verdicts.counts)]
+    if verdicts.better_threshold is not None and verdicts.better_counts is not None:
+        found.append((verdicts.better_threshold, verdicts.better_counts))
+    for threshold, counts in found:
+        numbers = (counts.true_pass, counts.false_pass, counts.false_fail, counts.true_fail)
+        mcc = "-" if counts.mcc is None else fixed(counts.mcc, 3)
+        yield (f"{threshold:g}", *(f"{number:,}" for number in numbers), mcc)
+
+
+_VERDICT_HEADER = ("threshold", "good, passes", "bad, passes", "good, fails", "bad, fails", "MCC")
+
+
+def _alt_test_text(item: MetricAgreement) -> str:
+    test = item.alt_test
+    if test is None:
+        return ""
+    said = "passes" if test.passed else "does not pass"
+    won = f"it may stand in for {sum(test.winners)} of {len(test.winners)} annotators (epsilon {test.epsilon:g})"
+    control = f"always giving {item.scale[0] + test.constant * (item.scale[1] - item.scale[0]):g}"
+    shown = (
+        "is shown to be better than that" if test.beats_constant else "is not shown to be better than that"
+    )
+    return (
+        f"Alternative annotator test: the judge {said}; {won}. It is as near to the others as an annotator for"
+        f" {100 * test.rho:.1f} % of the labels, {control} for {100 * test.constant_rho:.1f} %; the judge {shown}."
+    )
+
+
+def _about(found: Agreement, quote: Quote) -> str:
+    judges = ", ".join(map(quote, found.judges)) or "scores of the file"
+    run = "" if found.run is None else f" Run {quote(found.run)}, {found.unmatched:,} labels unmatched."
+    people = plural(len(found.annotators), "annotator")
+    groups = plural(
+        max(item.documents for item in found.metrics),
+        found.clustered_by if found.clustered_by == "test" else "document",
+    )
+    waiting = f" {plural(found.unlabelled, 'row')} without a label." if found.unlabelled else ""
+    return (
+        f"Judge: {judges}.{run} {plural(found.matched, 'label')} of {people}, {groups}.{waiting}"
+        f" Intervals group outputs by {quote(found.clustered_by)}."
+    )

@@ -5,42 +5,50 @@ Labels and scores become a calibration for each metric, which a config may name;
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CriterionKey
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.extras.trust.calibrated import other_parts
-from geval_cli.extras.trust.calibration_records import (
-    Calibrated,
-    CalibrateOptions,
-    Candidate,
-    MetricCalibration,
+from geval_cli.extras.trust.calibrated import CALIBRATION_VERSION, other_parts
+from geval_cli.extras.trust.charts import calibration_chart
+from geval_cli.extras.trust.documents import (
+    ESTIMATE,
+    Document,
+    Section,
+    Table,
+    estimate_cells,
+    figure_text,
+    of_run,
 )
-from geval_cli.extras.trust.juries import JuryScores, jury_agreement, jury_scores
-from geval_cli.extras.trust.labels import LabelFile
+from geval_cli.extras.trust.juries import JuryAgreement, JuryScores, jury_agreement, jury_scores, jury_section
 from geval_cli.extras.trust.matching import (
+    JudgedLabel,
+    Labels,
     Match,
-    Pair,
-    assign_clusters,
     inexact_note,
-    pair_labels,
-    read_given,
+    judged_labels,
+    threshold_of,
 )
+from geval_cli.extras.trust.options import CalibrateOptions
+from geval_cli.numbers import fixed
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.results_file import open_report
-from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import CALIBRATED
 from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
 from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA
 from geval_cli.statistics.calibration_fit import (
     MIN_ISOTONIC,
+    Checked,
     Labelled,
     Objective,
     Plan,
@@ -51,6 +59,104 @@ from geval_cli.statistics.calibration_fit import (
     labels_per_class,
 )
 from geval_cli.statistics.correlation import Mask, Numbers
+from geval_cli.statistics.intervals import Estimate
+
+_DIGITS = 6
+
+
+class Candidate(Struct, frozen=True):
+    """A threshold with its verdicts on the labels; `value` is what the objective says, higher is better."""
+
+    threshold: float
+    counts: Confusion
+    balanced_accuracy: float | None
+    mcc: float | None
+    value: float | None
+
+
+class MetricCalibration(Struct, frozen=True):
+    """The calibration of one metric, and how good it is.
+
+    Attributes:
+        calibration: what a run uses.
+        present: the threshold of today.
+        candidates: all thresholds, lowest first; `at_present` is that of today.
+        checked: on labels that were held back; None where they are all of one group.
+        errored: labels whose output the judge could not score; they are left out.
+        notes: what to know before it is used.
+        summary: one sentence, after the metric's name.
+        jury: of the weighted score of a jury's judges, which `calibration` is about then: whether it follows people
+            better than the best of them, on labels that were held back.
+        points: (score, good, labels) for plots; not in the JSON.
+    """
+
+    metric: str
+    calibration: Calibration
+    present: float
+    at_present: Candidate
+    candidates: tuple[Candidate, ...]
+    checked: Checked | None
+    errored: int
+    notes: tuple[str, ...]
+    summary: str
+    jury: JuryAgreement | None = None
+    points: tuple[tuple[float, float, int], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Return the metric, and whether it is about the weighted score of its jury."""
+        return self.metric if self.jury is None else f"{self.metric}, judges weighted"
+
+
+class Calibrated(Struct, frozen=True):
+    """The result of `geval calibrate`.
+
+    Attributes:
+        labels: the file; `run`: the run's id, None where the scores stood beside the labels.
+        matched: labels with an output; `unmatched` have none.
+        clustered_by: what outputs are grouped by.
+    """
+
+    labels: str
+    run: str | None
+    matched: int
+    unmatched: int
+    clustered_by: str
+    prevalence: float | None
+    metrics: tuple[MetricCalibration, ...]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON document of `geval calibrate --json`."""
+        found: dict[str, JsonValue] = to_builtins(self)
+        for item, written in zip(self.metrics, found["metrics"], strict=True):
+            written.pop("points")
+            written["calibration"] = _entry(item.calibration, self.prevalence)
+        return {"schema_version": 1, "kind": "calibrate", **found}
+
+    def to_file(self) -> dict[str, JsonValue]:
+        """Return the content of the calibration file that a config names."""
+        entries = [_entry(item.calibration, self.prevalence) for item in self.metrics]
+        return {"calibration_version": CALIBRATION_VERSION, "entries": entries}
+
+
+def _entry(found: Calibration, prevalence: float | None) -> dict[str, JsonValue]:
+    """Return a calibration as its file has it; chances have six digits."""
+    curve = found.curve
+    given: dict[str, JsonValue] = {
+        name: getattr(found, name) for name in found.__struct_fields__ if name not in ("curve", "judges")
+    }
+    if isinstance(curve, Logistic):
+        given["logistic"] = [curve.slope, curve.intercept]
+    else:
+        given["p_pass"] = [[block.low, block.high, round(block.p, _DIGITS), block.n] for block in curve]
+    if prevalence is not None:
+        given["prevalence"] = prevalence
+    if found.judge is None:
+        del given["judge"]
+    if found.judges:
+        given["judges"] = to_builtins(found.judges)
+    return given
+
 
 MIN_LABELS = 10
 ADVISED = 50
@@ -63,7 +169,7 @@ _SAYS_NOTHING = 0.5
 
 
 def calibrate(
-    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    labels: Labels,
     run: str | RunReport | Iterable[CaseResult] | None = None,
     *,
     options: CalibrateOptions = CalibrateOptions(),  # noqa: B008 - frozen
@@ -87,24 +193,23 @@ def calibrate(
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
             return calibrate(labels, report, options=options, allow_unmatched=allow_unmatched)
-    run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
-    given = read_given(labels)
-    _check(options)
-    pairs, unmatched = pair_labels(given, results, run_id=run_id, allow_unmatched=allow_unmatched)
-    clustered_by = assign_clusters(pairs, options.cluster)
-    by_metric: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        by_metric.setdefault(pair.label.metric, []).append(pair)
-    chosen = _chosen(by_metric, options.only)
+    options.check()
+    if options.prevalence is not None and not 0 < options.prevalence < 1:
+        hint = "it is the share of good outputs, for example 0.9"
+        raise UsageError(f"`prevalence` must lie between 0 and 1, found {options.prevalence:g}", hint=hint)
+    if options.costs is not None and not all(0 < cost < float("inf") for cost in options.costs):
+        raise UsageError("both costs must be positive numbers", hint="write false pass : false fail, as 3:1")
+    given = judged_labels(labels, run, cluster=options.cluster, allow_unmatched=allow_unmatched)
+    chosen = given.by_metric(options.only)
     problems = [problem for name, members in chosen.items() for problem in _problems(name, members, options)]
     if problems:
         raise ConfigError(problems)
     return Calibrated(
-        labels=given.path,
-        run=run_id or None,
-        matched=len(pairs),
-        unmatched=unmatched,
-        clustered_by=clustered_by,
+        labels=given.file.path,
+        run=given.run_id or None,
+        matched=len(given.pairs),
+        unmatched=given.unmatched,
+        clustered_by=given.clustered_by,
         prevalence=options.prevalence,
         metrics=tuple(
             item for name, members in chosen.items() for item in _of_metric(name, members, options)
@@ -112,28 +217,7 @@ def calibrate(
     )
 
 
-def _check(options: CalibrateOptions) -> None:
-    for name, value in (("good", options.good), ("threshold", options.present)):
-        if value is not None and not 0 <= value <= 1:
-            hint = "labels and scores are brought to 0..1"
-            raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
-    if options.prevalence is not None and not 0 < options.prevalence < 1:
-        hint = "it is the share of good outputs, for example 0.9"
-        raise UsageError(f"`prevalence` must lie between 0 and 1, found {options.prevalence:g}", hint=hint)
-    if options.costs is not None and not all(0 < cost < float("inf") for cost in options.costs):
-        raise UsageError("both costs must be positive numbers", hint="write false pass : false fail, as 3:1")
-
-
-def _chosen(by_metric: Mapping[str, list[Pair]], only: Sequence[str]) -> dict[str, list[Pair]]:
-    for name in only:
-        if name not in by_metric:
-            near = did_you_mean(name, by_metric)
-            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(by_metric)}"
-            raise UsageError(f"nobody labelled `{name}`", hint=hint)
-    return {name: members for name, members in by_metric.items() if not only or name in only}
-
-
-def _problems(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Iterator[Problem]:
+def _problems(metric: str, pairs: Sequence[JudgedLabel], options: CalibrateOptions) -> Iterator[Problem]:
     """Yield why a metric cannot be calibrated: too few labels, all good or all bad, several criteria."""
     place = pairs[0].label.place.value("metric")
     scored = [pair for pair in pairs if pair.score is not None]
@@ -155,7 +239,7 @@ def _problems(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> 
 
 
 def _criterion_problems(
-    metric: str, scored: Sequence[Pair], *, place_of: Sequence[Pair]
+    metric: str, scored: Sequence[JudgedLabel], *, place_of: Sequence[JudgedLabel]
 ) -> Iterator[Problem]:
     place = place_of[0].label.place.value("metric")
     found = [match.item.criteria.get(metric, ()) for match in _whole(metric, scored)]
@@ -171,11 +255,13 @@ def _criterion_problems(
         yield Problem(f"`{metric}` was rated in this run with {other_parts(parts)} now and then", place, hint)
 
 
-def _is_good(pair: Pair, options: CalibrateOptions) -> bool:
+def _is_good(pair: JudgedLabel, options: CalibrateOptions) -> bool:
     return pair.label.human >= options.good - _DUST
 
 
-def _of_metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Iterator[MetricCalibration]:
+def _of_metric(
+    name: str, pairs: Sequence[JudgedLabel], options: CalibrateOptions
+) -> Iterator[MetricCalibration]:
     """Yield the calibration of a metric's score; of a jury's also that of its score with weights for the judges.
 
     A score that has weights already is made anew, with those that its labels say.
@@ -198,7 +284,11 @@ _NO_WEIGHTS = "no judge of the jury follows people, so there are no weights for 
 
 
 def _jury_calibration(
-    name: str, pairs: Sequence[Pair], scored: Sequence[Pair], jury: JuryScores, options: CalibrateOptions
+    name: str,
+    pairs: Sequence[JudgedLabel],
+    scored: Sequence[JudgedLabel],
+    jury: JuryScores,
+    options: CalibrateOptions,
 ) -> MetricCalibration:
     """Return the calibration of a jury's score with weights for its judges, which are checked on labels held back."""
     everything = np.ones(len(scored), dtype=bool)
@@ -230,22 +320,23 @@ def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
 
 def _calibration(
     name: str,
-    pairs: Sequence[Pair],
-    items: Sequence[Pair],
+    pairs: Sequence[JudgedLabel],
+    items: Sequence[JudgedLabel],
     scores: Numbers,
     options: CalibrateOptions,
     rescored: Callable[[Mask], Numbers] | None = None,
 ) -> MetricCalibration:
     """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
     key = _key_of(name, items)
+    used = [pair.match.item.thresholds.get(name) for pair in items if pair.match is not None]
     plan = Plan(
         Objective(options.costs, options.prevalence),
-        _present(name, items, options),
+        threshold_of(used, options.good, options.threshold),
         is_isotonic=len(items) >= MIN_ISOTONIC,
     )
     verdicts = scores >= plan.present - _DUST
     if rescored is None:  # else the scores are not those that the run decided by
-        verdicts = np.array([pair.passed_at(options.present, plan.present) for pair in items], dtype=bool)
+        verdicts = np.array([pair.passed_at(options.threshold, plan.present) for pair in items], dtype=bool)
     labelled = Labelled(
         scores,
         np.array([_is_good(pair, options) for pair in items]),
@@ -289,27 +380,19 @@ def _calibration(
     return replace(item, summary=_sentence(item))
 
 
-def _key_of(metric: str, pairs: Sequence[Pair]) -> CriterionKey | None:
+def _key_of(metric: str, pairs: Sequence[JudgedLabel]) -> CriterionKey | None:
     """Return what all scores were rated by; None where a result does not say it."""
     whole = _whole(metric, pairs)
     found = [key for match in whole for key in match.item.criteria.get(metric, ())]
     return found[0] if found and len(found) == len(whole) and None not in found else None
 
 
-def _whole(metric: str, pairs: Sequence[Pair]) -> list[Match]:
+def _whole(metric: str, pairs: Sequence[JudgedLabel]) -> list[Match]:
     """Return the outputs that all judges of a jury scored; a judge that broke leaves no trace of what it rated by."""
     matches = [pair.match for pair in pairs if pair.match is not None]
     return [
         match for match in matches if all(vote.score is not None for vote in match.item.votes.get(metric, ()))
     ] or matches
-
-
-def _present(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> float:
-    if options.present is not None:
-        return options.present
-    used = {pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None}
-    (only,) = used if len(used) == 1 else (None,)
-    return options.good if only is None else only
 
 
 def _candidate(threshold: float, counts: Confusion, objective: Objective) -> Candidate:
@@ -382,3 +465,151 @@ def _sentence(item: MetricCalibration) -> str:
         f" {after.false_fail:,} of {after.good:,} good ones; {item.present:.4g} today: {before.false_pass:,} and"
         f" {before.false_fail:,}."
     )
+
+
+def is_for_configs(path: Path) -> bool:
+    """Return whether a file of `-o` is the one that configs name, by its ending."""
+    return path.name.lower().endswith(".cal.json")
+
+
+def write_calibration(path: Path, found: Calibrated) -> None:
+    """Write the file for configs, with a line for each key of an entry, so that differences are easy to read.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    content = found.to_file()
+    entries = (
+        ",\n".join(f"      {json_text(name)}: {json_text(value)}" for name, value in entry.items())
+        for entry in content["entries"]
+    )
+    listed = ",\n".join(f"    {{\n{lines}\n    }}" for lines in entries)
+    version = json_text(content["calibration_version"])
+    with SafeFile(path) as file:
+        file.write(f'{{\n  "calibration_version": {version},\n  "entries": [\n{listed}\n  ]\n}}\n')
+
+
+def calibration_document(found: Calibrated) -> Document:
+    """Return the record as a document."""
+    count = f"{found.matched:,} labels, {found.unmatched:,} unmatched"
+    return Document(
+        "Calibration of a judge",
+        lambda quote: (
+            f"Labels: {quote(found.labels)}{of_run(found.run, quote)}; {count}. Outputs are grouped by"
+            f" {quote(found.clustered_by)}."
+        ),
+        [section for item in found.metrics for section in _sections(item)],
+        found.to_json(),
+    )
+
+
+_CANDIDATES = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
+_MOST_ROWS = 40
+"""Thresholds of one metric that a terminal shows; scores that are means of samples make hundreds."""
+
+
+def _sections(item: MetricCalibration) -> Iterator[Section]:
+    found = item.calibration
+    tables = [Table(_CANDIDATES, [_candidate_row(item, one) for one in item.candidates])]
+    if isinstance(found.curve, tuple):
+        blocks = [(f"{one.low:g}", f"{one.high:g}", fixed(one.p, 3), f"{one.n:,}") for one in found.curve]
+        tables.append(Table(("from score", "to score", "P(pass)", "labels"), blocks))
+    else:
+        formula = f"1 / (1 + exp(-({found.curve.slope:.4g} * score {found.curve.intercept:+.4g})))"
+        tables.append(Table(("P(pass)",), [(formula,)]))
+    if item.checked is not None:
+        tables.append(Table(("figure", *ESTIMATE), list(_figure_rows(item.checked))))
+    shown = [_candidate_row(item, one) for one in _shown(item)]
+    narrow = [(row[0], row[1], row[2], row[5]) for row in shown]
+    left_out = len(item.candidates) - len(shown)
+    yield Section(
+        item.title,
+        lambda quote: item.summary,
+        plots=[calibration_chart(found.metric, item.points, found.p_pass, found.threshold)],
+        tables=tables,
+        brief=[
+            Table(_CANDIDATES, shown, least=76),
+            Table((*_CANDIDATES[:3], ""), narrow),
+        ],
+        texts=[
+            *_texts(item),
+            *([f"{left_out:,} more thresholds: --json, or -o FILE"] if left_out > 0 else []),
+        ],
+        notes=item.notes,
+    )
+    if item.jury is not None:
+        yield jury_section(item.metric, item.jury, found.judges)
+
+
+def _shown(item: MetricCalibration) -> list[Candidate]:
+    """Return the thresholds that a terminal has room for, today's among them."""
+    is_there = any(one.threshold == item.present for one in item.candidates)
+    everything = sorted(
+        [*item.candidates, *([] if is_there else [item.at_present])], key=lambda one: one.threshold
+    )
+    if len(everything) <= _MOST_ROWS:
+        return everything
+    kept = {item.calibration.threshold, item.present}
+    step = -(-len(everything) // (_MOST_ROWS - len(kept)))
+    return [one for place, one in enumerate(everything) if place % step == 0 or one.threshold in kept]
+
+
+def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
+    """Return a threshold with its errors as texts; the last cell says which one it is."""
+    counts, marks = one.counts, []
+    if one.threshold == item.calibration.threshold:
+        marks.append("chosen")
+    if one.threshold == item.present:
+        marks.append("today")
+    return (
+        f"{one.threshold:.4g}",
+        f"{counts.false_pass:,} of {counts.bad:,}",
+        f"{counts.false_fail:,} of {counts.good:,}",
+        "-" if one.balanced_accuracy is None else fixed(one.balanced_accuracy, 3),
+        "-" if one.mcc is None else fixed(one.mcc, 3),
+        ", ".join(marks),
+    )
+
+
+def _texts(item: MetricCalibration) -> Iterator[str]:
+    """Yield what scores mean, which are clear, and how that did on labels held back."""
+    found, checked = item.calibration, item.checked
+    said = ", ".join(f"{fixed(found.p_pass(score), 2)} at {score:g}" for score in (0.0, 0.25, 0.5, 0.75, 1.0))
+    yield f"P(pass): {said}"
+    if found.alpha is not None:
+        passes = "no score" if found.pass_from is None else f"from {found.pass_from:.4g}"
+        fails = "no score" if found.fail_below is None else f"below {found.fail_below:.4g}"
+        yield f"clear pass: {passes}; clear fail: {fails}; the rest is borderline"
+    if checked is None or checked.accuracy.value is None or checked.present_accuracy.value is None:
+        yield "not checked: all labels are of one group, so none could be held back"
+        return
+    yield (
+        f"on labels held back: {_percent(checked.accuracy)} of verdicts right"
+        f" ({_percent(checked.present_accuracy)} at {item.present:.4g}),"
+        f" Brier {figure_text(checked.brier.value, 3)} ({figure_text(checked.base_brier.value, 3)} without a judge)"
+    )
+    if checked.clear is not None and checked.clear.value is not None:
+        passed = f", {_percent(checked.bad_passed)} of bad a clear pass" if checked.bad_passed else ""
+        failed = f", {_percent(checked.good_failed)} of good a clear fail" if checked.good_failed else ""
+        yield f"on labels held back: {_percent(checked.clear)} of scores clear{passed}{failed}"
+
+
+def _percent(share: Estimate) -> str:
+    return "-" if share.value is None else f"{100 * share.value:.0f} %"
+
+
+def _figure_rows(checked: Checked) -> Iterator[tuple[str, ...]]:
+    """Yield the figures on labels that were held back, with the words that people know."""
+    named: dict[str, Estimate | None] = {
+        "right verdicts": checked.accuracy,
+        "right verdicts at the threshold of today": checked.present_accuracy,
+        "error of P(pass) (Brier)": checked.brier,
+        "the same, if all got the share of good outputs": checked.base_brier,
+        "the same, if the score were the chance": checked.score_brier,
+        "clear scores": checked.clear,
+        "bad outputs that were a clear pass": checked.bad_passed,
+        "good outputs that were a clear fail": checked.good_failed,
+    }
+    for name, estimate in named.items():
+        if estimate is not None:
+            yield (name, *estimate_cells(estimate))

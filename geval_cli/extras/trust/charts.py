@@ -5,10 +5,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
-from geval_cli.extras.trust.probes import Finding, Verdict
+from geval_cli.extras.trust.probes import Finding, ProbeVerdict
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed, format_score
 from geval_cli.report.charts.column_charts import METRICS_MAX
@@ -44,10 +43,8 @@ from geval_cli.report.charts.drawing import (
 from geval_cli.report.charts.figures import DUST
 from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.sanitize import one_line
+from geval_cli.statistics.agreement import Confusion
 from geval_cli.statistics.calibration import chance_at, rising_blocks
-
-if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
-    from geval_cli.extras.trust.agreement_records import MetricAgreement
 
 _BINS = 20
 _LARGEST, _SMALLEST = 9.0, 2.0
@@ -231,18 +228,14 @@ _LENGTH_GROUPS = 5
 _ROW, _LAST = 34.0, 40.0
 
 
-def agreement_charts(item: "MetricAgreement") -> list[Chart]:
+def agreement_charts(
+    metric: str, points: Sequence[LabelledOutput], counts: Confusion, *, threshold: float, good_at: float
+) -> list[Chart]:
     """Return what is drawn of a metric that people labelled."""
-    verdicts = item.verdicts
-    scores = score_against_label(
-        _name("labels", item.metric),
-        item.metric,
-        item.points,
-        threshold=verdicts.threshold,
-        good_at=verdicts.good_at,
-    )
-    lengths = _length_chart(item)
-    return [scores, _verdict_chart(item), *([lengths] if lengths else [])]
+    name = _name("labels", metric)
+    scores = score_against_label(name, metric, points, threshold=threshold, good_at=good_at)
+    lengths = _length_chart(metric, points)
+    return [scores, _verdict_chart(metric, counts, threshold), *([lengths] if lengths else [])]
 
 
 def calibration_chart(
@@ -257,9 +250,8 @@ def _name(kind: str, metric: str) -> str:
     return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def _verdict_chart(item: "MetricAgreement") -> Chart:
+def _verdict_chart(metric: str, counts: Confusion, limit: float) -> Chart:
     """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
-    counts = item.verdicts.counts
     cells = (
         ("good, passes", counts.true_pass, counts.good, True),
         ("bad, passes", counts.false_pass, counts.bad, False),
@@ -279,7 +271,7 @@ def _verdict_chart(item: "MetricAgreement") -> Chart:
         drawn.append(
             text(x + 10, y + 22, said) + text(x + 10, y + 42, f"{count:,} of {total:,}", kind="is-strong")
         )
-    threshold = f"{item.verdicts.threshold:g}"
+    threshold = f"{limit:g}"
     right = counts.true_pass + counts.true_fail
     outputs = plural(counts.good + counts.bad, "output")
     said = f"At the threshold {threshold} the judge is right about {right:,} of {outputs}."
@@ -287,14 +279,14 @@ def _verdict_chart(item: "MetricAgreement") -> Chart:
         ("verdict", "outputs", "of"),
         tuple((name, f"{count:,}", f"{total:,}") for name, count, total, _ in cells),
     )
-    title, name = f"Verdicts at {threshold}: {one_line(item.metric, _NAME)}", _name("verdicts", item.metric)
+    title, name = f"Verdicts at {threshold}: {one_line(metric, _NAME)}", _name("verdicts", metric)
     return Chart(name, title, said, drawing(name, title, said, 224, *drawn), figures)
 
 
-def _length_chart(item: "MetricAgreement") -> Chart | None:
+def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None:
     """Return the mean error (score minus label) of five groups of outputs, shortest first; None without texts."""
-    known = sorted((one.words, one.score - one.label) for one in item.points if one.words is not None)
-    if len(known) < _LENGTH_GROUPS or len(known) < len(item.points):
+    known = sorted((one.words, one.score - one.label) for one in points if one.words is not None)
+    if len(known) < _LENGTH_GROUPS or len(known) < len(points):
         return None
     groups: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for position, pair in enumerate(known):
@@ -314,7 +306,7 @@ def _length_chart(item: "MetricAgreement") -> Chart | None:
     axes = upwards(high, LEFT, RIGHT, "score minus label", signed, 5) + line(
         LEFT, high.at(0), RIGHT, high.at(0), "chart-axis"
     )
-    title, name = f"Error by length: {one_line(item.metric, _NAME)}", _name("lengths", item.metric)
+    title, name = f"Error by length: {one_line(metric, _NAME)}", _name("lengths", metric)
     ends = f"{errors[0][1]:+.2f} of the shortest outputs to {errors[-1][1]:+.2f} of the longest"
     said = f"Score minus label, from {ends}."
     figures = FigureTable(
@@ -344,7 +336,7 @@ def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
     rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
     axis = across(scale, floor, 8, "grey: what the bar allows; line: interval", plain)
     title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
-    failing = sum(item.verdict is Verdict.FAILS for item in shown)
+    failing = sum(item.verdict is ProbeVerdict.FAILS for item in shown)
     said = f"Outside of what the bar allows: {failing:,} of {plural(len(shown), 'figure')}."
     figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
     return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *rows), figures)
@@ -357,7 +349,7 @@ def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
 def _probe_row(item: Finding, place: NamedRow, scale: Scale) -> str:
     value, interval = item.estimate.value or 0.0, item.estimate.interval
     allowed, middle = _allowed(item.bar, (scale.low, scale.high)), place.last_line + 24
-    kind = {Verdict.FAILS: "chart-dot is-worse", Verdict.HOLDS: "chart-dot"}.get(
+    kind = {ProbeVerdict.FAILS: "chart-dot is-worse", ProbeVerdict.HOLDS: "chart-dot"}.get(
         item.verdict, "chart-dot is-hollow"
     )
     name, figure, bar, verdict = _probe_cells(item)

@@ -1,21 +1,30 @@
-"""Files of `-o FILE` of the commands about judges: JSON, Markdown, or a page with plots that needs no network."""
+"""What the commands about judges found, told in one way: on the terminal, as JSON, as Markdown or as a page.
+
+A page has plots and needs no network. Each section begins with a sentence; its tables are the evidence.
+"""
 
 import html
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from rich.console import Console
+from rich.text import Text
 
-from geval_cli.errors import ConfigError, Problem
-from geval_cli.extras.trust.gates import GateOutcome
+from geval_cli.errors import ConfigError, ExitCode, Problem
+from geval_cli.extras.trust.options import ReportOptions
+from geval_cli.extras.trust.requirements import GateOutcome
 from geval_cli.numbers import fixed
 from geval_cli.patterns import compile_later
-from geval_cli.records import JsonValue
+from geval_cli.records import JsonValue, Status
 from geval_cli.report.charts.drawing import Chart
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import code_span, markdown_table, sanitize
+from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.statistics.intervals import Estimate
 
 ENDINGS = (".html", ".json", ".md")
@@ -27,39 +36,137 @@ _PLAIN = compile_later(r"[\w ,.'%():=-]*")
 
 
 class Table(Struct, frozen=True):
-    """A header and rows of texts."""
+    """A header and rows of texts; `least` is how many columns a terminal needs for it."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    least: int = 0
 
 
 class Section(Struct, frozen=True):
-    """A part of a document: heading, the sentence that matters, plots (on pages only), tables, texts of our own."""
+    """A part of a document.
 
-    heading: str
+    Attributes:
+        lead: the sentence that matters.
+        plots: on pages only.
+        brief: on a terminal in place of `tables`: the first that fits, widest first.
+        texts: what to read with the tables, of our own words; `notes` what to know before anything is used.
+        is_detail: whether a terminal leaves it out.
+        is_overview: whether it needs no heading there.
+    """
+
+    heading: str = ""
     lead: Said | None = None
     plots: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
+    brief: Sequence[Table] = ()
     texts: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    is_detail: bool = False
+    is_overview: bool = False
 
 
 class Document(Struct, frozen=True):
-    """A result to be written: `data` for JSON, the rest for people. Headings and cells are escaped here."""
+    """A result to be told: `data` for JSON, the rest for people. Headings and cells are escaped here."""
 
     title: str
     about: Said
     sections: Sequence[Section]
     data: JsonValue
+    gates: Sequence[GateOutcome] = ()
 
 
-_GATE_HEADER = ("requirement", "metric", "status", "note")
+ESTIMATE = ("value", "95 % interval", "outputs", "groups")
+"""The columns of `estimate_cells`."""
 
 
-def gate_sections(gates: tuple[GateOutcome, ...]) -> Iterator[Section]:
-    """Yield the section of requirements, if there are any."""
-    if gates:
-        rows = [(gate.gate, gate.metric, gate.status.value, gate.note) for gate in gates]
-        yield Section("Requirements", tables=[Table(_GATE_HEADER, rows)])
+def deliver(document: Document, given: ReportOptions) -> ExitCode:
+    """Write a document to the files of `-o`, print it or its JSON, and return the exit code of its gates.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    for path in given.outputs:
+        write_document(path, document)
+    if given.as_json:
+        sys.stdout.write(json_text(document.data, indent=2) + "\n")
+    else:
+        print_document(document, make_console(sys.stdout, environ=os.environ))
+    statuses = {gate.status for gate in document.gates}
+    if Status.FAILED in statuses:
+        return ExitCode.FAILED
+    return ExitCode.NOT_JUDGED if Status.ERROR in statuses else ExitCode.OK
+
+
+_WORD_STYLES = {"fails": "bold red", "holds": "green", "skipped": "dim", "chosen": "bold"}
+_GATE_WORDS = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
+_FIGURE = compile_later(r"[-+]?[\d.,]+( %|±.*)?( of [\d,]+)?|-")
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Print what the document is about, each section with its sentence first, and whether its gates hold."""
+    print_hanging(Text(""), Text(_plain(document.about)), console, indent=0)
+    for section in document.sections:
+        if section.is_detail:
+            continue
+        console.print()
+        lead = "" if section.lead is None else _plain(section.lead)
+        title = "" if section.is_overview else one_line(section.heading, 80)
+        heading = Text.assemble((title, "bold"), ": " if title and lead else "", lead)
+        if heading:
+            print_hanging(Text(""), heading, console, indent=0)
+        briefs = [table for table in section.brief if table.least <= console.width][:1]
+        for table in briefs or section.tables:
+            console.print()
+            _print_table(table, console)
+        if (section.texts or section.notes) and (heading or briefs or section.tables):
+            console.print()
+        for style, texts in (("", section.texts), ("dim", section.notes)):
+            for text in texts:
+                print_hanging(Text(" "), Text(one_line(text, 400), style=style), console, indent=0)
+    if document.gates:
+        console.print()
+    for gate in document.gates:
+        said = (
+            f"{_GATE_WORDS[gate.status]}  {one_line(gate.gate, 60)}  {one_line(gate.metric, 40)}: {gate.note}"
+        )
+        print_hanging(
+            Text(" "), Text(said, "" if gate.status is Status.PASSED else "bold"), console, indent=0
+        )
+
+
+def _plain(said: Said) -> str:
+    return one_line(said(lambda text: one_line(text, 160)), 2_000)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table; columns of figures stand on the right."""
+    shown = plain_table(console)
+    for place, name in enumerate(table.header):
+        is_figure = all(_FIGURE.fullmatch(row[place]) for row in table.rows)
+        shown.add_column(one_line(name, 30), justify="right" if is_figure else "left", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*(Text(one_line(cell, 60), _WORD_STYLES.get(cell, "")) for cell in row))
+    print_trimmed(indented(shown), console)
+
+
+def of_run(run: str | None, quote: Quote) -> str:
+    """Return which run a result is about, as the end of a phrase."""
+    return "" if run is None else f" of run {quote(run)}"
+
+
+def figure_text(value: float | None, digits: int = 2) -> str:
+    """Return a figure as text; "-" for none."""
+    return "-" if value is None else fixed(value, digits)
+
+
+def with_interval(estimate: Estimate) -> str:
+    """Return a figure and its interval as text: `0.70 [0.49, 0.84]`."""
+    value = figure_text(estimate.value)
+    if estimate.interval is None:
+        return value
+    low, high = estimate.interval
+    return f"{value} [{fixed(low, 2)}, {fixed(high, 2)}]"
 
 
 def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
@@ -105,13 +212,20 @@ def write_document(path: Path, document: Document) -> None:
             file.write(part)
 
 
+def _in_files(document: Document) -> Iterator[Section]:
+    yield from document.sections
+    if document.gates:
+        rows = [(gate.gate, gate.metric, gate.status.value, gate.note) for gate in document.gates]
+        yield Section("Requirements", tables=[Table(("requirement", "metric", "status", "note"), rows)])
+
+
 def _json(document: Document) -> Iterator[str]:
     yield json_text(document.data, indent=2) + "\n"
 
 
 def _markdown(document: Document) -> Iterator[str]:
     yield f"# {document.title}\n\n{document.about(_cell)}\n"
-    for section in document.sections:
+    for section in _in_files(document):
         yield f"\n## {_cell(section.heading)}\n\n"
         if section.lead is not None:
             yield f"{section.lead(_cell)}\n\n"
@@ -119,7 +233,7 @@ def _markdown(document: Document) -> Iterator[str]:
             markdown_table(tuple(table.header), [tuple(map(_cell, row)) for row in table.rows])
             for table in section.tables
         )
-        for text in section.texts:
+        for text in (*section.texts, *section.notes):
             yield f"\n{text}\n"
 
 
@@ -147,7 +261,7 @@ def _page(document: Document) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width">\n'
     yield f"<title>{_text(document.title)}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
     yield f"<h1>{_text(document.title)}</h1>\n<p>{document.about(_text)}</p>\n"
-    for section in document.sections:
+    for section in _in_files(document):
         yield f"<h2>{_text(section.heading)}</h2>\n"
         if section.lead is not None:
             yield f"<p><strong>{section.lead(_text)}</strong></p>\n"
@@ -155,7 +269,7 @@ def _page(document: Document) -> Iterator[str]:
             yield f'<div class="charts">{"".join(map(_figure, section.plots))}</div>\n'
         for table in section.tables:
             yield from _html_table(table)
-        for text in section.texts:
+        for text in (*section.texts, *section.notes):
             yield f"<p>{_text(text)}</p>\n"
     yield "</body>\n</html>\n"
 

@@ -7,54 +7,38 @@ are no random draw of the run's outputs the figure is wrong, so the command also
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct, to_builtins
 
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.extras.trust.documents import Document, Section, Table, estimate_cells, gate_sections
-from geval_cli.extras.trust.gates import GateOutcome, Requirement
-from geval_cli.extras.trust.labelling import DRAW_COLUMN, draw, draw_name
-from geval_cli.extras.trust.labels import LabelFile
+from geval_cli.extras.trust.documents import ESTIMATE, Document, Section, Table, estimate_cells, of_run
+from geval_cli.extras.trust.labels import DRAW_COLUMN, LabelFile, draw, draw_name
 from geval_cli.extras.trust.matching import (
     JudgedItem,
+    Labels,
     Match,
+    chosen_metrics,
+    hint_of,
     judged_items,
     match_labels,
     read_given,
     scores_of,
+    threshold_of,
 )
-from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, threshold_of, true_figures
+from geval_cli.extras.trust.options import EstimateOptions
+from geval_cli.extras.trust.requirements import GateOutcome, Requirement
+from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, true_figures
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
-from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.estimate import ErrorRates, Inference, rogan_gladen
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 
-Method = Literal["ppi", "rogan-gladen"]
-METHODS: tuple[Method, ...] = ("ppi", "rogan-gladen")
+METHODS = ("ppi", "rogan-gladen")
 STATISTICS = ("true_mean", "true_pass_rate")
 ADVISED = 30
-"""The column by which a sheet says that its rows were drawn."""
 _DUST = 1e-9
-
-
-class EstimateOptions(Struct, frozen=True):
-    """How true figures are estimated.
-
-    Attributes:
-        good: mean labels from here on are good, 0..1.
-        threshold: scores from here on pass; None for the run's own, or `good` where it has none or several.
-        method: `ppi`: the labels are a random draw of the run's outputs. `rogan-gladen`: they are from elsewhere, and
-            say only how often the judge errs.
-        only: metrics; empty for all.
-    """
-
-    good: float = 0.75
-    threshold: float | None = None
-    method: Method = "ppi"
-    only: tuple[str, ...] = ()
 
 
 class MetricEstimate(Struct, frozen=True):
@@ -91,7 +75,7 @@ class Estimated(Struct, frozen=True):
 
     labels: str
     run: str | None
-    method: Method
+    method: str
     matched: int
     unmatched: int
     metrics: tuple[MetricEstimate, ...]
@@ -104,7 +88,7 @@ class Estimated(Struct, frozen=True):
 
 
 def estimate(
-    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    labels: Labels,
     run: str | RunReport | Sequence[CaseResult] = "latest",
     *,
     options: EstimateOptions = EstimateOptions(),  # noqa: B008 - frozen
@@ -131,7 +115,10 @@ def estimate(
             return estimate(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
     results = run.results if isinstance(run, RunReport) else lambda: iter(run)
     run_id = run.run.id if isinstance(run, RunReport) else ""
-    _check(options)
+    options.check()
+    if options.method not in METHODS:
+        hint = hint_of(options.method, METHODS)
+        raise UsageError(f"there is no method `{options.method}`", hint=hint)
     gates = [Requirement.parse(text, STATISTICS) for text in require]
     given = read_given(labels)
     if options.method == "ppi":
@@ -167,37 +154,14 @@ def _from_draw(
         marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
     is_drawn = all(DRAW_COLUMN in match.label.columns for match in matches)
     notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=unlabelled))
-    for metric in _chosen([match.label.metric for match in matches], options.only):
-        yield _by_inference(metric, _outputs(metric, results()), marks[metric], options, notes)
+    for metric in chosen_metrics([match.label.metric for match in matches], options.only):
+        yield _by_inference(
+            metric, scored_outputs(metric, judged_items(results())), marks[metric], options, notes
+        )
 
 
 def _of_gate(gate: Requirement, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
     return {item.metric: item.mean if gate.statistic == "true_mean" else item.pass_rate for item in estimates}
-
-
-def _check(options: EstimateOptions) -> None:
-    if options.method not in METHODS:
-        near = did_you_mean(options.method, METHODS)
-        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(METHODS)}"
-        raise UsageError(f"there is no method `{options.method}`", hint=hint)
-    for name, value in (("good", options.good), ("threshold", options.threshold)):
-        if value is not None and not 0 <= value <= 1:
-            hint = "labels and scores are brought to 0..1"
-            raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
-
-
-def _chosen(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
-    names = list(dict.fromkeys(labelled))
-    for name in only:
-        if name not in names:
-            near = did_you_mean(name, names)
-            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(names)}"
-            raise UsageError(f"nobody labelled `{name}`", hint=hint)
-    return [name for name in names if not only or name in only]
-
-
-def _outputs(metric: str, results: Iterable[CaseResult]) -> list[ScoredOutput]:
-    return scored_outputs(metric, judged_items(results))
 
 
 def _by_inference(
@@ -252,12 +216,12 @@ def _from_elsewhere(
         raise UsageError(
             f"{given.path} has no scores of a judge, so nothing says how often it errs", hint=hint
         )
-    for metric in _chosen([label.metric for label in given.labels], options.only):
-        outputs = _outputs(metric, results())
+    for metric in chosen_metrics([label.metric for label in given.labels], options.only):
+        outputs = scored_outputs(metric, judged_items(results()))
         scored = [(item, item.score) for item in outputs if item.score is not None]
         if not scored:
             raise UsageError(f"no output of the run has a score of `{metric}`", hint="is it the right run?")
-        threshold = threshold_of(outputs, options.good, options.threshold)
+        threshold = threshold_of((item.threshold for item in outputs), options.good, options.threshold)
         rates = _error_rates(given, metric, threshold, options.good)
         passed = ClusteredMean()
         for item, _ in scored:
@@ -380,13 +344,14 @@ def check_sheet_path(path: Path) -> None:
 
 def estimate_document(found: Estimated) -> Document:
     """Return the record as a document."""
-    run = "" if found.run is None else f" of run {found.run}"
-    sections = [_section(item) for item in found.metrics]
     return Document(
         "True figures of a run",
-        lambda quote: f"Labels: {quote(found.labels)}{quote(run)}; method {found.method}.",
-        [*sections, *gate_sections(found.gates)],
+        lambda quote: (
+            f"Labels: {quote(found.labels)}{of_run(found.run, quote)}, {found.matched:,} used; method {found.method}."
+        ),
+        list(map(_section, found.metrics)),
         found.to_json(),
+        found.gates,
     )
 
 
@@ -401,5 +366,23 @@ def _section(item: MetricEstimate) -> Section:
     rows.append(("pass rate, judge alone", f"{item.judge_pass_rate:.3f}", "-", f"{item.outputs:,}", "-"))
     if item.judge_mean is not None:
         rows.append(("mean, judge alone", f"{item.judge_mean:.3f}", "-", f"{item.outputs:,}", "-"))
-    header = ("figure", "value", "95 % interval", "outputs", "groups")
-    return Section(item.metric, tables=[Table(header, rows)], texts=item.notes)
+    return Section(
+        item.metric,
+        lambda quote: _sentence(item),
+        tables=[Table(("figure", *ESTIMATE), rows)],
+        notes=item.notes,
+    )
+
+
+def _sentence(item: MetricEstimate) -> str:
+    counted = f"{plural(item.labelled, 'label')}, {plural(item.outputs, 'output')}"
+    rate = item.pass_rate
+    if rate is None or rate.value is None:
+        return f"the true pass rate is unknown ({counted})"
+    between = ""
+    if rate.interval is not None:
+        between = f" (95 % interval {100 * rate.interval[0]:.0f} to {100 * rate.interval[1]:.0f} %)"
+    return (
+        f"{100 * rate.value:.0f} % of the outputs are good{between}; the judge alone says"
+        f" {100 * item.judge_pass_rate:.0f} % ({counted})"
+    )

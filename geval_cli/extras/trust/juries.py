@@ -6,7 +6,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.extras.trust.matching import Pair, Vote
+from geval_cli.extras.trust.documents import ESTIMATE, Section, Table, estimate_cells, with_interval
+from geval_cli.extras.trust.matching import JudgedLabel, JudgeVote
 from geval_cli.numbers import fixed
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of
@@ -58,7 +59,7 @@ class JuryScores(Struct, frozen=True):
     scores: Numbers
     human: Numbers
     clusters: Sequence[str]
-    votes: tuple[Vote, ...]
+    votes: tuple[JudgeVote, ...]
 
     def weights(self, kept: Mask) -> tuple[JudgeWeight, ...]:
         """Return the weight of each judge by the outputs that a mask keeps."""
@@ -93,7 +94,7 @@ def _known(scores: Sequence[float]) -> list[float | None]:
     return [None if np.isnan(score) else score for score in scores]
 
 
-def _weight(vote: Vote, scores: Numbers, human: Numbers) -> JudgeWeight:
+def _weight(vote: JudgeVote, scores: Numbers, human: Numbers) -> JudgeWeight:
     """Return how much a judge counts: r^2 / (1 - r^2), the weight of independent witnesses in a regression."""
     there = ~np.isnan(scores)
     own, people = scores[there], human[there]
@@ -111,7 +112,7 @@ def _weight(vote: Vote, scores: Numbers, human: Numbers) -> JudgeWeight:
     )
 
 
-def jury_scores(metric: str, pairs: Sequence[Pair]) -> JuryScores | None:
+def jury_scores(metric: str, pairs: Sequence[JudgedLabel]) -> JuryScores | None:
     """Return the scores of the jury that scored these outputs; None where no jury did, or not the same one each time.
 
     Judges that rated by something else now and then are not the same.
@@ -133,7 +134,7 @@ def jury_scores(metric: str, pairs: Sequence[Pair]) -> JuryScores | None:
     )
 
 
-def _first_with_key(votes: Sequence[Vote]) -> Vote:
+def _first_with_key(votes: Sequence[JudgeVote]) -> JudgeVote:
     """Return a vote with the key that all votes of a judge have; without a key where they differ."""
     keys = {vote.key.key for vote in votes if vote.key is not None}
     is_known = len(keys) == 1 and all(vote.key is not None for vote in votes if vote.score is not None)
@@ -208,3 +209,22 @@ def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> st
         else "which one is better is undecided"
     )
     return f"{said}: {verdict} ({fixed(found.gain.value, 2)} [{fixed(low, 2)}, {fixed(high, 2)}])."
+
+
+def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Section:
+    """Return the jury of a metric, judge by judge with its share of the weight, as a part of a document."""
+    total = sum(one.weight for one in weights)
+    shares = [f"{100 * one.weight / total:.0f} %" for one in weights] if total else [""] * len(found.judges)
+    judges = list(zip(found.judges, shares, strict=True))
+    rows = [(one.judge, *estimate_cells(one.spearman), share) for one, share in judges]
+    rows.append((f"jury ({found.combine})", *estimate_cells(found.jury), ""))
+    rows.append(("jury minus best judge", *estimate_cells(found.gain), ""))
+    brief = [(one.judge, with_interval(one.spearman), f"{one.spearman.n:,}", share) for one, share in judges]
+    full, short = ("judge", "rho", *ESTIMATE[1:], "weight"), ("judge", "rho [95 %]", "n", "weight")
+    kept = None if total else -1
+    return Section(
+        f"{metric}: the judges of the jury",
+        lambda quote: jury_sentence(found, quote),
+        tables=[Table(full[:kept], [row[:kept] for row in rows])],
+        brief=[Table(short[:kept], [row[:kept] for row in brief])],
+    )

@@ -1,64 +1,35 @@
 """Outputs of a run that people label: which ones, their labels as rows, and people's word beside the judge's."""
 
-import hashlib
-import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from msgspec import Struct, field
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.charts import label_charts
 from geval_cli.extras.trust.labels import (
+    DRAW_COLUMN,
     GOOD_AT,
     UNIT_SCALE,
     LabelFile,
     LabelledOutput,
     Scale,
+    draw,
     labels_from_rows,
     read_labels,
 )
-from geval_cli.extras.trust.matching import JudgedItem, judged_items, match_labels, scores_of
+from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_labels, scores_of
 from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.criteria import Criterion, MetricCriteria
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text
-from geval_cli.source.problems import did_you_mean
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
-
-T = TypeVar("T")
-
-DRAW_COLUMN = "draw"
-"""The key of a label that says which draw its output came from: `seed 7`."""
-
-
-def draw(
-    items: Iterable[T], count: int | None = None, *, seed: int = 0, id_of: Callable[[T], str] = str
-) -> list[T]:
-    """Return `count` of the items, drawn without replacement; None for all of them, in a random order.
-
-    Items are ordered by the hash of the seed and their id. So the order in which they come is nothing to the draw, a
-    larger draw holds a smaller one, and items that come later change little of it. Only those that are drawn are held.
-    """
-
-    def place(item: T) -> tuple[bytes, str]:
-        name = id_of(item)
-        return hashlib.sha256(f"{seed}:{name}".encode("utf-8", errors="surrogatepass")).digest(), name
-
-    return sorted(items, key=place) if count is None else heapq.nsmallest(count, items, key=place)
-
-
-def draw_name(seed: int) -> str:
-    """Return what the column `draw` says of a draw."""
-    return f"seed {seed}"
-
 
 _DIGITS = 12
 _WORDS = {1.0: "pass", 0.0: "fail"}
@@ -134,8 +105,7 @@ def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
         raise UsageError("no output of this run has a metric to label", hint=hint)
     for name in wanted:
         if name not in known:
-            near = did_you_mean(name, known)
-            hint = f"did you mean `{near}`?" if near else f"the run has: {', '.join(sorted(known))}"
+            hint = hint_of(name, sorted(known), "the run has")
             raise UsageError(f"no output of this run has the metric `{name}`", hint=hint)
     return set(wanted)
 

@@ -27,6 +27,7 @@ from geval_cli.extras.trust.labels import (
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
 from geval_cli.source.problems import did_you_mean
 
@@ -41,7 +42,7 @@ _TEST = "test"
 _OTHER_HINT = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
 
 
-class Vote(Struct, frozen=True):
+class JudgeVote(Struct, frozen=True):
     """The score, 0..1, of one judge of a jury; None where it broke. `key` is what it rated by, where that was kept."""
 
     judge: str
@@ -85,7 +86,7 @@ class JudgedItem(Struct, frozen=True):
     criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
     ranges: Mapping[str, tuple[float, float]] = {}
     inexact: frozenset[str] = frozenset()
-    votes: Mapping[str, tuple[Vote, ...]] = {}
+    votes: Mapping[str, tuple[JudgeVote, ...]] = {}
     combined: Mapping[str, str] = {}
     verdicts: Mapping[str, bool] = {}
 
@@ -212,8 +213,8 @@ def _key_in(detail: Mapping[str, JsonValue]) -> CriterionKey | None:
     return CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
 
 
-def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
-    found: dict[str, tuple[Vote, ...]] = {}
+def _votes_of(result: CaseResult) -> dict[str, tuple[JudgeVote, ...]]:
+    found: dict[str, tuple[JudgeVote, ...]] = {}
     several = set()
     for assertion, _ in with_members(result.assertions):
         metric, votes = assertion.metric, assertion.detail.get("judges")
@@ -226,11 +227,11 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
     return {metric: votes for metric, votes in found.items() if metric not in several}
 
 
-def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> Vote:
+def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> JudgeVote:
     score = vote.get("score")
     if score is not None and is_turned:
         score = 1 - score
-    return Vote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
+    return JudgeVote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
 
 
 def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:
@@ -360,9 +361,7 @@ class _Finder:
     def problem(self, label: Label, candidates: list[JudgedItem]) -> Problem:
         """Return why a label has no output, with the nearest id."""
         if label.metric not in self._metrics:
-            near = did_you_mean(label.metric, self._metrics)
-            known = ", ".join(self._metrics) or "none"
-            hint = f"did you mean `{near}`?" if near else f"the run has: {known}"
+            hint = hint_of(label.metric, self._metrics, "the run has")
             return Problem(f"no judge of this run marks `{label.metric}`", label.place.value("metric"), hint)
         if not candidates:
             return self._missing(label)
@@ -422,7 +421,7 @@ def _few(names: Iterable[str]) -> str:
 _DUST = 1e-9
 
 
-class Pair(Struct):
+class JudgedLabel(Struct):
     """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known."""
 
     label: Label
@@ -440,22 +439,87 @@ class Pair(Struct):
         return (self.score or 0.0) >= limit - _DUST if given is not None or verdict is None else verdict
 
 
-def read_given(labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]]) -> LabelFile:
+def read_given(labels: "Labels") -> LabelFile:
     """Return labels, from a file or from rows where they are not read yet."""
     if isinstance(labels, LabelFile):
         return labels
     return read_labels(Path(labels)) if isinstance(labels, Path | str) else labels_from_rows(labels)
 
 
-def pair_labels(
-    given: LabelFile, run: Iterable[CaseResult] | None, *, run_id: str, allow_unmatched: bool
-) -> tuple[list[Pair], int]:
-    """Return each label with its score, of the run or of the file itself, and how many labels have no output.
+Labels = LabelFile | Path | str | Iterable[Mapping[str, JsonValue]]
+"""A file of labels, or its rows."""
+
+
+def hint_of(name: str, known: Iterable[str], what: str = "known") -> str:
+    """Return what may be meant by a name that is not known, else all that are."""
+    near = did_you_mean(name, known)
+    return f"did you mean `{near}`?" if near else f"{what}: {', '.join(known) or 'none'}"
+
+
+class JudgedLabels(Struct, frozen=True):
+    """Labels with the judge's scores of the same outputs, and what they are grouped by; `unmatched` have no output."""
+
+    file: LabelFile
+    run_id: str
+    pairs: Sequence[JudgedLabel]
+    unmatched: int
+    clustered_by: str
+
+    def by_metric(self, only: Sequence[str] = ()) -> dict[str, list[JudgedLabel]]:
+        """Return the labels of each metric; of those in `only` where it names any.
+
+        Raises:
+            UsageError: nobody labelled one of them.
+        """
+        found: dict[str, list[JudgedLabel]] = {}
+        for pair in self.pairs:
+            found.setdefault(pair.label.metric, []).append(pair)
+        return {name: found[name] for name in chosen_metrics(found, only)}
+
+
+def chosen_metrics(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
+    """Return the labelled metrics that are wanted; all where none is named.
 
     Raises:
-        ConfigError: labels are unmatched, and that is not allowed.
-        UsageError: there are no scores.
+        UsageError: nobody labelled one of them.
     """
+    names = list(dict.fromkeys(labelled))
+    for name in only:
+        if name not in names:
+            raise UsageError(f"nobody labelled `{name}`", hint=hint_of(name, names, "labelled"))
+    return [name for name in names if not only or name in only]
+
+
+def judged_labels(
+    labels: Labels,
+    run: RunReport | Iterable[CaseResult] | None,
+    *,
+    cluster: str | None,
+    allow_unmatched: bool,
+) -> JudgedLabels:
+    """Return labels with their scores, of a run or, without one, of the labels themselves.
+
+    Raises:
+        ConfigError: a row is broken or unmatched; all problems at once.
+        UsageError: there are no scores, or no such cluster.
+    """
+    file = read_given(labels)
+    run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
+    pairs, unmatched = _pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
+    return JudgedLabels(file, run_id, pairs, unmatched, _assign_clusters(pairs, cluster))
+
+
+def threshold_of(used: Iterable[float | None], good: float, given: float | None = None) -> float:
+    """Return the threshold to pass: as given, else the only one that was used, else `good`."""
+    if given is not None:
+        return given
+    (only,) = found if len(found := set(used)) == 1 else (None,)
+    return good if only is None else only
+
+
+def _pair_labels(
+    given: LabelFile, run: Iterable[CaseResult] | None, *, run_id: str, allow_unmatched: bool
+) -> tuple[list[JudgedLabel], int]:
     if run is not None:
         found = match_labels(given.labels, judged_items(run), run_id=run_id, allow_unmatched=allow_unmatched)
         return [_of_match(match) for match in found.matches], len(found.unmatched)
@@ -465,9 +529,9 @@ def pair_labels(
     return [_of_label(label) for label in given.labels], 0
 
 
-def _of_match(match: Match) -> Pair:
+def _of_match(match: Match) -> JudgedLabel:
     label, item = match.label, match.item
-    return Pair(
+    return JudgedLabel(
         label,
         match.score,
         document=label.doc,
@@ -478,11 +542,11 @@ def _of_match(match: Match) -> Pair:
     )
 
 
-def _of_label(label: Label) -> Pair:
+def _of_label(label: Label) -> JudgedLabel:
     said = label.item
     content = (said.description, said.variables)
     name = said.id or (repr(content) if any(content) else said.output_sha256)
-    return Pair(
+    return JudgedLabel(
         label,
         label.score,
         document=label.doc,
@@ -492,7 +556,7 @@ def _of_label(label: Label) -> Pair:
     )
 
 
-def assign_clusters(pairs: Sequence[Pair], key: str | None) -> str:
+def _assign_clusters(pairs: Sequence[JudgedLabel], key: str | None) -> str:
     """Give each pair its cluster, and return what they are grouped by."""
     if key is None:
         has_documents = all(pair.document is not None for pair in pairs)
@@ -500,7 +564,7 @@ def assign_clusters(pairs: Sequence[Pair], key: str | None) -> str:
             pair.document = pair.document if has_documents else pair.test
             pair.cluster = str(pair.document)
         return "doc" if has_documents else "test"
-    lacking: list[Pair] = []
+    lacking: list[JudgedLabel] = []
     known: dict[str, None] = {}
     for pair in pairs:
         pair.document = pair.document or pair.test
@@ -510,14 +574,13 @@ def assign_clusters(pairs: Sequence[Pair], key: str | None) -> str:
             lacking.append(pair)
         pair.cluster = str(columns.get(key))
     if lacking:
-        near = did_you_mean(key, known)
-        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known) or 'none'}"
+        hint = hint_of(key, known)
         what = f"{len(lacking):,} of {len(pairs):,} labels have no `{key}`"
         raise UsageError(f"cannot group by `{key}`: {what}", hint=hint, location=lacking[0].label.location)
     return key
 
 
-def _columns(pair: Pair) -> dict[str, JsonValue]:
+def _columns(pair: JudgedLabel) -> dict[str, JsonValue]:
     metadata = {} if pair.match is None else pair.match.item.metadata
     own = {"doc": pair.label.doc, "system": pair.label.system, "id": pair.label.item.id}
     return {

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from scipy import stats
 
-from geval_cli.extras.trust.probes import Finding, Kind, Pair, Probe, Verdict
+from geval_cli.extras.trust.probes import Finding, Kind, Probe, ProbeVerdict, ScoreChange
 from geval_cli.statistics.correlation import (
     MIN_CLUSTERS,
     Mask,
@@ -34,7 +34,7 @@ _MOST_NEEDED = 2000
 _CERTAIN = 1 - 1e-12
 
 
-def clustered(pairs: Sequence[Pair], value_of: Callable[[Pair], float]) -> ClusteredMean:
+def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], float]) -> ClusteredMean:
     """Return the mean of a value over pairs, by cluster."""
     mean = ClusteredMean()
     for pair in sorted(pairs, key=lambda pair: pair.cluster):
@@ -42,7 +42,7 @@ def clustered(pairs: Sequence[Pair], value_of: Callable[[Pair], float]) -> Clust
     return mean
 
 
-def _share(pairs: Sequence[Pair], value_of: Callable[[Pair], bool]) -> Estimate:
+def _share(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], bool]) -> Estimate:
     mean = clustered(pairs, lambda pair: float(value_of(pair)))
     if mean.mean is None:
         return Estimate(None)
@@ -50,7 +50,7 @@ def _share(pairs: Sequence[Pair], value_of: Callable[[Pair], bool]) -> Estimate:
     return Estimate(mean.mean, interval or wilson_interval(mean.mean * mean.n, mean.n), mean.n, mean.clusters)
 
 
-def _mean(pairs: Sequence[Pair], quantile: float) -> Estimate:
+def _mean(pairs: Sequence[ScoreChange], quantile: float) -> Estimate:
     """Return the mean change with its two-sided interval; none from fewer than `MIN_CLUSTERS` tests."""
     mean = clustered(pairs, lambda pair: pair.after - pair.before)
     error = mean.standard_error()
@@ -72,20 +72,20 @@ def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
     return ""
 
 
-def damage_finding(probe: Probe, metric: str, pairs: Sequence[Pair], *, is_certain: bool) -> Finding:
+def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, is_certain: bool) -> Finding:
     """Return how often the score fell. Without `is_certain` nobody knows whether the metric is about the damage."""
     estimate = _share(pairs, lambda pair: pair.after < pair.before - SAME)
     is_empty = probe.name == "empty"
-    note, verdict = "", Verdict.UNCLEAR
+    note, verdict = "", ProbeVerdict.UNCLEAR
     if estimate.value is None or estimate.interval is None:
         return _nothing(probe, metric, "share fallen")
     low, high = estimate.interval
     if is_empty:
-        verdict = Verdict.HOLDS if estimate.value == 1 else Verdict.FAILS
+        verdict = ProbeVerdict.HOLDS if estimate.value == 1 else ProbeVerdict.FAILS
     elif low >= LEAST_FALLEN:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif high < LEAST_FALLEN:
-        verdict = Verdict.FAILS if is_certain else Verdict.UNCLEAR
+        verdict = ProbeVerdict.FAILS if is_certain else ProbeVerdict.UNCLEAR
         note = "" if is_certain else "is the metric about this? --only NAME demands it"
     else:
         note = _needed(estimate, LEAST_FALLEN, is_upper=False)
@@ -95,24 +95,24 @@ def damage_finding(probe: Probe, metric: str, pairs: Sequence[Pair], *, is_certa
     )  # fmt: skip
 
 
-def harmless_findings(probe: Probe, metric: str, pairs: Sequence[Pair]) -> list[Finding]:
+def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
     """Return how far the mean score shifted, and how many verdicts flipped."""
     if not pairs:
         return [_nothing(probe, metric, "shift")]
     shift = _mean(pairs, _TOST_QUANTILE)
-    verdict, note = Verdict.UNCLEAR, ""
+    verdict, note = ProbeVerdict.UNCLEAR, ""
     if shift.interval is None:
         note = f"needs {MIN_CLUSTERS} tests"
     elif shift.interval[0] >= -MOST_SHIFT and shift.interval[1] <= MOST_SHIFT:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif shift.interval[0] > MOST_SHIFT or shift.interval[1] < -MOST_SHIFT:
-        verdict = Verdict.FAILS
+        verdict = ProbeVerdict.FAILS
     bar = f"+-{MOST_SHIFT:g}"
     first = Finding(probe.name, metric, probe.kind, "shift", shift, bar, verdict=verdict, note=note)
     return [first, flips_finding(probe, metric, pairs)]
 
 
-def flips_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+def flips_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many verdicts changed."""
     share = _share(pairs, lambda pair: pair.passed_before != pair.passed_after)
     return _few(
@@ -120,7 +120,7 @@ def flips_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
     )
 
 
-def deception_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+def deception_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many failed outputs pass; `pairs` are of outputs that failed."""
     return _few(probe, metric, "flips", _share(pairs, lambda pair: pair.passed_after))
 
@@ -129,45 +129,47 @@ def _few(probe: Probe, metric: str, figure: str, estimate: Estimate, most: float
     if estimate.interval is None:
         return _nothing(probe, metric, figure)
     low, high = estimate.interval
-    verdict = Verdict.HOLDS if high <= most else Verdict.FAILS if low > most else Verdict.UNCLEAR
-    note = _needed(estimate, most, is_upper=True) if verdict is Verdict.UNCLEAR else ""
+    verdict = (
+        ProbeVerdict.HOLDS if high <= most else ProbeVerdict.FAILS if low > most else ProbeVerdict.UNCLEAR
+    )
+    note = _needed(estimate, most, is_upper=True) if verdict is ProbeVerdict.UNCLEAR else ""
     bar = f"<= {most:g}"
     return Finding(probe.name, metric, probe.kind, figure, estimate, bar, verdict=verdict, note=note)
 
 
-def padding_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
+def padding_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how far the mean score rose."""
     if not pairs:
         return _nothing(probe, metric, "rise")
-    rise, note, verdict = _mean(pairs, 0.975), "", Verdict.UNCLEAR
+    rise, note, verdict = _mean(pairs, 0.975), "", ProbeVerdict.UNCLEAR
     if rise.interval is None:
         note = f"needs {MIN_CLUSTERS} tests"
     elif rise.interval[1] <= MOST_RISE:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif rise.interval[0] > MOST_RISE:
-        verdict = Verdict.FAILS
+        verdict = ProbeVerdict.FAILS
     bar = f"<= {MOST_RISE:g}"
     return Finding(probe.name, metric, probe.kind, "rise", rise, bar, verdict=verdict, note=note)
 
 
-def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Pair]) -> list[Finding]:
+def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
     """Return whether outputs are in the same order, and how many verdicts flipped."""
     named = Probe(form if form in probe.name else f"{probe.name} {form}", probe.kind, (form,), probe.source)
     if not pairs:
         return [_nothing(named, metric, "tau")]
     before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
     tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
-    verdict, note = Verdict.UNCLEAR, ""
+    verdict, note = ProbeVerdict.UNCLEAR, ""
     if tau.value is None:
         note = "all scores are equal: they have no order"
     elif tau.clusters < MIN_CLUSTERS:
         note = f"needs {MIN_CLUSTERS} tests"
     elif tau.interval is None:  # of a tau that stays 1, whatever is left out
-        verdict = Verdict.HOLDS if tau.value > _CERTAIN else Verdict.UNCLEAR
+        verdict = ProbeVerdict.HOLDS if tau.value > _CERTAIN else ProbeVerdict.UNCLEAR
     elif tau.interval[0] >= LEAST_TAU:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif tau.interval[1] < LEAST_TAU:
-        verdict = Verdict.FAILS
+        verdict = ProbeVerdict.FAILS
     bar = f">= {LEAST_TAU:g}"
     first = Finding(named.name, metric, probe.kind, "tau", tau, bar, verdict=verdict, note=note)
     return [first, flips_finding(named, metric, pairs)]
@@ -175,14 +177,20 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Pa
 
 def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]]) -> Finding:
     """Return how often the same output wins when outputs stand in the other order; `agreed` by test."""
-    pairs = [Pair(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
+    pairs = [ScoreChange(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
     estimate = _share(pairs, lambda pair: pair.passed_after)
     if estimate.interval is None:
         return _nothing(probe, metric, "agreement")
     low, high = estimate.interval
     is_low = high < LEAST_AGREEMENT
-    verdict = Verdict.HOLDS if low >= LEAST_AGREEMENT else Verdict.FAILS if is_low else Verdict.UNCLEAR
-    note = _needed(estimate, LEAST_AGREEMENT, is_upper=False) if verdict is Verdict.UNCLEAR else ""
+    verdict = (
+        ProbeVerdict.HOLDS
+        if low >= LEAST_AGREEMENT
+        else ProbeVerdict.FAILS
+        if is_low
+        else ProbeVerdict.UNCLEAR
+    )
+    note = _needed(estimate, LEAST_AGREEMENT, is_upper=False) if verdict is ProbeVerdict.UNCLEAR else ""
     bar = f">= {LEAST_AGREEMENT:g}"
     return Finding(probe.name, metric, probe.kind, "agreement", estimate, bar, verdict=verdict, note=note)
 
@@ -217,13 +225,13 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
     found = jackknife(halo, [str(item.cluster) for item in whole], is_correlation=False)
     if found.value is None:
         return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
-    verdict, note = Verdict.UNCLEAR, ""
+    verdict, note = ProbeVerdict.UNCLEAR, ""
     if found.clusters < MIN_CLUSTERS or found.interval is None:
         note = f"needs {MIN_CLUSTERS} tests"
     elif found.interval[1] <= SAME:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif found.interval[0] > SAME:
-        verdict = Verdict.FAILS
+        verdict = ProbeVerdict.FAILS
     return Finding(probe.name, "", probe.kind, "halo", found, "<= 0", verdict=verdict, note=note)
 
 
@@ -254,13 +262,13 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
         return _nothing(
             probe, metric, "loss", "all scores or labels of a dimension are equal: they have no order"
         )
-    verdict, note = Verdict.UNCLEAR, ""
+    verdict, note = ProbeVerdict.UNCLEAR, ""
     if found.clusters < MIN_CLUSTERS or found.interval is None:
         found, note = replace(found, interval=None), f"needs {MIN_CLUSTERS} labelled tests"
     elif found.interval[1] <= MOST_LOSS:
-        verdict = Verdict.HOLDS
+        verdict = ProbeVerdict.HOLDS
     elif found.interval[0] > MOST_LOSS:
-        verdict = Verdict.FAILS
+        verdict = ProbeVerdict.FAILS
     bar = f"<= {MOST_LOSS:g}"
     return Finding(probe.name, metric, probe.kind, "loss", found, bar, verdict=verdict, note=note)
 
@@ -273,7 +281,7 @@ def _mean_correlation(scores: Numbers) -> float | None:
     return math.fsum(known) / len(known) if len(known) == len(pairs) else None
 
 
-class LabelledScore(Struct, frozen=True):
+class FamilyScore(Struct, frozen=True):
     """A judge's error on one output, `score - human`; whether a model of the judge's own family wrote it."""
 
     cluster: str
@@ -281,7 +289,7 @@ class LabelledScore(Struct, frozen=True):
     is_own: bool
 
 
-def family_finding(probe: Probe, metric: str, scores: Sequence[LabelledScore]) -> Finding:
+def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> Finding:
     """Return how much kinder the judge is to its own family than people are, against how it is to others.
 
     The difference of two means with standard errors that are robust to clusters: Liang and Zeger, "Longitudinal data
@@ -309,16 +317,23 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[LabelledScore]) -
     if estimate.interval is None:
         note = f"needs {MIN_CLUSTERS} tests"
         return Finding(
-            probe.name, metric, probe.kind, "difference", estimate, bar, verdict=Verdict.UNCLEAR, note=note
+            probe.name,
+            metric,
+            probe.kind,
+            "difference",
+            estimate,
+            bar,
+            verdict=ProbeVerdict.UNCLEAR,
+            note=note,
         )
     fails, holds = interval[0] > 0, interval[1] <= MOST_RISE
-    verdict = Verdict.FAILS if fails else Verdict.HOLDS if holds else Verdict.UNCLEAR
+    verdict = ProbeVerdict.FAILS if fails else ProbeVerdict.HOLDS if holds else ProbeVerdict.UNCLEAR
     return Finding(probe.name, metric, probe.kind, "difference", estimate, bar, verdict=verdict)
 
 
 def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:
     return Finding(
-        probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=Verdict.SKIPPED, note=note
+        probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=ProbeVerdict.SKIPPED, note=note
     )
 
 

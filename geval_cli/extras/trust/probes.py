@@ -1,4 +1,4 @@
-"""Probes of a judge: which rewrites must move its scores and which must not, and the records of what is found. Pure."""
+"""Probes of a judge: which rewrites must move its scores and which must not, and the outputs that are rewritten."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -6,8 +6,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from geval_cli.errors import UsageError
+from geval_cli.extras.trust.matching import hint_of
 from geval_cli.records import JsonValue, Usage, to_json
-from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.intervals import Estimate
 
 
@@ -94,13 +94,11 @@ def chosen_probes(only: Sequence[str]) -> list[Probe]:
     """
     for name in only:
         if name not in PROBES:
-            near = did_you_mean(name, PROBES)
-            hint = f"did you mean `{near}`?" if near else f"known: {', '.join(PROBES)}"
-            raise UsageError(f"there is no probe `{name}`", hint=hint)
+            raise UsageError(f"there is no probe `{name}`", hint=hint_of(name, PROBES))
     return [probe for name, probe in PROBES.items() if name in only or not (only or probe.is_asked_for)]
 
 
-class Verdict(StrEnum):
+class ProbeVerdict(StrEnum):
     """The outcome of a probe."""
 
     HOLDS = "holds"
@@ -125,12 +123,12 @@ class Finding(Struct, frozen=True):
     figure: str
     estimate: Estimate
     bar: str
-    verdict: Verdict
+    verdict: ProbeVerdict
     note: str = ""
     skipped: Mapping[str, int] = field(default_factory=dict)
 
 
-class Pair(Struct, frozen=True):
+class ScoreChange(Struct, frozen=True):
     """An output's score before and after a change, 0..1, with its verdicts; pairs of one test are a `cluster`."""
 
     cluster: int
@@ -165,7 +163,7 @@ class ProbeReport(Struct, frozen=True):
     first_error: str = ""
 
     @property
-    def verdicts(self) -> set[Verdict]:
+    def verdicts(self) -> set[ProbeVerdict]:
         """All verdicts that there are."""
         return {item.verdict for item in self.findings}
 

@@ -1,49 +1,68 @@
 """Ask a judge about rewritten outputs: `geval probe` and `geval_cli.extras.trust.probe`.
 
 The outputs are those of the config's own tests, given or generated as in a run, through the cache and the budget. What
-the answers mean is in `trust.probes`, and the rewrites are in `trust.rewrites`.
+the answers mean is in `probe_findings`, and the rewrites are in `rewrites`.
 """
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.engine.case import JobContext
-from geval_cli.errors import UsageError
-from geval_cli.extras.trust.matching import match_labels
-from geval_cli.extras.trust.probe_desk import Desk
+from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, each_assertion
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.registry import wants_logprobs
+from geval_cli.engine.case import JobContext, PendingResult, begin_job
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.judge_output import compare_outputs, judge_one
+from geval_cli.engine.plan import Job
+from geval_cli.errors import BudgetError, ConfigError, UsageError
+from geval_cli.extras.trust.charts import probe_chart
+from geval_cli.extras.trust.documents import Document, Quote, Section, Table, figure_text
+from geval_cli.extras.trust.labels import count_words, draw, vars_key
+from geval_cli.extras.trust.matching import JudgedItem, match_labels
+from geval_cli.extras.trust.options import ProbeOptions
 from geval_cli.extras.trust.probe_findings import (
-    LabelledScore,
+    SAME,
+    FamilyScore,
+    JointLabel,
+    JointScores,
+    damage_finding,
+    deception_finding,
     family_finding,
+    halo_finding,
+    harmless_findings,
+    loss_finding,
+    padding_finding,
+    place_finding,
+    repetition_findings,
     skipped,
-)
-from geval_cli.extras.trust.probe_items import (
-    APART,
-    ProbeOptions,
-    changed_spec,
-    drawn_jobs,
-    is_compared,
-    is_hit,
-    jobs_of,
-    probed_output,
-    specs_of,
-    with_others,
 )
 from geval_cli.extras.trust.probes import (
     Finding,
     Kind,
     Probe,
     ProbeReport,
+    ProbeVerdict,
+    ScoreChange,
     chosen_probes,
 )
+from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
-from geval_cli.records import Role
+from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
+from geval_cli.numbers import fixed
+from geval_cli.providers.judge_kinds import TEXT
+from geval_cli.records import AssertionResult, Role, Status, Usage
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.jobs import job_context
 from geval_cli.runs.preparation import prepare
@@ -51,6 +70,473 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
+
+APART = (Kind.PLACE, Kind.FAMILY, Kind.JOINT)
+"""Probes that do not compare an output with a rewritten one, metric by metric."""
+
+_SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+SELECT_BEST = "select-best"
+NO_FORM = "the metric has no such form"
+
+
+class ProbedOutput(Struct, frozen=True):
+    """An output that is probed, with the assertions that judge it, by metric."""
+
+    subject: Subject
+    specs: Mapping[str, ModelGradedAssertion]
+    job: Job
+    other: str = ""
+    test_key: str | None = None
+
+    @property
+    def cluster(self) -> int:
+        return self.subject.test.index
+
+    @property
+    def judged(self) -> JudgedItem:
+        """Return the output as labels find it."""
+        job, test = self.job, self.subject.test
+        own = test.metadata.get("id")
+        return JudgedItem(
+            id=job.id,
+            names=frozenset({job.id} if own is None else {job.id, str(own)}),
+            test_index=test.index,
+            repeat=job.repeat_index + 1,
+            prompt=(job.prompt.id, job.prompt.label),
+            provider=(job.shown_provider.id, job.shown_provider.label),
+            description=test.description,
+            variables=vars_key(test.vars),
+            output_sha256=output_digest(self.subject.output),
+            test_key=self.test_key,
+            words=count_words(self.subject.output),
+            scores=dict.fromkeys(self.specs, 0.0),
+            metadata=test.metadata,
+            thresholds={},
+            judges={},
+        )
+
+
+class Target(Struct, frozen=True):
+    """One metric of one output, and how it was judged as it is.
+
+    `floor` is the lowest score of all outputs as they are; 0 when they are all equal.
+    """
+
+    item: ProbedOutput
+    spec: ModelGradedAssertion
+    base: AssertionResult
+    floor: float = 0.0
+
+    @property
+    def is_at_bottom(self) -> bool:
+        """Return whether the judge has no worse for it: it failed, with the lowest score that the judge gave."""
+        score = self.base.score or 0.0
+        return score <= 0 or (self.base.status is Status.FAILED and score <= self.floor + SAME)
+
+
+class Asked(Struct):
+    """The pairs of one probe's form on one metric, and what was left out of them."""
+
+    pairs: list[ScoreChange] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, why: str) -> None:
+        self.skipped[why] = self.skipped.get(why, 0) + 1
+
+
+def drawn_jobs(prepared: PreparedRun, options: ProbeOptions) -> list[Job]:
+    """Return the jobs that are probed, in the order of the plan; those that nothing judges are never drawn."""
+    names = [job.id for job in jobs_of(prepared) if specs_of(job, prepared) or is_compared(job)]
+    drawn = set(draw(names, options.items, seed=options.seed))
+    return [job for job in jobs_of(prepared) if job.id in drawn]
+
+
+def jobs_of(prepared: PreparedRun) -> Iterator[Job]:
+    """Return the jobs of a plan without repeats: a judge is probed on one answer of each."""
+    return (job for job in chain.from_iterable(prepared.plan.queues) if job.repeat_index == 0)
+
+
+def specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion]:
+    """Return the assertions that a text model judges for itself, by metric; the first of each."""
+    found: dict[str, ModelGradedAssertion] = {}
+    for spec in each_assertion(assertions_of(job.prompt, job.test)):
+        if not isinstance(spec, ModelGradedAssertion) or spec.judge_kinds != (TEXT,):
+            continue
+        if spec.is_negated or spec.compares_outputs:
+            continue
+        name = metric_name(spec, job.test, prepared.templates) or spec.base_type
+        found.setdefault(name, spec)
+    return found
+
+
+def is_compared(job: Job) -> bool:
+    """Return whether a judge chooses the best of the outputs of the job's test."""
+    return any(spec.base_type == SELECT_BEST for spec in job.test.assertions)
+
+
+def is_hit(item: Probe, spec: ModelGradedAssertion, options: ProbeOptions) -> bool:
+    """Return whether a damage is about a metric. Of criteria in somebody's own words nobody knows; all are tried."""
+    dimension = getattr(spec, "dimension", None)
+    return item.hits is None or dimension is None or dimension in item.hits or item.name in options.only
+
+
+def with_floor(targets: Sequence[Target]) -> list[Target]:
+    """Return the targets with the lowest score that the judge gave one of them."""
+    scores = [target.base.score or 0.0 for target in targets]
+    floor = min(scores) if max(scores) - min(scores) > SAME else 0.0
+    return [replace(target, floor=floor) for target in targets]
+
+
+def probed_output(found: PendingResult, prepared: PreparedRun) -> ProbedOutput:
+    """Return an answer with the assertions that judge it."""
+    assert found.subject is not None
+    specs = specs_of(found.job, prepared)
+    return ProbedOutput(found.subject, specs, found.job, test_key=found.result.test_key)
+
+
+def with_others(items: Sequence[ProbedOutput]) -> list[ProbedOutput]:
+    """Return the items with the output of the next item that is of another test and has another text."""
+    found = []
+    for place, item in enumerate(items):
+        following = (*items[place + 1 :], *items[:place])
+        fitting = (
+            other.subject.text
+            for other in following
+            if other.cluster != item.cluster and other.subject.text != item.subject.text
+        )
+        found.append(replace(item, other=next(fitting, "")))
+    return found
+
+
+def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) -> ModelGradedAssertion | None:
+    """Return the assertion with another scale or with reworded steps; None where it has none of it."""
+    if form == "again":
+        return spec
+    if not isinstance(spec, GEvalFields) or spec.dimension is not None or spec.checklist or spec.strict_mode:
+        return None
+    if form == "steps":
+        reworded = rewritten_steps(steps)
+        if not reworded or any(mark in step for step in reworded for mark in _TEMPLATE_MARKS):
+            return None
+        return spec.model_copy(update={"evaluation_steps": reworded})
+    scale = _SCALES[form]
+    if spec.rubric or (spec.score_range or DEFAULT_SCORE_RANGE) == scale:
+        return None
+    return spec.model_copy(update={"score_range": scale, "score_step": None})
+
+
+def material_for(target: Target, text: str, seed: int) -> Material:
+    """Return what a rewrite of a text may be made of."""
+    subject = target.item.subject
+    dimension = str(getattr(target.spec, "dimension", None))
+    own = getattr(target.spec, "score_range", None) or DEFAULT_SCORE_RANGE
+    _, highest = DIMENSIONS[dimension].score_range if dimension in DIMENSIONS else own
+    prompt = subject.rendered_prompt or subject.test.input or ""
+    return Material(text, target.item.other, prompt, format_number(highest), seed)
+
+
+T = TypeVar("T")
+
+_AT_ONCE = 64
+LEAST_DIMENSIONS = 2
+NO_LABELS_OF_OUTPUTS = "the loss of agreement needs labels of these outputs (--labels)"
+
+
+class Desk:
+    """Asks for ratings, a bounded number at once, and adds up what they took. Belongs to one event loop."""
+
+    def __init__(self, context: JobContext, options: ProbeOptions, listen: Callable[[int], None]) -> None:
+        self._context, self._options, self._listen = context, options, listen
+        self._quiet: dict[int, tuple[ModelGradedAssertion, ModelGradedAssertion]] = {}
+        self._failures: dict[int, asyncio.Future[tuple[Subject, AssertionResult] | None]] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self.asked = self.errored = 0
+        self.usage = Usage()
+        self.stopped = self.first_error = ""
+
+    async def answers(self, jobs: Sequence[Job]) -> list[PendingResult]:
+        """Return the outputs, without a verdict: the assertions are asked one by one."""
+
+        async def answer(job: Job) -> PendingResult | None:
+            kept = tuple(spec for spec in job.test.assertions if wants_logprobs([spec]))
+            bare = replace(job, test=replace(job.test, assertions=kept))
+            pending = await self._within_budget(lambda: begin_job(bare, self._context))
+            return None if pending is None else replace(pending, job=job)
+
+        found = await asyncio.gather(*map(answer, jobs))
+        return [pending for pending in found if pending is not None]
+
+    async def _within_budget(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what is asked for; None once the budget is used up, when nothing is asked any more."""
+        async with self._room:
+            if self.stopped:
+                return None
+            try:
+                return await ask()
+            except BudgetError as error:
+                self.stopped = error.message
+                return None
+
+    async def rate(self, spec: ModelGradedAssertion, subject: Subject) -> AssertionResult | None:
+        """Return a rating; None for one that could not be had."""
+        quiet = self._without_explanations(spec)
+        found = await self._within_budget(lambda: judge_one(quiet, subject, self._context.tools))
+        if found is None:
+            return None
+        self.asked += 1
+        self.usage += found.usage
+        self._listen(self.asked)
+        if found.status is Status.ERROR or found.score is None:
+            self.errored += 1
+            self.first_error = self.first_error or (found.error.message if found.error else "no score")
+            return None
+        return found
+
+    def _without_explanations(self, spec: ModelGradedAssertion) -> ModelGradedAssertion:
+        """Return the assertion without reasons to be bought for its scores: nobody reads them here."""
+        if not isinstance(spec, GEvalFields):
+            return spec
+        if id(spec) not in self._quiet:
+            # The original is held, too, so that no other object can get its identity.
+            self._quiet[id(spec)] = spec, spec.model_copy(update={"explain": "never"})
+        return self._quiet[id(spec)][1]
+
+    async def findings(self, probes: Sequence[Probe], items: Sequence[ProbedOutput]) -> list[Finding]:
+        """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
+        asked = [item for item in probes if item.kind not in APART]
+        wanted = [(item, name, spec) for item in items for name, spec in item.specs.items() if asked]
+        based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
+        targets: dict[str, list[Target]] = {}
+        for (item, name, spec), base in zip(wanted, based, strict=True):
+            if base is not None:
+                targets.setdefault(name, []).append(Target(item, spec, base))
+        found = []
+        # All are held until everything is asked: `_failures` knows them by identity.
+        floored = {name: with_floor(members) for name, members in targets.items()}
+        for name, members in floored.items():
+            for findings in await asyncio.gather(*(self._probe(item, name, members) for item in asked)):
+                found += findings
+        return found
+
+    async def _probe(self, item: Probe, metric: str, targets: Sequence[Target]) -> list[Finding]:
+        targets = [target for target in targets if is_hit(item, target.spec, self._options)]
+        if not targets:
+            return []
+        results = {form: Asked() for form in item.forms}
+        tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
+        await asyncio.gather(*tasks)
+        return _findings(item, metric, results, is_certain=self._is_certain(item, targets))
+
+    def _is_certain(self, item: Probe, targets: Sequence[Target]) -> bool:
+        """Return whether the damage is surely about the metric: a dimension says so, or the user."""
+        is_dimension = all(getattr(target.spec, "dimension", None) is not None for target in targets)
+        return is_dimension or item.hits is None or item.name in self._options.only
+
+    async def _ask(self, item: Probe, form: str, target: Target, asked: Asked) -> None:
+        """Rate one output in one form, beside what it is compared with."""
+        spec, subject, base = target.spec, target.item.subject, target.base
+        if item.kind is Kind.REPETITION:
+            await self._again(form, target, asked)
+            return
+        if item.kind is Kind.DECEPTION:
+            failed = await self._failed(target)
+            if failed is None:
+                asked.skip("no failed output to start from")
+                return
+            subject, base = failed
+        if item.kind is Kind.DAMAGE and target.is_at_bottom:
+            asked.skip("it has the lowest score already")
+            return
+        text = rewritten(form, material_for(target, subject.text, self._options.seed))
+        if text is None:
+            asked.skip("the rewrite changes nothing")
+            return
+        await self._compare(spec, replace(subject, output=text), target, base, asked)
+
+    async def _compare(
+        self,
+        spec: ModelGradedAssertion,
+        subject: Subject,
+        target: Target,
+        base: AssertionResult,
+        asked: Asked,
+    ) -> None:
+        changed = await self.rate(spec, subject)
+        if changed is None or changed.score is None or base.score is None:
+            asked.skip("it was not rated")
+            return
+        verdicts = (base.status is Status.PASSED, changed.status is Status.PASSED)
+        asked.pairs.append(ScoreChange(target.item.cluster, base.score, changed.score, *verdicts))
+
+    async def _failed(self, target: Target) -> tuple[Subject, AssertionResult] | None:
+        """Return an output that failed: the test's own, else another test's; None when both pass."""
+        if id(target) not in self._failures:  # all forms of deception start from the same output
+            self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
+        return await self._failures[id(target)]
+
+    async def _find_failed(self, target: Target) -> tuple[Subject, AssertionResult] | None:
+        if target.base.status is Status.FAILED:
+            return target.item.subject, target.base
+        if not target.item.other:
+            return None
+        wrong = replace(target.item.subject, output=target.item.other)
+        found = await self.rate(target.spec, wrong)
+        return (wrong, found) if found is not None and found.status is Status.FAILED else None
+
+    async def _again(self, form: str, target: Target, asked: Asked) -> None:
+        steps = tuple(map(str, target.base.detail.get("evaluation_steps") or ()))
+        spec = changed_spec(target.spec, form, steps)
+        if spec is None:
+            asked.skip(NO_FORM)
+            return
+        subject = target.item.subject
+        if form == "again":  # the cache takes another repeat for another question
+            subject = replace(subject, repeat_index=subject.repeat_index + 1)
+        await self._compare(spec, subject, target, target.base, asked)
+
+    async def together(self, item: Probe, items: Sequence[ProbedOutput]) -> list[Finding]:
+        """Rate outputs by their dimensions one by one and all in one call, and return how the two differ."""
+        asked = await asyncio.gather(*map(self._both_ways, items))
+        found = [(output, both) for output, both in zip(items, asked, strict=True) if both is not None]
+        if not found:
+            return [skipped(item, "", "no test is judged by two dimensions")]
+        pairs: dict[str, list[ScoreChange]] = {}
+        for _, compared in found:
+            for name, pair in compared.items():
+                pairs.setdefault(name, []).append(pair)
+        findings = [one for name, members in pairs.items() for one in harmless_findings(item, name, members)]
+        scores = [JointScores(output.cluster, *_sides(compared)) for output, compared in found]
+        return [*findings, halo_finding(item, scores), *self._losses(item, found)]
+
+    def _losses(
+        self, item: Probe, found: Sequence[tuple[ProbedOutput, Mapping[str, ScoreChange]]]
+    ) -> list[Finding]:
+        """Return how much worse the ratings that were given together follow people, by dimension."""
+        labels = self._options.labels
+        if labels is None:
+            return [skipped(item, "", NO_LABELS_OF_OUTPUTS)]
+        outputs = [output.judged for output, _ in found]
+        compared = {judged.id: pairs for judged, (_, pairs) in zip(outputs, found, strict=True)}
+        try:
+            matches = match_labels(labels.labels, outputs, allow_unmatched=True).matches
+        except ConfigError as error:
+            return [skipped(item, "", f"{NO_LABELS_OF_OUTPUTS}: {error.problems[0].message}")]
+        scores: dict[str, list[JointLabel]] = {}
+        for match in matches:
+            pair = compared[match.item.id].get(match.label.metric)
+            if pair is not None:
+                cluster = match.label.doc or str(match.item.test_index)
+                one = JointLabel(cluster, match.label.human, pair.before, pair.after)
+                scores.setdefault(match.label.metric, []).append(one)
+        return [loss_finding(item, name, members) for name, members in scores.items()]
+
+    async def _both_ways(self, item: ProbedOutput) -> dict[str, ScoreChange] | None:
+        """Return the scores of one output one by one and together; None where not two dimensions judge it."""
+        specs = {
+            name: spec
+            for name, spec in item.specs.items()
+            if isinstance(spec, GEvalFields) and spec.dimension is not None
+        }
+        if len(specs) < LEAST_DIMENSIONS:
+            return None
+        rated = tuple(RatedDimensionSpec(dimension=str(spec.dimension)) for spec in specs.values())
+        separate, joint = [
+            await asyncio.gather(
+                *(self.rate(spec.model_copy(update=keys), item.subject) for spec in specs.values())
+            )
+            for keys in ({"dimensions": None}, {"dimensions": rated})
+        ]
+        return {
+            name: ScoreChange(
+                item.cluster,
+                before.score or 0.0,
+                after.score or 0.0,
+                before.status is Status.PASSED,
+                after.status is Status.PASSED,
+            )
+            for name, before, after in zip(specs, separate, joint, strict=True)
+            if before is not None and after is not None
+        }
+
+    async def places(self, item: Probe, prepared: PreparedRun) -> list[Finding]:
+        """Return whether `select-best` chooses the same output when they stand in the other order."""
+        rows: dict[str, list[Job]] = {}
+        for job in jobs_of(prepared):
+            if is_compared(job):
+                rows.setdefault(job.group, []).append(job)
+        if not rows:
+            return [skipped(item, SELECT_BEST, "no test has a select-best")]
+        agreed: list[tuple[int, bool]] = []
+        left_out = 0
+        for name in draw(rows, self._options.items, seed=self._options.seed):
+            same = await self._is_same_winner(rows[name])
+            left_out += same is None
+            agreed += [] if same is None else [(rows[name][0].test.index, same)]
+        reasons = {"it was not decided": left_out} if left_out else {}
+        return [replace(place_finding(item, SELECT_BEST, agreed), skipped=reasons)]
+
+    async def _is_same_winner(self, jobs: Sequence[Job]) -> bool | None:
+        pending = await self.answers(sorted(jobs, key=lambda job: job.column))
+        members = [RowMember(found.subject) for found in pending if found.subject is not None]
+        spec = next(spec for spec in jobs[0].test.assertions if spec.base_type == SELECT_BEST)
+        winners = []
+        for row in (members, members[::-1]):
+            ask = partial(compare_outputs, spec, row, self._context.tools)
+            compared = await self._within_budget(ask)
+            if compared is None or any(result.status is Status.ERROR for result in compared):
+                return None
+            self.asked += 1
+            chosen = [place for place, result in enumerate(compared) if result.status is Status.PASSED]
+            winners.append(row[chosen[0]].subject.text if chosen else None)
+        return winners[0] == winners[1]
+
+
+def _findings(item: Probe, metric: str, results: Mapping[str, Asked], *, is_certain: bool) -> list[Finding]:
+    if item.kind is Kind.REPETITION:
+        return _repetitions(item, metric, results)
+    pairs = [pair for result in results.values() for pair in result.pairs]
+    if item.kind is Kind.DAMAGE:
+        found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
+    elif item.kind is Kind.HARMLESS:
+        found = harmless_findings(item, metric, pairs)
+    elif item.kind is Kind.PADDING:
+        found = [padding_finding(item, metric, pairs)]
+    else:
+        found = [deception_finding(item, metric, pairs)]
+    left_out: dict[str, int] = {}
+    for result in results.values():
+        for why, count in result.skipped.items():
+            left_out[why] = left_out.get(why, 0) + count
+    return [_with_reasons(finding, left_out) for finding in found]
+
+
+def _repetitions(item: Probe, metric: str, results: Mapping[str, Asked]) -> list[Finding]:
+    """Return the findings of each form that the metric can have: one that has a scale of its own has no other."""
+    known = {form: result for form, result in results.items() if result.skipped.keys() != {NO_FORM}}
+    if not known:
+        return [skipped(item, metric, NO_FORM)]
+    return [
+        _with_reasons(finding, result.skipped)
+        for form, result in known.items()
+        for finding in repetition_findings(item, form, metric, result.pairs)
+    ]
+
+
+def _with_reasons(finding: Finding, left_out: Mapping[str, int]) -> Finding:
+    """Return a finding with what was left out of it; one of nothing says why in its note."""
+    if finding.verdict is ProbeVerdict.SKIPPED and left_out:
+        return replace(finding, note=max(left_out, key=lambda why: left_out[why]), skipped=dict(left_out))
+    return replace(finding, skipped=dict(left_out))
+
+
+def _sides(compared: Mapping[str, ScoreChange]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the scores of an output by dimension: one by one, and together."""
+    return (
+        {name: pair.before for name, pair in compared.items()},
+        {name: pair.after for name, pair in compared.items()},
+    )
+
 
 NO_LABELS = "needs labels of outputs by two families of models"
 
@@ -227,7 +713,7 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
         return []
     if options.labels is None:
         return [skipped(item, "", NO_LABELS)]
-    scores: dict[str, list[LabelledScore]] = {}
+    scores: dict[str, list[FamilyScore]] = {}
     for match in match_labels(options.labels.labels, options.labelled, allow_unmatched=True).matches:
         judge = match.item.judges.get(match.label.metric)
         if judge is None or match.score is None:
@@ -235,7 +721,7 @@ def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Fin
         is_own = family_of(judge) == family_of(match.item.provider[0])
         cluster = match.label.doc or str(match.item.test_index)
         error = match.score - match.label.human
-        scores.setdefault(match.label.metric, []).append(LabelledScore(cluster, error, is_own))
+        scores.setdefault(match.label.metric, []).append(FamilyScore(cluster, error, is_own))
     found = [family_finding(item, metric, members) for metric, members in scores.items()]
     return found or [skipped(item, "", NO_LABELS)]
 
@@ -247,3 +733,108 @@ def family_of(model: str) -> str:
     if slash:
         return owner.rpartition("/")[2].lower()
     return vendor.lower()
+
+
+def probe_document(report: ProbeReport) -> Document:
+    """Return the findings as a document: a section for each metric, and one for what was not probed."""
+    metrics: dict[str, list[Finding]] = {}
+    for item in report.findings:
+        metrics.setdefault(item.metric if item.figure else "", []).append(item)
+    left_out = metrics.pop("", [])
+    shown = [item for item in left_out if item.figure]
+    if shown:  # of no metric in particular
+        metrics[""] = shown
+    unclear = "unclear: the interval reaches over the bar; more outputs (--items) make it narrower"
+    return Document(
+        "Probes of the judge",
+        lambda quote: f"{_verdict_counts(report)}. {_about(report, quote)}",
+        [
+            *(_section(metric, findings) for metric, findings in metrics.items()),
+            Section(
+                "Not probed",
+                notes=[
+                    f"{item.probe}{f' ({item.metric})' if item.metric else ''} skipped: {item.note}"
+                    for item in left_out
+                    if not item.figure
+                ]
+                + ([unclear] if ProbeVerdict.UNCLEAR in report.verdicts else []),
+                is_overview=True,
+            ),
+        ],
+        report.to_json(),
+    )
+
+
+def _section(metric: str, findings: Sequence[Finding]) -> Section:
+    chart = probe_chart(metric, findings)
+    header = ("probe", "must", "figure", "value", "interval", "outputs", "tests", "bar", "verdict", "note")
+    rows = [_row(item) for item in findings]
+    brief = (0, 2, 3, 4, 5, 7, 8)
+    notes: dict[str, dict[str, None]] = {}
+    for item in findings:
+        for note in filter(None, _note_of(item).split("; ")):
+            notes.setdefault(note, {})[item.probe] = None
+    return Section(
+        metric or "all metrics",
+        plots=[chart] if chart else [],
+        tables=[Table(header, rows)],
+        brief=[
+            Table(
+                ("probe", "figure", "found", "", "n", "bar", ""),
+                [[row[place] for place in brief] for row in rows],
+            )
+        ],
+        notes=[f"{note} ({', '.join(probes)})" for note, probes in notes.items()],
+    )
+
+
+def _about(report: ProbeReport, quote: Quote) -> str:
+    """Return in a sentence what was probed, and what was asked."""
+    judges = ", ".join(map(quote, report.judges)) or "none"
+    parts = [
+        f"Judge {judges}: {plural(report.items, 'output')} of {plural(report.tests, 'test')}",
+        f"{plural(report.asked, 'rating')} of {report.planned:,} planned",
+    ]
+    if report.errored:
+        parts.append(f"{report.errored:,} of them failed ({quote(report.first_error)})")
+    if report.unanswered:
+        parts.append(f"{plural(report.unanswered, 'output')} could not be had")
+    if report.stopped:
+        parts.append(f"stopped early: {quote(report.stopped)}")
+    return ", ".join(parts) + "."
+
+
+def _verdict_counts(report: ProbeReport) -> str:
+    """Return how many findings there are of each verdict, the worst first."""
+    order = (ProbeVerdict.FAILS, ProbeVerdict.UNCLEAR, ProbeVerdict.HOLDS, ProbeVerdict.SKIPPED)
+    counts = {verdict: sum(item.verdict is verdict for item in report.findings) for verdict in order}
+    words = {ProbeVerdict.FAILS: ("fails", "fail"), ProbeVerdict.HOLDS: ("holds", "hold")}
+    return ", ".join(
+        f"{count:,} {words.get(verdict, (verdict.value, verdict.value))[count != 1]}"
+        for verdict, count in counts.items()
+        if count
+    )
+
+
+def _note_of(finding: Finding) -> str:
+    """Return the note of a finding, and what was left out of it."""
+    left_out = [f"{why}: {count:,}" for why, count in finding.skipped.items()]
+    note = "" if finding.note in finding.skipped else finding.note
+    return "; ".join(filter(None, (note, *left_out)))
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    estimate = finding.estimate
+    interval = estimate.interval
+    return (
+        finding.probe,
+        finding.must.value,
+        finding.figure,
+        figure_text(estimate.value),
+        "-" if interval is None else f"[{fixed(interval[0], 2)}, {fixed(interval[1], 2)}]",
+        f"{estimate.n:,}",
+        f"{estimate.clusters:,}",
+        finding.bar,
+        finding.verdict.value,
+        _note_of(finding),
+    )

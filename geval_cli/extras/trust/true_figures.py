@@ -8,10 +8,9 @@ from msgspec import Struct
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile, read_labels
-from geval_cli.extras.trust.matching import JudgedItem, judged_items, match_labels
+from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_labels, threshold_of
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.report.numbers import plural
-from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.estimate import Inference, Item, infer_mean, infer_rate
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import NamedLabels, Suite
@@ -69,15 +68,6 @@ def scored_outputs(metric: str, items: Iterable[JudgedItem]) -> list[ScoredOutpu
     ]
 
 
-def threshold_of(outputs: Sequence[ScoredOutput], good: float, given: float | None = None) -> float:
-    """Return the threshold to pass: as given, else that of the run; `good` where it has none or several."""
-    if given is not None:
-        return given
-    used = {item.threshold for item in outputs}
-    (only,) = used if len(used) == 1 else (None,)
-    return good if only is None else only
-
-
 def true_figures(
     outputs: Sequence[ScoredOutput],
     marks: Mapping[str, float],
@@ -93,7 +83,7 @@ def true_figures(
         good: mean labels from here on are good.
         threshold: scores from here on pass; None for the run's own verdicts.
     """
-    limit = threshold_of(outputs, good, threshold)
+    limit = threshold_of((item.threshold for item in outputs), good, threshold)
     scored = [(item, item.score) for item in outputs if item.score is not None]
     items = [Item(score, marks.get(item.id), item.test) for item, score in scored]
     verdicts = [
@@ -159,8 +149,7 @@ def _unlabelled(gates: Sequence[Gate], labels: LabelFile) -> Iterator[Problem]:
     labelled = dict.fromkeys(label.metric for label in labels.labels)
     for gate in gates:
         if gate.metric is not None and gate.metric not in labelled:
-            near = did_you_mean(gate.metric, labelled)
-            hint = f"did you mean `{near}`?" if near else f"labelled: {', '.join(labelled)}"
+            hint = hint_of(gate.metric, labelled, "labelled")
             message = f"nobody labelled `{gate.metric}`, which the gate `{gate.text}` is about"
             yield Problem(message, gate.place.value(), hint)
 

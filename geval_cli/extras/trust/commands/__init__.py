@@ -12,53 +12,53 @@ from geval_cli.cli.options import (
     declared,
     exit_with,
 )
-from geval_cli.extras.trust.commands.options import (
-    AgreeOptions,
-    CalibrateOptions,
-    EstimateOptions,
-    LabelOptions,
-    ProbeOptions,
+from geval_cli.extras.trust.options import (
+    AgreeCommand,
+    CalibrateCommand,
+    EstimateCommand,
+    LabelCommand,
+    ProbeCommand,
 )
 
 commands = typer.Typer(rich_markup_mode=None)
 
 
 @commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(AgreeOptions)
-def agree(given: AgreeOptions, labels: LabelsFile = None) -> None:
+@declared(AgreeCommand)
+def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
     """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
-    from geval_cli.extras.trust.extra import require_statistics
+    from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval agree")
-    from geval_cli.extras.trust.commands.agree import run_agree
+    from geval_cli.extras.trust.commands.reports import run_agree
 
     exit_with(run_agree(labels, given))
 
 
 @commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(CalibrateOptions)
-def calibrate(given: CalibrateOptions, labels: GivenLabels) -> None:
+@declared(CalibrateCommand)
+def calibrate(given: CalibrateCommand, labels: GivenLabels) -> None:
     """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
-    from geval_cli.extras.trust.extra import require_statistics
+    from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval calibrate")
-    from geval_cli.extras.trust.commands.calibrate import run_calibrate
+    from geval_cli.extras.trust.commands.reports import run_calibrate
 
     exit_with(run_calibrate(labels, given))
 
 
 @commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(EstimateOptions)
-def estimate(given: EstimateOptions, labels: GivenLabels) -> None:
+@declared(EstimateCommand)
+def estimate(given: EstimateCommand, labels: GivenLabels) -> None:
     """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
-    from geval_cli.extras.trust.commands.estimate import run_estimate
+    from geval_cli.extras.trust.commands.reports import run_estimate
 
     exit_with(run_estimate(labels, given))
 
 
 @commands.command(cls=GroupedCommand)
-@declared(LabelOptions)
-def label(given: LabelOptions, run: RunName = "latest") -> None:
+@declared(LabelCommand)
+def label(given: LabelCommand, run: RunName = "latest") -> None:
     """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
     from geval_cli.extras.trust.commands.label import run_label
 
@@ -66,10 +66,10 @@ def label(given: LabelOptions, run: RunName = "latest") -> None:
 
 
 @commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
-@declared(ProbeOptions)
-def probe(given: ProbeOptions, config: Config) -> None:
+@declared(ProbeCommand)
+def probe(given: ProbeCommand, config: Config) -> None:
     """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
-    from geval_cli.extras.trust.extra import require_statistics
+    from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval probe")
     from geval_cli.extras.trust.commands.probe import run_probes

@@ -15,14 +15,12 @@ from rich.text import Text
 
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.extras.trust.commands.options import LabelOptions
 from geval_cli.extras.trust.labelling import (
     Given,
     LabelChoice,
     Output,
     Reviewed,
     Sheet,
-    draw_name,
     label_row,
     labels_to_keep,
     outputs_to_label,
@@ -33,8 +31,9 @@ from geval_cli.extras.trust.labelling import (
     scales_of,
     stored_label,
 )
-from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, write_labels
+from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, draw_name, write_labels
 from geval_cli.extras.trust.matching import judged_items
+from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
@@ -89,7 +88,7 @@ def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
         yield _Opened(report, runs.labels(), fetch)
 
 
-def run_label(name: str, given: LabelOptions) -> None:
+def run_label(name: str, given: LabelCommand) -> None:
     """Label a run, or write, read or review its labels.
 
     Raises:
@@ -124,7 +123,7 @@ def run_label(name: str, given: LabelOptions) -> None:
         _rate(_Session(opened, sheet, scales, _annotator(given), _drawn(given)), given)
 
 
-def _actions(given: LabelOptions) -> Mapping[str, bool]:
+def _actions(given: LabelCommand) -> Mapping[str, bool]:
     return {
         "--export": given.export is not None,
         "--import": given.read is not None,
@@ -132,11 +131,11 @@ def _actions(given: LabelOptions) -> Mapping[str, bool]:
     }
 
 
-def _drawn(given: LabelOptions) -> str:
+def _drawn(given: LabelCommand) -> str:
     return "" if given.draw is None else draw_name(given.seed)
 
 
-def _annotator(given: LabelOptions) -> str:
+def _annotator(given: LabelCommand) -> str:
     if given.annotator is not None:
         return given.annotator.strip()
     try:
@@ -145,7 +144,7 @@ def _annotator(given: LabelOptions) -> str:
         return ""
 
 
-def _exported_without_run(name: str, given: LabelOptions, path: Path) -> bool:
+def _exported_without_run(name: str, given: LabelCommand, path: Path) -> bool:
     """Write the labels of a run that was removed; return whether that was what was asked for."""
     if is_results_file(name):
         return False
@@ -161,7 +160,7 @@ def _export(
     sheet: Sheet,
     scales: Mapping[str, Scale],
     kept: Sequence[StoredLabel],
-    given: LabelOptions,
+    given: LabelCommand,
 ) -> None:
     metrics = {item.metric for item in sheet.outputs}
     is_sheet = given.draw is not None or not any(item.metric in metrics for item in kept)
@@ -196,7 +195,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
     sys.stdout.write(f"wrote {plural(len(rows), what)} to {one_line(str(path), 200)}{more}\n")
 
 
-def _import(opened: _Opened, path: Path, given: LabelOptions) -> None:
+def _import(opened: _Opened, path: Path, given: LabelCommand) -> None:
     labels = labels_to_keep(
         path, opened.report, annotator=(given.annotator or "").strip(), allow_unmatched=given.allow_unmatched
     )
@@ -257,7 +256,7 @@ class _Session:
         self.given += 1
 
 
-def _rate(session: _Session, given: LabelOptions) -> None:
+def _rate(session: _Session, given: LabelCommand) -> None:
     """Show one output after the other and store what is said of each.
 
     Raises:
@@ -528,7 +527,7 @@ def _label_text(label: float, scale: Scale) -> str:
     return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
 
 
-def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelOptions) -> None:
+def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelCommand) -> None:
     rows = [
         row
         for row in review(opened.report.results(), kept)

@@ -15,7 +15,6 @@ from geval_cli.extras.trust.labelling import (
     Output,
     Reviewed,
     Sheet,
-    draw_name,
     label_row,
     outputs_to_label,
     removed_run,
@@ -23,7 +22,7 @@ from geval_cli.extras.trust.labelling import (
     scales_of,
     stored_label,
 )
-from geval_cli.extras.trust.labels import UNIT_SCALE, Scale
+from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, draw_name
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.web.api.runs import RunId
 from geval_cli.extras.web.problems_json import RefusedError, answered, described

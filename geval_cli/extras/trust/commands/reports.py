@@ -1,0 +1,116 @@
+"""`geval agree`, `geval calibrate` and `geval estimate`: labels beside a run's scores, told as a report."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from geval_cli.cli.problems import print_warnings
+from geval_cli.errors import ExitCode
+from geval_cli.extras.trust.documents import check_document_paths, deliver
+from geval_cli.extras.trust.estimation import check_sheet_path, draw_sheet, estimate, estimate_document
+from geval_cli.extras.trust.labelling import labels_kept_for
+from geval_cli.extras.trust.labels import LabelFile, read_labels, write_labels
+from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, EstimateCommand
+from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import open_report
+from geval_cli.store.runs import LATEST
+
+Found = TypeVar("Found")
+
+
+def run_agree(labels: Path | None, given: AgreeCommand) -> ExitCode:
+    """Hold the judge of a run, or of the file's own scores, against its labels; None for those kept for the run.
+
+    Raises:
+        ConfigError: labels are broken or unmatched, or a file cannot be written.
+        UsageError: there is no such run, cluster, gate or file format.
+    """
+    from geval_cli.extras.trust.agreement import agree, agreement_document
+
+    check_document_paths(given.outputs, "agreement")
+    found = _of_labels(
+        labels,
+        given,
+        lambda read, run: agree(
+            read, run, options=given, require=given.require, allow_unmatched=given.allow_unmatched
+        ),
+    )
+    return deliver(agreement_document(found), given)
+
+
+def run_calibrate(labels: Path, given: CalibrateCommand) -> ExitCode:
+    """Calibrate the judge of a run, or of the file's own scores, by its labels.
+
+    Raises:
+        ConfigError: labels are broken, unmatched or too few, or a file cannot be written.
+        UsageError: there is no such run, cluster, metric or cost.
+    """
+    from geval_cli.extras.trust.calibration import (
+        calibrate,
+        calibration_document,
+        is_for_configs,
+        write_calibration,
+    )
+
+    check_document_paths(given.outputs, "a calibration")
+    found = _of_labels(
+        labels,
+        given,
+        lambda read, run: calibrate(read, run, options=given, allow_unmatched=given.allow_unmatched),
+    )
+    for path in filter(is_for_configs, given.outputs):
+        write_calibration(path, found)
+    return deliver(
+        calibration_document(found),
+        replace(given, outputs=tuple(path for path in given.outputs if not is_for_configs(path))),
+    )
+
+
+def _of_labels(
+    labels: Path | None,
+    given: AgreeCommand | CalibrateCommand,
+    find: Callable[[LabelFile, RunReport | None], Found],
+) -> Found:
+    """Return what is found of labels: by their own scores where they have some and no run is named."""
+    read = None if labels is None else read_labels(labels)
+    if given.run is None and read is not None and read.has_scores:
+        return find(read, None)
+    with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        return find(labels_kept_for(report.run.id, given.home) if read is None else read, report)
+
+
+def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
+    """Estimate the true figures of a run, or write the sheet to label.
+
+    Raises:
+        ConfigError: labels are broken or unmatched, or a file cannot be written.
+        UsageError: there is no such run, metric, method or gate.
+    """
+    check_document_paths(given.outputs, "an estimate")
+    with open_report(given.run, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        if given.draw is not None:
+            check_sheet_path(labels)
+            run_id = report.run.id
+            rows = draw_sheet(report.results(), given.draw, given.seed, run_id=run_id, only=given.only)
+            write_labels(labels, rows)
+            outputs = len({row["id"] for row in rows})
+            sys.stdout.write(
+                f"{labels}: {plural(len(rows), 'row')} to label, of {plural(outputs, 'output')} of run {run_id}\n"
+                f"Write a number of the scale, or pass or fail, into `label`; then:\n"
+                f"geval estimate {labels} --run {run_id}\n"
+            )
+            return ExitCode.OK
+        found = estimate(
+            read_labels(labels),
+            report,
+            options=given,
+            require=given.require,
+            allow_unmatched=given.allow_unmatched,
+        )
+    return deliver(estimate_document(found), given)

@@ -1,0 +1,343 @@
+"""Options of label, agree, calibrate, estimate and probe, declared once.
+
+A program passes the records named ...Options; the commands add to these what only a command line needs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from geval_cli.errors import UsageError
+from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
+from geval_cli.extras.trust.matching import JudgedItem
+from geval_cli.runs.options import (
+    EnvFileOption,
+    GraderOption,
+    Group,
+    HomeOption,
+    Option,
+    SamplesOption,
+    ScoringOption,
+)
+
+AllowUnmatchedOption = Annotated[
+    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+]
+SeedOption = Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictOptions:
+    """What counts as good, and what as passed.
+
+    Attributes:
+        good: mean labels from here on are good, 0..1.
+        threshold: scores from here on pass; None for the verdicts of the run, or `good` where there are none.
+    """
+
+    good: Annotated[
+        float,
+        Option(
+            "--good",
+            "Mean labels from here on, brought to 0..1, are good.",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = GOOD_AT
+    threshold: Annotated[
+        float | None,
+        Option(
+            "--threshold",
+            "Scores from here on pass. [default: the run's own, else as --good]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise UsageError for a value that cannot be."""
+        for name, value in (("good", self.good), ("threshold", self.threshold)):
+            if value is not None and not 0 <= value <= 1:
+                hint = "labels and scores are brought to 0..1"
+                raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """What outputs are grouped by for intervals: a column of the labels or a key of metadata; None for doc or test."""
+
+    cluster: Annotated[
+        str | None,
+        Option(
+            "--cluster",
+            "Group outputs by this column or metadata. [default: doc, else the test]",
+            Group.JUDGING,
+            syntax="KEY",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricOptions:
+    """Which metrics; empty for all."""
+
+    only: Annotated[
+        tuple[str, ...],
+        Option("--only", "Take this metric only; repeatable.", Group.JUDGING, syntax="METRIC"),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Where a command's result goes."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRunOptions:
+    """The run that was labelled."""
+
+    run: Annotated[
+        str | None,
+        Option(
+            "--run",
+            "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+            Group.CONFIG,
+            syntax="RUN",
+        ),
+    ] = None
+    allow_unmatched: AllowUnmatchedOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeOptions(ClusterOptions, VerdictOptions):
+    """How agreement is computed. `annotators` says who labelled, a key of `EPSILONS`."""
+
+    annotators: Annotated[
+        str, Option("--annotators", "Who labelled: expert, skilled or crowd.", Group.JUDGING, syntax="WHO")
+    ] = "expert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeCommand(ReportOptions, AgreeOptions, LabelledRunOptions):
+    """Options of `geval agree`."""
+
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require", 'Fail unless it holds, as "spearman >= 0.4"; repeatable.', Group.GATES, syntax="GATE"
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
+    """How a calibration is made.
+
+    Attributes:
+        costs: of a false pass and of a false fail; None to maximise Matthews' correlation.
+        prevalence: the share of good outputs where the judge will be used; None for that of the labels.
+    """
+
+    costs: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "--cost",
+            "Cost of a false pass : of a false fail, as 3:1. [default: highest MCC]",
+            Group.JUDGING,
+            syntax="A:B",
+            is_text=True,
+        ),
+    ] = None
+    prevalence: Annotated[
+        float | None,
+        Option(
+            "--prevalence",
+            "Share of good outputs where the judge will be used. [default: as labelled]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateCommand(ReportOptions, CalibrateOptions, LabelledRunOptions):
+    """Options of `geval calibrate`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "NAME.cal.json for configs; a report as .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions(MetricOptions, VerdictOptions):
+    """How true figures are estimated.
+
+    Attributes:
+        method: `ppi`: the labels are a random draw of the run's outputs. `rogan-gladen`: they are from elsewhere, and
+            say only how often the judge errs.
+    """
+
+    method: Annotated[
+        str,
+        Option(
+            "--method",
+            "ppi, or rogan-gladen for labels with scores of other outputs.",
+            Group.JUDGING,
+            syntax="NAME",
+        ),
+    ] = "ppi"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateCommand(ReportOptions, EstimateOptions):
+    """Options of `geval estimate`."""
+
+    run: Annotated[
+        str, Option("--run", "The run whose true figures are wanted.", Group.CONFIG, syntax="RUN")
+    ] = "latest"
+    allow_unmatched: AllowUnmatchedOption = False
+    draw: Annotated[
+        int | None,
+        Option(
+            "--draw",
+            "Write LABELS: this many outputs, drawn at random, for people to label.",
+            Group.CONFIG,
+            minimum=1,
+            syntax="N",
+        ),
+    ] = None
+    seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require",
+            'Fail unless it holds, as "coherence.true_pass_rate >= 80%"; repeatable.',
+            Group.GATES,
+            syntax="GATE",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCommand:
+    """Options of `geval label`."""
+
+    draw: Annotated[
+        int | None, Option("--draw", "Label so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = None
+    seed: SeedOption = 0
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "-M --metric",
+            "Label this metric; repeatable. [default: all that a model judged]",
+            Group.SELECTION,
+            syntax="METRIC",
+        ),
+    ] = ()
+    annotator: Annotated[
+        str | None, Option("--annotator", "Who labels. [default: your login]", syntax="NAME")
+    ] = None
+    scale: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "--scale",
+            "Lowest and highest label. [default: pass and fail]",
+            syntax="LOW,HIGH",
+            is_text=True,
+        ),
+    ] = None
+    shows_verdict: Annotated[
+        bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
+    ] = False
+    review: Annotated[
+        bool, Option("--review", "Judge and person side by side, disagreements first.", Group.RESULTS)
+    ] = False
+    export: Annotated[
+        Path | None,
+        Option(
+            "--export", "Write labels, or a sheet to fill in: .jsonl or .csv.", Group.RESULTS, syntax="FILE"
+        ),
+    ] = None
+    read: Annotated[
+        Path | None, Option("--import", "Keep the labels of a file.", Group.RESULTS, syntax="FILE")
+    ] = None
+    allow_unmatched: Annotated[
+        bool,
+        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.RESULTS),
+    ] = False
+    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """How a judge is probed.
+
+    Attributes:
+        items: so many outputs, drawn at random with `seed`.
+        only: names of probes; empty for all. A damage that is named must lower the score of any metric.
+        labels: people's labels: of `labelled` outputs for the probe `family`, and of the probed ones for `joint`.
+    """
+
+    items: Annotated[
+        int, Option("--items", "Probe so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = 20
+    seed: SeedOption = 0
+    only: Annotated[
+        tuple[str, ...],
+        Option("--only", "Only this probe; repeatable. [default: all]", Group.SELECTION, syntax="PROBE"),
+    ] = ()
+    labels: LabelFile | None = None
+    labelled: tuple[JudgedItem, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeCommand(ReportOptions, ProbeOptions):
+    """Options of `geval probe`; `labels_file` is read into `labels`."""
+
+    labels_file: Annotated[
+        Path | None,
+        Option("--labels", "People's labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option("--run", "The run that was labelled. [default: the latest]", Group.SELECTION, syntax="RUN"),
+    ] = None
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
+        False
+    )
+    max_cost: Annotated[
+        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+    ] = None
+    env_file: EnvFileOption = None
