@@ -16,7 +16,6 @@ from support.stored_runs import store_judged_run
 
 import geval_cli.extras.trust
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.trust import extra
 from geval_cli.extras.trust.agreement import agree
 from geval_cli.extras.trust.labels import write_labels
 from geval_cli.extras.trust.options import AgreeOptions
@@ -347,9 +346,11 @@ class TestCommand:
 
 class TestTheExtra:
     def test_what_is_missing_is_named_with_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "scipy" else object())
+        monkeypatch.setattr(
+            geval_cli.extras.trust, "find_spec", lambda name: None if name == "scipy" else object()
+        )
         with pytest.raises(UsageError) as caught:
-            extra.require_statistics("geval agree")
+            geval_cli.extras.trust.require_statistics("geval agree")
         assert caught.value.message == "geval agree needs the package scipy"
         assert 'pip install ".[trust]"' in caught.value.hint
 

@@ -457,7 +457,7 @@ class TestCommand:
         [
             ({"only": ("negat",)}, "there is no probe `negat`"),
             ({"outputs": (Path("x.csv"),)}, "its ending says no format"),
-            ({"labels": Path("none.csv")}, "none.csv"),
+            ({"labels_file": Path("none.csv")}, "none.csv"),
             ({"run": "yesterday"}, "there is no run `yesterday`"),
         ],
     )

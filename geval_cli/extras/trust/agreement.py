@@ -545,14 +545,17 @@ def _overview(metrics: Sequence[MetricAgreement]) -> Section:
     }
     header = ("metric", "n", "rho [95 %]", "tau", "r", "of ceiling", "kappa", "shift", "alt-test")
     rows = [_overview_row(item) for item in metrics]
-    narrow = [0, 1, 2, 5, 6, 7, 8]
+    narrow = [0, 1, 2, 5, 6, 7]
     return Section(
         "All metrics",
         lambda quote: " ".join(_said(item, quote) for item in metrics),
-        tables=[Table(header, rows)],
+        tables=[Table(header, [row[:-1] for row in rows])],
         brief=[
-            Table(header, rows, least=110),
-            Table([header[place] for place in narrow], [[row[place] for place in narrow] for row in rows]),
+            Table(header, [row[:-1] for row in rows], least=140),
+            Table(
+                [*(header[place] for place in narrow), header[-1]],
+                [[*(row[place] for place in narrow), row[-1]] for row in rows],
+            ),
         ],
         notes=[f"{note}{where}" for note, where in named.items()],
         is_overview=True,
@@ -572,8 +575,14 @@ def _overview_row(item: MetricAgreement) -> list[str]:
         "-" if share is None else f"{100 * share:.0f} %",
         figure_text(item.verdicts.kappa.value),
         shift if shift.startswith("-") else f"+{shift}",
+        "-" if test is None else f"{'passes' if test.passed else 'no'} ({won}; {_beside_constant(test)})",
         "-" if test is None else f"{'passes' if test.passed else 'no'} ({won})",
     ]
+
+
+def _beside_constant(test: AltTest) -> str:
+    sign = "<" if test.beats_constant else ">=" if test.constant_rho >= test.rho else "~"
+    return f"one constant rating {fixed(test.constant_rho, 2)} {sign} {fixed(test.rho, 2)}"
 
 
 def _said(item: MetricAgreement, quote: Quote) -> str:

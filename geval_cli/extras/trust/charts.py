@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
 from geval_cli.extras.trust.probes import Finding, ProbeVerdict
@@ -43,8 +44,10 @@ from geval_cli.report.charts.drawing import (
 from geval_cli.report.charts.figures import DUST
 from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.statistics.agreement import Confusion
 from geval_cli.statistics.calibration import chance_at, rising_blocks
+
+if TYPE_CHECKING:  # it needs numpy, and drawings of a run do not
+    from geval_cli.statistics.agreement import Confusion
 
 _BINS = 20
 _LARGEST, _SMALLEST = 9.0, 2.0
@@ -229,7 +232,7 @@ _ROW, _LAST = 34.0, 40.0
 
 
 def agreement_charts(
-    metric: str, points: Sequence[LabelledOutput], counts: Confusion, *, threshold: float, good_at: float
+    metric: str, points: Sequence[LabelledOutput], counts: "Confusion", *, threshold: float, good_at: float
 ) -> list[Chart]:
     """Return what is drawn of a metric that people labelled."""
     name = _name("labels", metric)
@@ -250,7 +253,7 @@ def _name(kind: str, metric: str) -> str:
     return f"{kind}-{hashlib.blake2b(metric.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
 
 
-def _verdict_chart(metric: str, counts: Confusion, limit: float) -> Chart:
+def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
     """Return the four kinds of verdicts as squares, whose darkness is their share of the good, or of the bad."""
     cells = (
         ("good, passes", counts.true_pass, counts.good, True),

@@ -72,84 +72,106 @@ def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
     return ""
 
 
+class Bar(Struct, frozen=True):
+    """Where a figure must lie: at least or at most a limit, or within one of 0; beyond `fails` it fails."""
+
+    sign: str
+    limit: float
+    fails: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sign}{self.limit:g}" if self.sign == "+-" else f"{self.sign} {self.limit:g}"
+
+    def verdict(self, interval: tuple[float, float]) -> ProbeVerdict:
+        """Return `holds` where the whole interval is on the right side, `fails` where it is on the wrong one."""
+        low, high = interval
+        fails = self.limit if self.fails is None else self.fails
+        holds, broken = {
+            ">=": (low >= self.limit, high < fails),
+            "<=": (high <= self.limit + SAME, low > fails + SAME),
+            "+-": (-self.limit <= low and high <= self.limit, low > fails or high < -fails),
+        }[self.sign]
+        return ProbeVerdict.HOLDS if holds else ProbeVerdict.FAILS if broken else ProbeVerdict.UNCLEAR
+
+
+def _held(
+    probe: Probe, metric: str, figure: str, estimate: Estimate, bar: Bar, needs: str = "tests"
+) -> Finding:
+    """Return a figure held against its bar; without an interval it is unclear, and says how many tests it needs."""
+    verdict, note = ProbeVerdict.UNCLEAR, f"needs {MIN_CLUSTERS} {needs}"
+    if estimate.interval is not None:
+        verdict, note = bar.verdict(estimate.interval), ""
+    return Finding(probe.name, metric, probe.kind, figure, estimate, str(bar), verdict=verdict, note=note)
+
+
+def _share_finding(
+    probe: Probe,
+    metric: str,
+    figure: str,
+    pairs: Sequence[ScoreChange],
+    value_of: Callable[[ScoreChange], bool],
+    bar: Bar,
+) -> Finding:
+    """Return a share of outputs held against its bar; where it is unclear, with how many tests would do."""
+    estimate = _share(pairs, value_of)
+    if estimate.interval is None:
+        return _nothing(probe, metric, figure)
+    found = _held(probe, metric, figure, estimate, bar)
+    is_unclear = found.verdict is ProbeVerdict.UNCLEAR
+    return (
+        replace(found, note=_needed(estimate, bar.limit, is_upper=bar.sign == "<=")) if is_unclear else found
+    )
+
+
 def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, is_certain: bool) -> Finding:
     """Return how often the score fell. Without `is_certain` nobody knows whether the metric is about the damage."""
-    estimate = _share(pairs, lambda pair: pair.after < pair.before - SAME)
-    is_empty = probe.name == "empty"
-    note, verdict = "", ProbeVerdict.UNCLEAR
-    if estimate.value is None or estimate.interval is None:
-        return _nothing(probe, metric, "share fallen")
-    low, high = estimate.interval
-    if is_empty:
-        verdict = ProbeVerdict.HOLDS if estimate.value == 1 else ProbeVerdict.FAILS
-    elif low >= LEAST_FALLEN:
-        verdict = ProbeVerdict.HOLDS
-    elif high < LEAST_FALLEN:
-        verdict = ProbeVerdict.FAILS if is_certain else ProbeVerdict.UNCLEAR
-        note = "" if is_certain else "is the metric about this? --only NAME demands it"
-    else:
-        note = _needed(estimate, LEAST_FALLEN, is_upper=False)
-    return Finding(
-        probe.name, metric, probe.kind, "share fallen", estimate, "= 1" if is_empty else f">= {LEAST_FALLEN:g}",
-        verdict=verdict, note=note,
-    )  # fmt: skip
+    found = _share_finding(
+        probe,
+        metric,
+        "share fallen",
+        pairs,
+        lambda pair: pair.after < pair.before - SAME,
+        Bar(">=", LEAST_FALLEN),
+    )
+    if found.verdict is ProbeVerdict.SKIPPED:
+        return found
+    if probe.name == "empty":
+        verdict = ProbeVerdict.HOLDS if found.estimate.value == 1 else ProbeVerdict.FAILS
+        return replace(found, bar="= 1", verdict=verdict, note="")
+    if found.verdict is ProbeVerdict.FAILS and not is_certain:
+        note = "is the metric about this? --only NAME demands it"
+        return replace(found, verdict=ProbeVerdict.UNCLEAR, note=note)
+    return found
 
 
 def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
     """Return how far the mean score shifted, and how many verdicts flipped."""
     if not pairs:
         return [_nothing(probe, metric, "shift")]
-    shift = _mean(pairs, _TOST_QUANTILE)
-    verdict, note = ProbeVerdict.UNCLEAR, ""
-    if shift.interval is None:
-        note = f"needs {MIN_CLUSTERS} tests"
-    elif shift.interval[0] >= -MOST_SHIFT and shift.interval[1] <= MOST_SHIFT:
-        verdict = ProbeVerdict.HOLDS
-    elif shift.interval[0] > MOST_SHIFT or shift.interval[1] < -MOST_SHIFT:
-        verdict = ProbeVerdict.FAILS
-    bar = f"+-{MOST_SHIFT:g}"
-    first = Finding(probe.name, metric, probe.kind, "shift", shift, bar, verdict=verdict, note=note)
-    return [first, flips_finding(probe, metric, pairs)]
+    shift = _held(probe, metric, "shift", _mean(pairs, _TOST_QUANTILE), Bar("+-", MOST_SHIFT))
+    return [shift, flips_finding(probe, metric, pairs)]
 
 
 def flips_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many verdicts changed."""
-    share = _share(pairs, lambda pair: pair.passed_before != pair.passed_after)
-    return _few(
-        probe, metric, "flips", share, most=MOST_JOINT_FLIPS if probe.kind is Kind.JOINT else MOST_FLIPS
+    most = MOST_JOINT_FLIPS if probe.kind is Kind.JOINT else MOST_FLIPS
+    return _share_finding(
+        probe, metric, "flips", pairs, lambda pair: pair.passed_before != pair.passed_after, Bar("<=", most)
     )
 
 
 def deception_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many failed outputs pass; `pairs` are of outputs that failed."""
-    return _few(probe, metric, "flips", _share(pairs, lambda pair: pair.passed_after))
-
-
-def _few(probe: Probe, metric: str, figure: str, estimate: Estimate, most: float = MOST_FLIPS) -> Finding:
-    if estimate.interval is None:
-        return _nothing(probe, metric, figure)
-    low, high = estimate.interval
-    verdict = (
-        ProbeVerdict.HOLDS if high <= most else ProbeVerdict.FAILS if low > most else ProbeVerdict.UNCLEAR
+    return _share_finding(
+        probe, metric, "flips", pairs, lambda pair: pair.passed_after, Bar("<=", MOST_FLIPS)
     )
-    note = _needed(estimate, most, is_upper=True) if verdict is ProbeVerdict.UNCLEAR else ""
-    bar = f"<= {most:g}"
-    return Finding(probe.name, metric, probe.kind, figure, estimate, bar, verdict=verdict, note=note)
 
 
 def padding_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how far the mean score rose."""
     if not pairs:
         return _nothing(probe, metric, "rise")
-    rise, note, verdict = _mean(pairs, 0.975), "", ProbeVerdict.UNCLEAR
-    if rise.interval is None:
-        note = f"needs {MIN_CLUSTERS} tests"
-    elif rise.interval[1] <= MOST_RISE:
-        verdict = ProbeVerdict.HOLDS
-    elif rise.interval[0] > MOST_RISE:
-        verdict = ProbeVerdict.FAILS
-    bar = f"<= {MOST_RISE:g}"
-    return Finding(probe.name, metric, probe.kind, "rise", rise, bar, verdict=verdict, note=note)
+    return _held(probe, metric, "rise", _mean(pairs, 0.975), Bar("<=", MOST_RISE))
 
 
 def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
@@ -159,40 +181,21 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
         return [_nothing(named, metric, "tau")]
     before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
     tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
-    verdict, note = ProbeVerdict.UNCLEAR, ""
+    found = _held(named, metric, "tau", tau, Bar(">=", LEAST_TAU))
     if tau.value is None:
-        note = "all scores are equal: they have no order"
-    elif tau.clusters < MIN_CLUSTERS:
-        note = f"needs {MIN_CLUSTERS} tests"
-    elif tau.interval is None:  # of a tau that stays 1, whatever is left out
-        verdict = ProbeVerdict.HOLDS if tau.value > _CERTAIN else ProbeVerdict.UNCLEAR
-    elif tau.interval[0] >= LEAST_TAU:
-        verdict = ProbeVerdict.HOLDS
-    elif tau.interval[1] < LEAST_TAU:
-        verdict = ProbeVerdict.FAILS
-    bar = f">= {LEAST_TAU:g}"
-    first = Finding(named.name, metric, probe.kind, "tau", tau, bar, verdict=verdict, note=note)
-    return [first, flips_finding(named, metric, pairs)]
+        found = replace(found, note="all scores are equal: they have no order")
+    elif tau.interval is None and tau.clusters >= MIN_CLUSTERS:  # of a tau that stays 1, whatever is left out
+        is_certain = tau.value > _CERTAIN
+        found = replace(found, verdict=ProbeVerdict.HOLDS if is_certain else ProbeVerdict.UNCLEAR, note="")
+    return [found, flips_finding(named, metric, pairs)]
 
 
 def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]]) -> Finding:
     """Return how often the same output wins when outputs stand in the other order; `agreed` by test."""
     pairs = [ScoreChange(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
-    estimate = _share(pairs, lambda pair: pair.passed_after)
-    if estimate.interval is None:
-        return _nothing(probe, metric, "agreement")
-    low, high = estimate.interval
-    is_low = high < LEAST_AGREEMENT
-    verdict = (
-        ProbeVerdict.HOLDS
-        if low >= LEAST_AGREEMENT
-        else ProbeVerdict.FAILS
-        if is_low
-        else ProbeVerdict.UNCLEAR
+    return _share_finding(
+        probe, metric, "agreement", pairs, lambda pair: pair.passed_after, Bar(">=", LEAST_AGREEMENT)
     )
-    note = _needed(estimate, LEAST_AGREEMENT, is_upper=False) if verdict is ProbeVerdict.UNCLEAR else ""
-    bar = f">= {LEAST_AGREEMENT:g}"
-    return Finding(probe.name, metric, probe.kind, "agreement", estimate, bar, verdict=verdict, note=note)
 
 
 class JointScores(Struct, frozen=True):
@@ -225,14 +228,9 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
     found = jackknife(halo, [str(item.cluster) for item in whole], is_correlation=False)
     if found.value is None:
         return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
-    verdict, note = ProbeVerdict.UNCLEAR, ""
-    if found.clusters < MIN_CLUSTERS or found.interval is None:
-        note = f"needs {MIN_CLUSTERS} tests"
-    elif found.interval[1] <= SAME:
-        verdict = ProbeVerdict.HOLDS
-    elif found.interval[0] > SAME:
-        verdict = ProbeVerdict.FAILS
-    return Finding(probe.name, "", probe.kind, "halo", found, "<= 0", verdict=verdict, note=note)
+    if found.clusters < MIN_CLUSTERS:
+        return replace(_held(probe, "", "halo", replace(found, interval=None), Bar("<=", 0)), estimate=found)
+    return _held(probe, "", "halo", found, Bar("<=", 0))
 
 
 class JointLabel(Struct, frozen=True):
@@ -262,15 +260,9 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
         return _nothing(
             probe, metric, "loss", "all scores or labels of a dimension are equal: they have no order"
         )
-    verdict, note = ProbeVerdict.UNCLEAR, ""
-    if found.clusters < MIN_CLUSTERS or found.interval is None:
-        found, note = replace(found, interval=None), f"needs {MIN_CLUSTERS} labelled tests"
-    elif found.interval[1] <= MOST_LOSS:
-        verdict = ProbeVerdict.HOLDS
-    elif found.interval[0] > MOST_LOSS:
-        verdict = ProbeVerdict.FAILS
-    bar = f"<= {MOST_LOSS:g}"
-    return Finding(probe.name, metric, probe.kind, "loss", found, bar, verdict=verdict, note=note)
+    if found.clusters < MIN_CLUSTERS:
+        found = replace(found, interval=None)
+    return _held(probe, metric, "loss", found, Bar("<=", MOST_LOSS), "labelled tests")
 
 
 def _mean_correlation(scores: Numbers) -> float | None:
@@ -311,24 +303,9 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
         count / (count - 1) * math.fsum(part**2 for part in sums.values()) / float(centred @ centred) ** 2
     )
     spread = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
-    interval = (value - spread, value + spread)
-    estimate = Estimate(value, interval if count >= MIN_CLUSTERS else None, len(scores), count)
-    bar = f"<= {MOST_RISE:g}"
-    if estimate.interval is None:
-        note = f"needs {MIN_CLUSTERS} tests"
-        return Finding(
-            probe.name,
-            metric,
-            probe.kind,
-            "difference",
-            estimate,
-            bar,
-            verdict=ProbeVerdict.UNCLEAR,
-            note=note,
-        )
-    fails, holds = interval[0] > 0, interval[1] <= MOST_RISE
-    verdict = ProbeVerdict.FAILS if fails else ProbeVerdict.HOLDS if holds else ProbeVerdict.UNCLEAR
-    return Finding(probe.name, metric, probe.kind, "difference", estimate, bar, verdict=verdict)
+    interval = (value - spread, value + spread) if count >= MIN_CLUSTERS else None
+    estimate = Estimate(value, interval, len(scores), count)
+    return _held(probe, metric, "difference", estimate, Bar("<=", MOST_RISE, fails=0))
 
 
 def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:

@@ -780,9 +780,14 @@ def _section(metric: str, findings: Sequence[Finding]) -> Section:
         tables=[Table(header, rows)],
         brief=[
             Table(
+                ("probe", "must", "figure", "found", "", "n", "bar", ""),
+                [[row[place] for place in (0, 1, *brief[1:])] for row in rows],
+                least=140,
+            ),
+            Table(
                 ("probe", "figure", "found", "", "n", "bar", ""),
                 [[row[place] for place in brief] for row in rows],
-            )
+            ),
         ],
         notes=[f"{note} ({', '.join(probes)})" for note, probes in notes.items()],
     )
