@@ -553,7 +553,7 @@ def _overview(metrics: Sequence[MetricAgreement]) -> Section:
         brief=[
             Table(header, [row[:-1] for row in rows], least=140),
             Table(
-                [*(header[place] for place in narrow), header[-1]],
+                ["metric", "n", "rho [95 %]", "ceil.", "kappa", "shift", "alt-test"],
                 [[*(row[place] for place in narrow), row[-1]] for row in rows],
             ),
         ],
@@ -576,7 +576,7 @@ def _overview_row(item: MetricAgreement) -> list[str]:
         figure_text(item.verdicts.kappa.value),
         shift if shift.startswith("-") else f"+{shift}",
         "-" if test is None else f"{'passes' if test.passed else 'no'} ({won}; {_beside_constant(test)})",
-        "-" if test is None else f"{'passes' if test.passed else 'no'} ({won})",
+        "-" if test is None else f"{'passes' if test.passed else 'no'} {won.replace(' of ', '/')}",
     ]
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 from rich.console import Console
@@ -144,9 +145,11 @@ def _print_table(table: Table, console: Console) -> None:
     shown = plain_table(console)
     for place, name in enumerate(table.header):
         is_figure = all(_FIGURE.fullmatch(row[place]) for row in table.rows)
-        shown.add_column(one_line(name, 30), justify="right" if is_figure else "left", no_wrap=True)
+        side: Literal["left", "right"] = "right" if is_figure else "left"
+        is_name = not place and not is_figure
+        shown.add_column(one_line(name, 30), justify=side, no_wrap=not is_name, overflow="fold")
     for row in table.rows:
-        shown.add_row(*(Text(one_line(cell, 60), _WORD_STYLES.get(cell, "")) for cell in row))
+        shown.add_row(*(Text(one_line(cell, 80), _WORD_STYLES.get(cell, "")) for cell in row))
     print_trimmed(indented(shown), console)
 
 
