@@ -17,7 +17,7 @@ from support.loopback import LoopbackServer, Reply
 from support.loops import event_loop_kind
 from support.odd_servers import Conversation, TunnelProxy
 
-from geval_cli.providers.network import connections as http_connections
+from geval_cli.providers.network import client as http_connections
 from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.messages import (
     CutOffAnswerError,

@@ -18,7 +18,7 @@ import truststore
 from support.calls import run
 from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 
-from geval_cli.providers.network import connections as http_connections
+from geval_cli.providers.network import client as http_connections
 from geval_cli.providers.network.addresses import parse_proxy
 from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.messages import (

@@ -344,11 +344,8 @@ def _flagged(received: Received) -> dict[str, float | None]:
         raise received.refuse("a verdict that is neither true nor false")
     if first.get("flagged") is True and not flagged:
         raise received.refuse("a verdict that flags the text and no category")
-    return {name: _score(scores, name) for name in flagged}
-
-
-def _score(scores: Any, name: str) -> float | None:
-    return finite_number(scores.get(name)) if isinstance(scores, Mapping) else None
+    scores = scores if isinstance(scores, Mapping) else {}
+    return {name: finite_number(scores.get(name)) for name in flagged}
 
 
 class ClassificationProvider(EndpointProvider):
