@@ -8,7 +8,7 @@ these only for one that it does not know: a run without plugins never reads what
 each group expects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -33,6 +33,10 @@ EXTRAS: Mapping[str, str] = {
     "true figures": "geval_cli.extras.trust.true_figures",
     # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
     "human labels": "geval_cli.extras.trust.labelling",
+    # Reads configs of a dialect: `open_suite` and `read_judge`.
+    "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
+    # Reads results that another program wrote: `read_results(document, place)`.
+    "results: promptfoo": "geval_cli.extras.promptfoo.results",
 }
 """What the core asks extras for -> the module that has it."""
 
@@ -40,6 +44,11 @@ EXTRAS: Mapping[str, str] = {
 def extra(name: str) -> Any:
     """Return the module that has what the core asks for under a name of `EXTRAS`."""
     return import_module(EXTRAS[name])
+
+
+def extras_of(kind: str) -> Iterator[Any]:
+    """Yield the modules that have what the core asks for under `KIND: ...`."""
+    yield from (extra(name) for name in EXTRAS if name.startswith(f"{kind}: "))
 
 
 def find_plugin(group: str, name: str) -> Any:

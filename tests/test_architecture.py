@@ -49,22 +49,17 @@ TIES_OF_THE_CORE: dict[str, set[str]] = {
     "assertions/base.py": {"programs"},
     "engine/case.py": {"programs"},
     "engine/check.py": {"programs"},
-    "engine/conversation_state.py": {"promptfoo"},
     "engine/transforms.py": {"programs"},
     "runs/dry_run.py": {"batches", "programs", "workers"},
     "runs/evaluation.py": {"batches", "workers"},
-    "runs/import_run.py": {"promptfoo"},
     "runs/preparation.py": {"batches"},
     "runs/resume.py": {"workers"},
     "runs/scripts.py": {"programs"},
     "runs/session.py": {"batches", "programs"},
-    "suite/load.py": {"promptfoo"},
-    "suite/providers.py": {"promptfoo"},
 }
 """The modules of the core that still import an extra, and which. None is to be added."""
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
-    "programs": {"promptfoo"},
     "promptfoo": {"programs"},
     "web": {"trust"},
 }

@@ -6,10 +6,12 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Subject, TestCase
 from geval_cli.engine.plan import Job
-from geval_cli.extras.promptfoo.tests import CONVERSATION_ID
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
+
+CONVERSATION_ID = "conversationId"
+"""The key of a test's metadata that names its conversation."""
 
 CONVERSATION = "_conversation"
 """The variable that holds the former turns: a list of prompt, input, output and a program's metadata."""

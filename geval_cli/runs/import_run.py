@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
-from geval_cli.extras.promptfoo.results import DIALECT, VERSION, case_of_row
 from geval_cli.json_codec import decode_json
+from geval_cli.plugins import extras_of
 from geval_cli.record_reading import (
     asked_test_from_json,
     case_result_from_json,
@@ -69,6 +69,25 @@ class ImportedRun(Struct, frozen=True):
     dialect: str = ""
 
 
+class ForeignResults(Struct, frozen=True):
+    """Results that another program wrote.
+
+    Attributes:
+        rows: one for each result.
+        place: the keys under which the document has them.
+        case_of_row: makes a result of a row; raises ValueError for what is none.
+        id, time: of the run, where the document says them.
+        dialect: of the run's config.
+    """
+
+    rows: Sequence[JsonValue]
+    place: tuple[str, ...]
+    case_of_row: Callable[[JsonValue], CaseResult]
+    id: str = ""
+    time: str = ""
+    dialect: str = ""
+
+
 def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
     """Return the run that a results file holds, every result checked, so that it can be stored.
 
@@ -84,8 +103,10 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
     if not isinstance(value, dict):
         raise ConfigError([_not_results(path, "it holds no JSON object")])
     results = value.get("results")
-    if isinstance(results, dict) and "version" in results:
-        return _read_promptfoo(value, results, text, path)
+    for reader in extras_of("results"):
+        foreign = reader.read_results(value, lambda *keys: _place(text, path, *keys))
+        if foreign is not None:
+            return _read_foreign(foreign, value.get("config"), text, path)
     newer = newer_version(value)
     if newer is not None:
         where = _place(text, path, "schema_version")
@@ -418,24 +439,14 @@ def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-def _read_promptfoo(
-    value: Mapping[str, JsonValue], results: Mapping[str, JsonValue], text: str, path: Path
-) -> ImportedRun:
-    rows = results.get("results")
-    if results["version"] != VERSION or not isinstance(rows, list):
-        where = _place(text, path, "results", "version")
-        message = "only results of promptfoo's version 3 can be read"
-        raise ConfigError(
-            [Problem(message, where, "export them again: promptfoo export eval ID -o results.json")]
-        )
-    cases = _converted(rows, case_of_row, text, path, "results", "results")
+def _read_foreign(found: ForeignResults, config: JsonValue, text: str, path: Path) -> ImportedRun:
+    cases = _converted(found.rows, found.case_of_row, text, path, *found.place)
     known: dict[str, Any] = {}
-    if isinstance(name := value.get("evalId"), str):
-        known["id"] = _safe_id(name)
-    if isinstance(begun := results.get("timestamp"), str) and _is_time(begun):
-        known["started_at"] = known["finished_at"] = begun
-    run = _new_run(path, cases, value.get("config"), **known)
-    return ImportedRun(run, cases, dialect=DIALECT)
+    if found.id:
+        known["id"] = _safe_id(found.id)
+    if _is_time(found.time):
+        known["started_at"] = known["finished_at"] = found.time
+    return ImportedRun(_new_run(path, cases, config, **known), cases, dialect=found.dialect)
 
 
 def _is_time(text: str) -> bool:

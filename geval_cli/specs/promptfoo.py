@@ -51,6 +51,10 @@ class PromptfooTestOptions(Spec):
         return below.model_copy(update={**given, "params": params, "file_params": files, "place": self.place})
 
 
+EXEC_PREFIX = "exec:"
+"""Begins a prompt that a command makes."""
+
+
 class NamedPromptSpec(PromptSpec):
     """A prompt with all the names by which tests and providers may choose it.
 

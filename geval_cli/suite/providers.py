@@ -1,7 +1,7 @@
 """Providers in every form that a config may write them: a name, `{id, label, config}`, `{id: {...}}`, or a list."""
 
-from geval_cli.extras.promptfoo.providers import read_judge
 from geval_cli.json_codec import encode_json
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
@@ -51,7 +51,10 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """Return one provider; its label is its id, without keys, unless given."""
     if reading.rules.judges_by_kind:
-        return read_judge(value, place, reading)
+        judge: ProviderSpec | None = extra(f"dialect: {reading.rules.name}").read_judge(
+            value, place, reading
+        )
+        return judge
     if isinstance(value, str):
         value = {"id": value}
     elif isinstance(value, dict) and _is_keyed(value):

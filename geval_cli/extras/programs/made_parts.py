@@ -16,12 +16,11 @@ from geval_cli.errors import CodeFailedError, GevalError, Problem
 from geval_cli.extras.programs.assertions.code import call_code, code_problems
 from geval_cli.extras.programs.scripting.code import CodeError, Language, find_code
 from geval_cli.extras.programs.scripting.scripts import Scripts
-from geval_cli.extras.promptfoo.prompts import EXEC_PREFIX
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError, run_command
 from geval_cli.specs.base import PromptSpec
-from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.suite import Suite
 from geval_cli.templating.js_text import js_json, js_string

@@ -1,11 +1,12 @@
 """Results of promptfoo, version 3: a row of its table as a result of geval."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -17,13 +18,10 @@ from geval_cli.records import (
     Status,
     Usage,
 )
+from geval_cli.runs.import_run import ForeignResults
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 
-VERSION = 3
-"""Of the files that are read."""
-
-DIALECT = str(PROMPTFOO_RULES.name)
-
+_VERSION = 3
 _ERROR = 2  # `failureReason` of a case that could not be judged
 
 
@@ -85,7 +83,33 @@ class _Row(Struct, rename="camel"):
     test_case: _Test | None = None
 
 
-def case_of_row(item: JsonValue) -> CaseResult:
+def read_results(
+    document: Mapping[str, JsonValue], place: Callable[..., Location | None]
+) -> ForeignResults | None:
+    """Return the results of a document that promptfoo wrote; None for any other. `place` finds a value by its keys.
+
+    Raises:
+        ConfigError: it is of another version.
+    """
+    results = document.get("results")
+    if not isinstance(results, dict) or "version" not in results:
+        return None
+    rows, name, begun = results.get("results"), document.get("evalId"), results.get("timestamp")
+    if results["version"] != _VERSION or not isinstance(rows, list):
+        message = "only results of promptfoo's version 3 can be read"
+        hint = "export them again: promptfoo export eval ID -o results.json"
+        raise ConfigError([Problem(message, place("results", "version"), hint)])
+    return ForeignResults(
+        rows,
+        ("results", "results"),
+        _case_of_row,
+        id=name if isinstance(name, str) else "",
+        time=begun if isinstance(begun, str) else "",
+        dialect=str(PROMPTFOO_RULES.name),
+    )
+
+
+def _case_of_row(item: JsonValue) -> CaseResult:
     """Return a row as a result.
 
     Raises:

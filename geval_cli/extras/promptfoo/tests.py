@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
+from geval_cli.engine.conversation_state import CONVERSATION_ID
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.paths import program_reference
 from geval_cli.extras.promptfoo.prompts import ConfigPart
@@ -129,10 +130,6 @@ def _encoded(path: Path, kind: str, asked_at: Location | None, reading: LoadCont
 
 def _location(place: SourcePath, name: str) -> Location | None:
     return place.value("vars", name)
-
-
-CONVERSATION_ID = "conversationId"
-"""The key of `metadata` that keeps conversations apart."""
 
 
 class Scenario(Struct, frozen=True):
