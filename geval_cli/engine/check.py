@@ -347,26 +347,30 @@ def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
     """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
     if not suite.rules.suspects_bare_paths:
         return
-    for value, place in _texts_of(test):
+    for value, place, keys in _texts_of(test):
         if is_bare_path(value, suite.base_dir, suite.access):
             # Only now: to find places, the file is read once more.
-            location = place.value() if isinstance(place, SourcePath) else place
+            location = place.value(*keys) if isinstance(place, SourcePath) else place
             message = f"the path `{value}` itself is used, not what is in the file"
             hint = f"write file://{value} if its text is meant"
             yield Problem(message, location, hint, severity=Severity.WARNING)
 
 
-def _texts_of(test: TestCase) -> Iterator[tuple[JsonValue, SourcePath | Location | None]]:
-    """Yield what may be a text or `file://` in a test, each with its place."""
-    named = [(getattr(test, name), test.place.child(name)) for name in _TEXTS]
-    named += [(value, test.place.child("vars", name)) for name, value in test.vars.items()]
+def _texts_of(
+    test: TestCase,
+) -> Iterator[tuple[JsonValue, SourcePath | Location | None, tuple[str | int, ...]]]:
+    """Yield what may be a text or `file://` in a test, each with a place and the keys that lead on from there."""
+    named: list[tuple[JsonValue, SourcePath, tuple[str | int, ...]]]
+    named = [(getattr(test, name), test.place, (name,)) for name in _TEXTS]
+    named += [(value, test.place, ("vars", name)) for name, value in test.vars.items()]
     for spec in test.assertions:
-        named += [(getattr(spec, name, None), spec.place.child(name)) for name in _OF_ASSERTIONS]
-    for value, place in named:
-        yield value, place
+        named += [(getattr(spec, name, None), spec.place, (name,)) for name in _OF_ASSERTIONS]
+    for value, place, keys in named:
         if isinstance(value, list | tuple):
-            yield from ((item, place.child(index)) for index, item in enumerate(value))
-    yield from (code for code in (test.transform, test.transform_vars) if code is not None)
+            yield from ((item, place, (*keys, index)) for index, item in enumerate(value))
+        elif value is not None:
+            yield value, place, keys
+    yield from ((*code, ()) for code in (test.transform, test.transform_vars) if code is not None)
 
 
 def _is_checked(test: TestCase, plan: Plan) -> bool:

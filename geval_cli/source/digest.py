@@ -29,6 +29,7 @@ def suite_parts(
     rows: Iterable[JsonValue],
     files: SourceFiles,
     overrides: Mapping[str, JsonValue],
+    masked: Mapping[str, JsonValue] | None = None,
 ) -> dict[str, str]:
     """Return everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
 
@@ -40,8 +41,10 @@ def suite_parts(
         rows: from a file of tests, all that name files or have env values in them, filled in.
         files: what the names of files are relative to, and which of them may be read.
         overrides: vars from the command line.
+        masked: what `mask_config` made of those parts in which no env values were filled in.
     """
-    parts = {f"{CONFIG_PART}{key}": _hash(_masked(key, value)) for key, value in filled.items()}
+    known = masked or {}
+    parts = {f"{CONFIG_PART}{key}": _part_hash(key, value, known.get(key)) for key, value in filled.items()}
     parts[OVERRIDES_PART] = _hash(dict(overrides))
     row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
     hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
@@ -62,6 +65,15 @@ _STREAMED = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pdf"})
 def digest_of(parts: Mapping[str, JsonValue]) -> str:
     """Return SHA-256, in hexadecimal, of all `parts` together."""
     return _hash(dict(parts))
+
+
+def _part_hash(key: str, value: JsonValue, masked: JsonValue) -> str:
+    if masked is not None and key != "env":
+        canonical = _canonical({key: masked})
+        # Only of headers is more hidden there than here.
+        if b"headers" not in canonical.lower():
+            return hashlib.sha256(canonical).hexdigest()
+    return _hash(_masked(key, value))
 
 
 def _masked(key: str, value: JsonValue) -> JsonValue:

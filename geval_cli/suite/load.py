@@ -232,7 +232,9 @@ def read_suite(
     unreported = reading.with_problems([])
     rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
     deciding = {key: value for key, value in filled.items() if key != _TAGS}
-    parts = suite_parts(deciding, rows, reading.files, overrides.vars)
+    masked = mask_config(raw)
+    unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
+    parts = suite_parts(deciding, rows, reading.files, overrides.vars, unfilled)
     rest = _check_rest(fields, reading)
     suite = Suite(
         path=path,
@@ -248,7 +250,7 @@ def read_suite(
         else (),
         digest=digest_of(parts),
         parts=parts,
-        snapshot=without_image_data(mask_config(raw)),
+        snapshot=without_image_data(masked),
         description=rest.description if rest else None,
         tags=tag_texts(rest.tags) if rest else {},
         derived_metrics=_derived_metrics(fields, reading),

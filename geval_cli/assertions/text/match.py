@@ -24,7 +24,7 @@ from geval_cli.assertions.values import (
 from geval_cli.errors import Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
-from geval_cli.templating import Templates
+from geval_cli.templating import TEMPLATE_MARKS, Templates
 
 Item = str | int | float | bool
 _WORD = "A-Za-z0-9_"
@@ -228,9 +228,12 @@ class TextAssertion(Assertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""
+        text = as_text(self.value)
+        if self.base_type != "regex" and not any(mark in text for mark in TEMPLATE_MARKS):
+            return []
         location = self.place.value("value")
         problems: list[Problem] = []
-        value = context.render(as_text(self.value), location, problems)
+        value = context.render(text, location, problems)
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
                 hint = "JavaScript has no such group: write (?i:...) or [Aa] instead of (?i), (?<name>...) for a name"
