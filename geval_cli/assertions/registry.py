@@ -47,12 +47,16 @@ class AssertionTypes(Mapping[str, type[Assertion]]):
     def __init__(self, classes: Mapping[str, str], *, takes_plugins: bool = False) -> None:
         self._classes = classes
         self._takes_plugins = takes_plugins
+        self._loaded: dict[str, type[Assertion]] = {}
 
     def __getitem__(self, name: str) -> type[Assertion]:
+        if name in self._loaded:
+            return self._loaded[name]
         if name not in self._classes and name in self:
             return _plugin_class(name)
         module, _, class_name = self._classes[name].partition(":")
         found: type[Assertion] = getattr(import_module(module), class_name)
+        self._loaded[name] = found
         return found
 
     def __contains__(self, name: object) -> bool:

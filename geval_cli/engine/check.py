@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -162,7 +163,6 @@ class _Findings(Struct):
 
 
 _TEXTS = ("input", "output", "expected_output", "context", "retrieval_context", "evaluation_schema")
-_OF_ASSERTIONS = ("value", "transform", "context_transform")
 
 
 def check_plan(
@@ -364,13 +364,18 @@ def _texts_of(
     named = [(getattr(test, name), test.place, (name,)) for name in _TEXTS]
     named += [(value, test.place, ("vars", name)) for name, value in test.vars.items()]
     for spec in test.assertions:
-        named += [(getattr(spec, name, None), spec.place, (name,)) for name in _OF_ASSERTIONS]
+        named += [(getattr(spec, name), spec.place, (name,)) for name in _text_keys(type(spec))]
     for value, place, keys in named:
         if isinstance(value, list | tuple):
             yield from ((item, place, (*keys, index)) for index, item in enumerate(value))
         elif value is not None:
             yield value, place, keys
     yield from ((*code, ()) for code in (test.transform, test.transform_vars) if code is not None)
+
+
+@cache
+def _text_keys(kind: type[Assertion]) -> tuple[str, ...]:
+    return tuple(name for name in ("value", "transform", "context_transform") if name in kind.model_fields)
 
 
 def _is_checked(test: TestCase, plan: Plan) -> bool:

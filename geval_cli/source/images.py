@@ -123,7 +123,7 @@ def names_image(value: JsonValue) -> bool:
 
 def is_marker(value: JsonValue) -> bool:
     """Return whether a text is the marker of an image and nothing else."""
-    return isinstance(value, str) and _MARKER.fullmatch(value) is not None
+    return isinstance(value, str) and value.startswith("[image: ") and _MARKER.fullmatch(value) is not None
 
 
 def named_and_hashed(marker: str) -> tuple[str, str]:

@@ -214,10 +214,26 @@ class _Composer:
 
     def _add_scalar(self, event: yaml.ScalarEvent) -> None:
         start, end = _span(event)
-        if self._frames and self._frames[-1].is_mapping and self._frames[-1].key is None:
+        frame = self._frames[-1] if self._frames else None
+        if frame is not None and frame.is_mapping and frame.key is None:
             self._take_key(event, start, end)
             return
-        node = _Node(self._resolve(event, start, end), Span(start, end))
+        is_quoted = event.tag is None and not event.implicit[0]
+        value: JsonValue = event.value if is_quoted else self._resolve(event, start, end)
+        # Nearly all scalars: those that no alias or merge needs as a node.
+        if frame is not None and not frame.key_is_merge and event.anchor is None:
+            self._nodes += 1
+            frame.size += 1
+            children = frame.span.children
+            if isinstance(children, list):
+                frame.items.append(value)
+                children.append(Span(start, end))
+            elif isinstance(children, dict) and frame.key is not None:
+                frame.entries[frame.key] = value
+                children[frame.key] = KeySpan(frame.key_start, frame.key_end, Span(start, end))
+                frame.key = None
+            return
+        node = _Node(value, Span(start, end))
         if event.anchor:
             self._anchors[event.anchor] = node
         self._add(node)

@@ -343,23 +343,29 @@ def _is_known(kind: str) -> bool:
 
 
 def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext) -> str | None:
-    kinds = ", ".join(ASSERTION_TYPES)
-    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is inverted")
+    kind = value.get("type")
+    if (
+        isinstance(kind, str)
+        and _is_known(kind)
+        and (reading.rules.compares_in_pairs or kind.removeprefix(_NEGATION) != _PAIRWISE)
+    ):
+        return kind
+    notes = (
+        f"known types: {', '.join(ASSERTION_TYPES)}",
+        "with `not-` before a type the verdict is inverted",
+    )
     if "type" not in value:
         named = next((key for key in value if _is_known(key)), None)
         hint = f"write `type: {named}`" if named else "add `type`"
         reading.report("an assertion needs `type`", place.value(), hint, notes=notes)
         return None
-    kind = value["type"]
     if not isinstance(kind, str):
         reading.report(f"`type` must be text, found {describe_value(kind)}", place.value("type"), notes=notes)
         return None
-    if kind.removeprefix(_NEGATION) == _PAIRWISE and not reading.rules.compares_in_pairs:
+    if _is_known(kind):
         hint = "use select-best, or write the config in geval's own form"
         reading.report(f"promptfoo has no assertion type `{kind}`", place.value("type"), hint)
         return None
-    if _is_known(kind):
-        return kind
     advice = advice_on(kind.removeprefix(_NEGATION))
     if advice is not None:
         reading.report(f"geval has no assertion type `{kind}`", place.value("type"), advice)

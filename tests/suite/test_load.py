@@ -1,12 +1,17 @@
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.suites import load_suite
 
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.digest import suite_parts
+from geval_cli.source.files import SourceFiles
+from geval_cli.source.secrets import mask_config
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.starter import starter_config
 from geval_cli.suite.suite import Suite
@@ -159,6 +164,8 @@ def test_keys_appear_in_no_repr(tmp_path: Path) -> None:
 
 def test_tests_of_a_json_lines_file_are_never_held(tmp_path: Path) -> None:
     row = json.dumps({"vars": {"a": "x" * 1000}, "assert": [{"type": "contains", "value": "x"}]})
+    write(tmp_path, row, "one.jsonl")
+    assert len(list(load(write(tmp_path, "prompts: x\ntests: file://one.jsonl")).tests)) == 1  # loads modules
     write(tmp_path, f"{row}\n" * 5000, "t.jsonl")
     suite = load(write(tmp_path, "prompts: x\ntests: file://t.jsonl"))
     tracemalloc.start()
@@ -192,3 +199,22 @@ def test_the_starter_config_loads_and_is_explained(tmp_path: Path) -> None:
     assert [provider.id for provider in suite.providers] == ["local:smollm2"]
     assert [len(test.assertions) for test in suite.tests] == [2, 1]
     assert text.startswith("# yaml-language-server: $schema=")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {
+            "providers": [
+                {"id": "openai:m", "config": {"api_key": "sk-abcdef0123456789", "headers": {"X-Corp": "a b"}}}
+            ]
+        },
+        {"providers": [{"id": "openai:m", "config": {"Headers": {"X-Corp": "a b"}}}]},
+        {"env": {"TOKEN": "t", "PLAIN": "p"}},
+        {"tests": [{"vars": {"password": "kept", "text": "Bearer sk-abcdef0123456789"}}]},
+        {"tests": None},
+    ],
+)
+def test_a_part_that_is_masked_already_has_the_same_digest(tmp_path: Path, part: dict[str, Any]) -> None:
+    files = SourceFiles(tmp_path, TRUSTED)
+    assert suite_parts(part, (), files, {}, mask_config(part)) == suite_parts(part, (), files, {})
