@@ -167,7 +167,6 @@ ALLOWED: dict[str, str] = {
     "extras/workers/ray_cluster.py": "asks whether the cluster that the user named is there",
     "extras/workers/executors.py": "connects the processes of one run on this machine, which know its key",
     "extras/trust/__init__.py": "imports geval's own library, by fixed names",
-    "plugins.py": "imports geval's own extras, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "extras/web/": "the server's own pages, and configs by their names in the served folder",
     "cli/app.py": "imports modules of its own table",
