@@ -1,4 +1,4 @@
-"""What stands beside the core and adds to it: geval's own extras by a table, installed packages by entry points.
+"""Find what stands beside the core and adds to it: geval's own extras by a table, installed packages by entry points.
 
 The core imports no extra. It asks for what it needs by a name of `EXTRAS`, whose module is loaded at that moment: a run
 that needs none of them loads none.

@@ -44,7 +44,7 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class Calibrations:
-    """What scores mean by human labels. This is that of a config without a calibration file: nothing.
+    """The meaning of scores by human labels. This is that of a config without a calibration file: nothing.
 
     Attributes:
         is_empty: no file is named, or nothing of it could be read; `is_broken`: that is reported.

@@ -1,4 +1,4 @@
-"""What the judges of a run were told to look for, metric by metric: people who label its outputs read it."""
+"""The criteria that the judges of a run were given, metric by metric: people who label its outputs read it."""
 
 from collections.abc import Mapping
 

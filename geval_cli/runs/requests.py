@@ -197,7 +197,7 @@ class PreparedRun(Struct, frozen=True):
 
     @property
     def reads_cache(self) -> bool:
-        """Whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
+        """Return whether answers of earlier runs are used: nothing asks for fresh ones."""
         options = self.suite.options
         is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
         return self.request.reads_cache and not is_refused

@@ -1,4 +1,4 @@
-"""What the commands about judges found, told in one way: on the terminal, as JSON, as Markdown or as a page.
+"""Tell the findings of the commands about judges in one way: on the terminal, as JSON, as Markdown or as a page.
 
 A page has plots and needs no network. Each section begins with a sentence; its tables are the evidence.
 """

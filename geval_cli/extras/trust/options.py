@@ -28,7 +28,7 @@ SeedOption = Annotated[int, Option("--seed", "Another draw for another number.",
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions:
-    """What counts as good, and what as passed.
+    """The options that say which labels count as good, and which verdicts as passed.
 
     Attributes:
         good: mean labels from here on are good, 0..1.
@@ -66,7 +66,7 @@ class VerdictOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What outputs are grouped by for intervals: a column of the labels or a key of metadata; None for doc or test."""
+    """The groups of outputs for intervals: a column of the labels or a key of metadata; None for doc or test."""
 
     cluster: Annotated[
         str | None,
