@@ -195,7 +195,8 @@ class EndpointProvider:
 
     def _context_of(self, payload: Mapping[str, Any], request: ModelRequest) -> CallContext:
         endpoint = self._endpoint
-        settings = {name for name, value in self._settings(request).items() if value is not None}
+        params = {**endpoint.wire, **request.params}  # those of a request win
+        settings = {name for name, value in params.items() if value is not None}
         wished = {
             "logprobs": request.want_logprobs,
             "response_format": request.response_schema is not None,
@@ -209,10 +210,6 @@ class EndpointProvider:
         written = {name: value for name in settings if (value := self._written(name, request)) is not None}
         added = frozenset(settings | wishes) - written.keys()
         return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, sent, written, added)
-
-    def _settings(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the parameters of the config and of a request, which win over them."""
-        return {**self._endpoint.wire, **request.params}
 
     def _written(self, name: str, request: ModelRequest) -> Written | None:
         """Return a parameter as the user wrote it: in the config, a prompt or a test; None for what others added."""

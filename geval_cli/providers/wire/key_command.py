@@ -152,7 +152,8 @@ class KeyCommand:
             )
         except ScriptError as error:
             said = f": {self._secrets.excerpt(error.detail.strip())}" if error.detail.strip() else ""
-            self._refuse(f"{_plain(str(error), self._words[0], self._name)}{said}")
+            what = str(error).replace(f"`{self._words[0]}`", f"`{self._name}`")
+            self._refuse(f"{what}{said}")
         except CodeFailedError as error:
             raise ProviderAuthError(error.message, provider_id=self._provider_id, hint=error.hint) from error
         token = self._read(text)
@@ -252,10 +253,6 @@ def missing_program(source: ProviderSource) -> list[Problem]:
 
 def _spelling(config: Mapping[str, Any]) -> str | None:
     return next((name for name in KEY_COMMAND.spellings if config.get(name) is not None), None)
-
-
-def _plain(message: str, path: str, name: str) -> str:
-    return message.replace(f"`{path}`", f"`{name}`")
 
 
 def _end_in(found: Mapping[str, Any]) -> float | None:
