@@ -45,7 +45,7 @@ EARLIER_HOMES = {
 SPECIAL_PARTS = {
     "judge/replies": r"judge/replies(/.*)?\.py",
     "providers/network": r"providers/network(/.*)?\.py",
-    "editor, Python": r"(extras/)?web/editor/.*\.py|source/edit/.*\.py|suite/draft\w*\.py",
+    "editor, Python": r"(extras/)?web/editor/.*\.py|source/edit/.*\.py|suite/(draft\w*|\w+_forms|assertion_inputs)\.py",
     "editor, JavaScript": r"(extras/)?web/static/editor.*\.js",
     "nunjucks": r".*/(nunjucks\w*|js_members|js_text)\.py",
 }

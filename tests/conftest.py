@@ -32,7 +32,7 @@ GROUPS = {
         "web/browser/test_print_in_browser",
         "web/browser/test_runs_in_browser",
         "web/editor/test_editor_in_browser",
-        "web/editor/test_forms_in_browser",
+        "web/editor/test_changes_in_browser",
     ),
     "statistics": (
         "statistics/test_agreement",

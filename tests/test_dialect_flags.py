@@ -204,7 +204,7 @@ def judges(probe: Probe) -> str:
 def editable(probe: Probe) -> str:
     probe.file("geval.yaml", "prompts: [Say]\n")
     try:
-        return open_suite_file(probe.folder, "geval.yaml").name
+        return open_suite_file(probe.folder, "geval.yaml").path.name
     except RefusedError:
         return "refused"
 

@@ -14,13 +14,13 @@ from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.edit.yaml_style import write_yaml
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.source.images import written_out
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
+from geval_cli.source.yaml_text import write_yaml
 from geval_cli.specs.base import PromptSpec
 from geval_cli.suite.load import read_suite, read_with_rules
 from geval_cli.suite.prompts import names_several_prompts

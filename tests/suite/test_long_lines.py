@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from geval_cli.source.edit.yaml_edit import editable_text
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean, draw_source_line
 from geval_cli.source.secrets import mask_text
@@ -27,13 +26,6 @@ def locate_all(read: Callable[..., object], count: int) -> Callable[[], object]:
     return lambda: [positions.values[("tests", index, "vars", "i")] for index in range(count)]
 
 
-def edit_all(count: int) -> Callable[[], object]:
-    text = one_line_of_tests(count)
-    editable = editable_text(text, "a.yaml")
-    wanted = {"tests": [{"vars": {"i": f"other {index}"}} for index in range(count)]}
-    return lambda: editable.with_value(wanted)
-
-
 def draw_all(count: int) -> Callable[[], object]:
     line = one_line_of_tests(count)
     step = max(1, len(line) // 40)
@@ -45,7 +37,6 @@ def draw_all(count: int) -> Callable[[], object]:
     [
         pytest.param(lambda count: locate_all(read_json, count), id="positions in JSON"),
         pytest.param(lambda count: locate_all(read_yaml, count), id="positions in YAML"),
-        pytest.param(edit_all, id="editing"),
         pytest.param(draw_all, id="drawing"),
         pytest.param(
             lambda count: lambda: mask_text("api_key=abcdefgh12345678; " * count * 10), id="masking"

@@ -1,5 +1,6 @@
 """The page of the suite editor: a suite to edit, and the parts of the page that tests look at."""
 
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -49,18 +50,18 @@ def open_editor(window: Visit, name: str = "suite.yaml") -> None:
     window.page.wait_for_selector("[data-problem-count]:not(:empty)")
 
 
-def card(window: Visit, items: str, number: int = 1) -> Any:
-    return window.page.locator(f"[data-items={items}] > article").nth(number - 1)
+def field(window: Visit, path: str) -> Any:
+    """The field of the form that shows a value: `tests[0].input`."""
+    return window.page.locator(f'[data-path="{path}"]')
 
 
-def field(place: Any, name: str) -> Any:
-    return place.locator(f"[data-field={name}] [data-input]")
+def open_test(window: Visit, number: int) -> None:
+    window.page.locator("[data-items=tests] summary").nth(number - 1).click()
 
 
-def open_test(window: Visit, number: int) -> Any:
-    found = card(window, "tests", number)
-    found.locator("[data-toggle]").click()
-    return found
+def yaml_of(window: Visit) -> Any:
+    """The YAML as a code editor shows it."""
+    return window.page.get_by_role("textbox", name="YAML of")
 
 
 def save(window: Visit) -> None:
@@ -69,19 +70,8 @@ def save(window: Visit) -> None:
 
 
 def wait_for_state(window: Visit, text: str) -> None:
-    window.page.locator("[data-state]", has_text=text).wait_for()
+    window.page.locator("[data-state]", has_text=re.compile(f"^{text}")).wait_for()
 
 
 def text_of(folder: Path) -> str:
     return (folder / "suite.yaml").read_text(encoding="utf-8")
-
-
-def assertion(window: Visit, name: str) -> Any:
-    """The form of an assertion of the first test: `2`, or of a set `1 of set 2`."""
-    return card(window, "tests").get_by_role("group", name=f"Assertion {name}", exact=True)
-
-
-def wait_for_value(locator: Any, value: str) -> None:
-    from playwright.sync_api import expect
-
-    expect(locator).to_have_value(value, timeout=60_000)

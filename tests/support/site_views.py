@@ -20,10 +20,9 @@ OPEN_DETAILS = """
 document.querySelectorAll('details:not([data-charts-section])').forEach((item) => { item.open = true; });
 """
 """All but the drawings, which have pages of their own."""
-OPEN_TESTS = "document.querySelectorAll('[data-toggle]').forEach((item) => item.click());"
 BREAK_AND_SAVE = """
-const text = document.querySelector('[data-item=tests] [data-field=vars] textarea');
-text.value = 'a: [';
+const text = document.querySelector('[data-path="prompts[0].raw"]');
+text.value = '{{ nothing }}';
 text.dispatchEvent(new Event('input', { bubbles: true }));
 document.querySelector('[data-save]').click();
 """
@@ -91,8 +90,8 @@ def store_site(folder: Path, shape: Shape) -> dict[str, View]:
         "compare others": View(f"/compare?before={before}&after={hostile}"),
         "compare charts": View(f"/compare/charts{pair}", shown=".chart-drawing"),
         "suites": View("/suites"),
-        "editor": View(editor, OPEN_TESTS + OPEN_DETAILS, ".assertion-form"),
-        "refused save": View(editor, OPEN_TESTS + BREAK_AND_SAVE, "[data-messages] .is-error"),
+        "editor": View(editor, OPEN_DETAILS, ".assertion-line .chip"),
+        "refused save": View(editor, OPEN_DETAILS + BREAK_AND_SAVE, "[data-messages] .is-error"),
         "docs": View("/docs", OPEN_DETAILS),
         "nothing": View("/nothing"),
     }

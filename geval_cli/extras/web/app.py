@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from geval_cli.extras.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.extras.web.api.geval import Evaluations
-from geval_cli.extras.web.editor import router as editor_router
+from geval_cli.extras.web.editor.routes import router as editor_router
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages import router as pages_router
 from geval_cli.extras.web.pages.charts import KeptFigures

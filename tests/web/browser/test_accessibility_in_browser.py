@@ -18,7 +18,7 @@ NO_PAGES = {
     "/runs/{run_id}/results.{kind}": "a file",
     "/runs/{run_id}/images/{sha256}": "an image",
     "/runs/{run_id}/label/output": "a part of the page to label on",
-    "/suites/assertions": "data of the editor",
+    "/suites/schema.json": "data of the editor",
 }
 """What a browser may ask for outside of `/api` and that is no page."""
 

@@ -4,8 +4,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,8 +15,9 @@ from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile, open_in_place
 from geval_cli.runs.starting import choose_starter
 from geval_cli.source.access import TRUSTED, open_regular
-from geval_cli.source.edit.yaml_edit import EditableText, editable_text
 from geval_cli.source.files import MAX_CONFIG_BYTES, is_file_reference, read_text
+from geval_cli.source.json_source import read_json
+from geval_cli.source.yaml_source import read_yaml
 from geval_cli.suite.load import read_with_rules, rules_of
 
 SUITE_KEYS = frozenset({"prompts", "providers", "tests", "defaultTest", "default_test"})
@@ -34,8 +33,7 @@ class SuiteFile(Struct, frozen=True):
     """A suite's file as it was when it was read. `digest` is the SHA-256 of its bytes."""
 
     path: Path
-    name: str
-    source: EditableText
+    text: str
     digest: str
     has_mark: bool
 
@@ -50,53 +48,54 @@ def is_suite(value: JsonValue) -> bool:
 
 
 def open_suite_file(folder: Path, name: str) -> SuiteFile:
-    """Return the suite `name` of the served folder.
+    """Return the suite `name` of the served folder. One whose name says that it is one may be broken.
 
     Raises:
         RefusedError: no such file, no suite, or one that cannot be edited here.
         ConfigError: its text is broken.
     """
-    path = _editable_path(folder, name)
-    content = _content(path)
+    path = served_config(folder, name)
+    parts = path.resolve().relative_to(folder.resolve()).parts
+    if any(part.startswith(".") for part in parts):
+        hint = "files whose names begin with a dot are not suites"
+        raise RefusedError(f"{name} is hidden", status=_FORBIDDEN, hint=hint)
+    try:
+        with open_regular(path, TRUSTED) as stream:
+            content = stream.read()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "check the file's permissions"
+        raise RefusedError(f"{path.name} cannot be read: {reason}", status=_FORBIDDEN, hint=hint) from error
     text = read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES)
-    source = _suite_text(path, name, text)
+    try:
+        check_text(path, name, text)
+    except ConfigError:
+        if not _is_named_suite(path):
+            raise
     has_mark = content.startswith(_BYTE_ORDER_MARK)
-    return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
+    return SuiteFile(path, text, hashlib.sha256(content).hexdigest(), has_mark)
 
 
-def earlier_suite_file(folder: Path, name: str, text: str) -> SuiteFile:
-    """Return the suite `name` as it was before somebody else changed it; `digest` is that of the file now.
+def check_text(path: Path, name: str, text: str) -> None:
+    """Check that a text is a suite that can be edited here.
 
     Raises:
-        RefusedError: what is there now is something else altogether, or `text` is no suite.
-        ConfigError: `text` is broken.
+        RefusedError: it is none.
+        ConfigError: it is no YAML or JSON.
     """
-    path = _editable_path(folder, name)
-    content = _content(path)
-    with suppress(ConfigError):  # a suite that was broken meanwhile may be overwritten with one that is not
-        open_suite_file(folder, name)
-    source = _suite_text(path, name, text)
-    has_mark = content.startswith(_BYTE_ORDER_MARK)
-    return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
-
-
-@lru_cache(maxsize=2)
-def _parsed(text: str, name: str) -> EditableText:
-    """Return a text that can be changed; a large one takes a second to parse, and is looked at after each change."""
-    return editable_text(text, name)
-
-
-def _suite_text(path: Path, name: str, text: str) -> EditableText:
-    source = _parsed(text, str(path))
-    if not is_suite(source.value):
+    document = (read_json if path.suffix.lower() == ".json" else read_yaml)(text, str(path))
+    if not is_suite(document.value):
         hint = "a suite has `prompts`, `providers` or `tests`"
         raise RefusedError(f"{name} is no suite", status=_NOT_FOUND, hint=hint)
-    rules = rules_of(path, source.document, text.split("\n", 1)[0])
+    rules = rules_of(path, document, text.split("\n", 1)[0])
     if not rules.is_editable:
         hint = "edit it in an editor; `geval run` takes it as it is"
         message = f"{name} follows {rules.name}'s rules, which this editor does not know"
         raise RefusedError(message, status=_UNPROCESSABLE, hint=hint)
-    return source
+
+
+def _is_named_suite(path: Path) -> bool:
+    return path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
 
 
 def digest_on_disk(path: Path) -> str:
@@ -167,25 +166,6 @@ def create_suite_file(folder: Path, name: str) -> str:
         reason = (error.strerror or str(error)).lower()
         raise RefusedError(f"cannot write {name}: {reason}", status=_FORBIDDEN, hint=hint) from error
     return name
-
-
-def _editable_path(folder: Path, name: str) -> Path:
-    path = served_config(folder, name)
-    parts = path.resolve().relative_to(folder.resolve()).parts
-    if any(part.startswith(".") for part in parts):
-        hint = "files whose names begin with a dot are not suites"
-        raise RefusedError(f"{name} is hidden", status=_FORBIDDEN, hint=hint)
-    return path
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with open_regular(path, TRUSTED) as stream:
-            return stream.read()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        hint = "check the file's permissions"
-        raise RefusedError(f"{path.name} cannot be read: {reason}", status=_FORBIDDEN, hint=hint) from error
 
 
 LISTED_MAX = 500
@@ -261,8 +241,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
             return None
         document, rules = read_with_rules(path, TRUSTED)
     except ConfigError:
-        is_named = path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
-        return _broken(name, details.st_mtime) if is_named else None
+        return _broken(name, details.st_mtime) if _is_named_suite(path) else None
     except OSError:
         return None
     value = document.value

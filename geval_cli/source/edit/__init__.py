@@ -1,1 +1,0 @@
-"""Changes to YAML and JSON text that keep every other byte."""
