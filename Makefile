@@ -12,7 +12,9 @@ BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome goog
 # Two processes more than there are processors: many tests wait for processes, browsers and servers.
 JOBS = $(shell echo $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 2)))
 
-.PHONY: demo test browser model check docs bench soak clean
+TYPES := $(BIN)/mypy
+
+.PHONY: demo test browser model check lint docs bench soak clean
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -39,17 +41,19 @@ demo: $(RUNTIME) model
 	echo "geval's exit code: $$code"; \
 	if [ $$code -gt 1 ]; then exit $$code; fi
 
-# What failed beside other tests is run once more, alone: a test that fails again makes `make test` fail, one that passes
-# is unsteady and is named, to be fixed. Whatever else may happen, an interruption or a process that crashes, is final.
-# They share what pytest makes of the tests' asserts by keeping it as bytecode, also where the environment says that
-# none is written.
+# Types are checked meanwhile. What failed beside other tests is run once more, alone: a test that fails again makes
+# `make test` fail, one that passes is unsteady and is named, to be fixed. Whatever else may happen, an interruption or a
+# process that crashes, is final. What pytest makes of the tests' asserts is kept as bytecode, also where the environment
+# says that none is written.
 test: export PYTHONDONTWRITEBYTECODE =
-test: check browser model
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --cache-clear || { code=$$?; \
-	[ $$code -eq 1 ] || exit $$code; \
+test: lint browser model
+	@$(TYPES) >$(VENV)/types.txt 2>&1 & types=$$!; code=0; \
+	$(BIN)/python -m pytest -q -n 0 --processes $(JOBS) --cache-clear || code=$$?; \
+	wait $$types || { cat $(VENV)/types.txt; exit 1; }; \
+	[ $$code -ne 0 ] || exit 0; [ $$code -eq 1 ] || exit $$code; \
 	echo "These tests failed. Those that pass now, alone, are unsteady and must be fixed:"; \
 	$(BIN)/python -c "import json; print(*json.load(open('.pytest_cache/v/cache/lastfailed')), sep='\n')" || exit 1; \
-	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none
 
 model:
 	@$(BIN)/geval models pull smollm2
@@ -64,9 +68,11 @@ browser: $(STAMP)
 	$(BIN)/playwright install chromium-headless-shell >/dev/null 2>&1 \
 	|| echo "no browser can be installed: the web page is not tested"
 
-check: $(STAMP)
+check: lint
+	@$(TYPES)
+
+lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
 
 # The parts of pages and files that are made from the code.
 docs: $(STAMP)

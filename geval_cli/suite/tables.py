@@ -32,6 +32,7 @@ MAX_COLUMNS = 2_000
 _MAX_CELLS = 50_000_000
 _MAX_SHEET_ROWS = 1_048_576  # of the format
 _MAX_ELEMENTS, _MAX_DEPTH = 4_000_000, 100
+_MAX_TAG_BYTES = 4 << 20
 """Of the XML in a stranger's sheet, attributes counted, too: each takes a hundred bytes where it takes five here."""
 
 _BROKEN_SHEET = (
@@ -353,9 +354,13 @@ def _elements_left(stream: IO[bytes], left: int) -> int:
 
     parser.ordered_attributes = True
     parser.StartElementHandler, parser.EndElementHandler = started, ended
+    fed = 0
     with suppress(EOFError, expat.ExpatError):
         while chunk := stream.read(_CHUNK):
             parser.Parse(chunk)
+            fed += len(chunk)
+            if fed - parser.CurrentByteIndex > _MAX_TAG_BYTES:  # which is read from its beginning each time
+                return -1
     return left
 
 

@@ -113,7 +113,12 @@ def test_the_elements_of_a_stranger_s_sheet_are_counted(
     write_sheet(path, "A2", 2)
     assert len(list(sheet_rows(path, "", stranger, None))) == 2
     attributes = " ".join(f"a{number}=''" for number in range(5_000))
-    for text in ("</t>" + "<r/>" * 10_000, "</t>" + "<r>" * 200, "</t>" + f"<r {attributes}/>" * 2):
+    for text in (
+        "</t>" + "<r/>" * 10_000,
+        "</t>" + "<r>" * 200,
+        "</t>" + f"<r {attributes}/>" * 2,
+        f"</t><r a='{'x' * (6 << 20)}",
+    ):
         write_sheet(path, "A2", 2, text=text)
         with pytest.raises(ConfigError, match="1 problem") as caught:
             next(sheet_rows(path, "", stranger, None))
