@@ -5,7 +5,7 @@ VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2]
 VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# What is installed: geval with its local model, which is all that the demo needs; and everything for development.
+# What is installed (of packages of which tests import a small part, all is not compiled): geval with its local model, which is all that the demo needs; and everything for development.
 RUNTIME := $(VENV)/.installed-runtime
 STAMP := $(VENV)/.installed
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
@@ -32,7 +32,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "installing geval and its development tools into $(VENV) ..."
 	@$(INSTALL) "pip>=25.1"
-	@$(INSTALL) --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers]" --group dev
+	@$(INSTALL) --no-compile --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers]" --group dev
 	@touch $(RUNTIME) $@
 
 # A real run with a real model: exit code 0 or 1 (judged, good or bad) is a working geval; anything else is not.

@@ -2,11 +2,14 @@
 
 import csv
 import io
+import re
 import warnings
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any
@@ -81,21 +84,31 @@ class TableRow(Struct, frozen=True):
 
     def _offset_of(self, column: int) -> tuple[int, int, int]:
         """Return the lines before a cell, the characters before it in its line, and its length within that line."""
-        start, number, is_quoted = 0, 0, False
-        for offset, character in enumerate(self.text):
-            if character == '"' and (is_quoted or offset == start):
-                is_quoted = not is_quoted
-            elif character == self.delimiter and not is_quoted:
-                if number == column:
-                    return self._within(start, offset)
-                number, start = number + 1, offset + 1
-        return self._within(start if number == column else len(self.text.rstrip("\r\n")), len(self.text))
-
-    def _within(self, start: int, end: int) -> tuple[int, int, int]:
-        breaks = list(_LINE_BREAKS.finditer(self.text, 0, start))
-        begin = breaks[-1].end() if breaks else 0
+        spans, breaks = _places_in(self.text, self.delimiter)
+        if column < len(spans):
+            start, end = spans[column]
+        else:
+            start, end = len(self.text.rstrip("\r\n")), len(self.text)
+        lines = bisect_right(breaks, start)
+        begin = breaks[lines - 1] if lines else 0
         cut = _LINE_BREAKS.search(self.text, start, end)
-        return len(breaks), start - begin, (cut.start() if cut else end) - start
+        return lines, start - begin, (cut.start() if cut else end) - start
+
+
+@lru_cache(1)
+def _places_in(text: str, delimiter: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return where each cell of a row begins and ends, and where its lines end; of one row all are often looked for."""
+    spans: list[tuple[int, int]] = []
+    start, is_quoted = 0, False
+    for found in re.finditer(f'["{re.escape(delimiter)}]', text):
+        offset = found.start()
+        if found[0] != '"':
+            if not is_quoted:
+                spans.append((start, offset))
+                start = offset + 1
+        elif is_quoted or offset == start:
+            is_quoted = not is_quoted
+    return [*spans, (start, len(text))], [found.end() for found in _LINE_BREAKS.finditer(text)]
 
 
 class CellPositions(Mapping[KeyPath, Location]):

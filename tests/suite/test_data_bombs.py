@@ -125,6 +125,16 @@ def test_the_elements_of_a_stranger_s_sheet_are_counted(
         assert "too large for a sheet" in caught.value.problems[0].message
 
 
+def test_the_places_of_all_cells_of_a_row_are_found_at_once(tmp_path: Path) -> None:
+    """A search from the beginning of the row for each of its cells takes hours where each has some kilobytes."""
+    path = tmp_path / "t.csv"
+    path.write_text(",".join(f'"{"x" * 5_000}\n{n}"' for n in range(2_000)) + "\n")
+    (row,) = csv_rows(path, TRUSTED, None)
+    found = [row.location(path, column) for column in range(2_000)]
+    assert [(where.line, where.column) for where in found[:3]] == [(1, 1), (2, 4), (3, 4)]
+    assert (found[-1].line, found[-1].column) == (2_000, 7)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts memory as Linux does")
 def test_a_row_of_many_long_lines_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"

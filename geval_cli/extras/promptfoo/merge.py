@@ -26,6 +26,10 @@ _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema",
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
+_MOST_VALUES, _REFERENCE_COSTS = 1_000_000, 100
+"""Of all references together, each counted as so many: forty that name the next one twice would fill the memory."""
+
+
 class References(Struct):
     """Puts what references name in their place. `used` are the top-level keys that something referred to."""
 
@@ -35,12 +39,16 @@ class References(Struct):
     problems: list[Problem]
     used: set[str] = field(default_factory=set)
     _files: dict[Path, Document] = field(default_factory=dict)
+    _left: int = _MOST_VALUES
 
     def resolved(self) -> JsonValue:
         """Return the content of the document without references."""
         return self._walk(self.document.value, self.document.place, self.document, ())
 
     def _walk(self, value: JsonValue, place: SourcePath, home: Document, trail: tuple[str, ...]) -> JsonValue:
+        if trail and self._left <= 0:
+            return {}
+        self._left -= bool(trail)
         if isinstance(value, list):
             return [self._walk(item, place.child(index), home, trail) for index, item in enumerate(value)]
         if not isinstance(value, dict):
@@ -68,11 +76,20 @@ class References(Struct):
             return self._refuse(
                 f"`{reference}` leads back to itself", place.value(_REF), "write the part out"
             )
+        if self._left <= 0:
+            return {}
+        self._left -= _REFERENCE_COSTS
         target = self._target(reference, home, place.value(_REF))
         if target is None:
             return {}
         found, document = target
         found = self._walk(found, place, document, (*trail, where))
+        if self._left <= 0 and not trail:
+            self._refuse(
+                f"`{reference}` leads to more than {_MOST_VALUES:,} values",
+                place.value(_REF),
+                "refer to less",
+            )
         siblings = {key: entry for key, entry in value.items() if key != _REF}
         return {**found, **siblings} if isinstance(found, dict) else found
 

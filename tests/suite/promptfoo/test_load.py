@@ -84,6 +84,13 @@ def test_references_that_lead_nowhere_are_refused(tmp_path: Path, reference: str
     assert any(message in found for found in errors_of(tmp_path, content))
 
 
+def test_references_that_double_again_and_again_are_refused(tmp_path: Path) -> None:
+    doubling = {f"d{n}": {side: {"$ref": f"#/d{n + 1}"} for side in "ab"} for n in range(40)}
+    content = {**BASE, "tests": [{"vars": {"x": {"$ref": "#/d0"}}}], **doubling, "d40": "x"}
+    found = [message for message in errors_of(tmp_path, content) if "leads to more than" in message]
+    assert found == ["`#/d0` leads to more than 1,000,000 values"]
+
+
 def test_references_of_json_schemas_are_their_own(tmp_path: Path) -> None:
     schema = {"$defs": {"a": {"type": "object"}}, "$ref": "#/$defs/a"}
     (case,) = cases(tmp_path, {**BASE, "tests": [{"assert": [{"type": "is-json", "value": schema}]}]})
