@@ -233,8 +233,15 @@ JUDGED_TESTS = 60
 UNDER_WAY = 20
 
 
-@pytest.mark.parametrize("words", [(), ("--workers", "2"), ("--fail-fast",)], ids=" ".join)
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (signal.SIGINT, ()),
+        (signal.SIGINT, ("--workers", "2")),
+        (signal.SIGTERM, ("--workers", "2")),
+        (signal.SIGHUP, ("--fail-fast",)),
+    ],
+)
 def test_after_a_signal_nothing_more_is_sent_and_what_was_sent_is_kept(
     project: Path, runs: Runs, sent: signal.Signals, words: tuple[str, ...]
 ) -> None:
@@ -263,9 +270,10 @@ def test_after_a_signal_nothing_more_is_sent_and_what_was_sent_is_kept(
         assert process.returncode == (130 if sent is signal.SIGINT else 143), errors
         assert len(model.server.requests) == before
         assert "waiting" in said
-        resumed = runs.launch(*options, "--resume", grace_s=NO_GRACE_S, **keys)
-        _, errors = resumed.communicate(timeout=60)
-        assert resumed.returncode == 0, errors
+        resumed = run_geval(
+            "run", "config.yaml", *options, "--resume", cwd=project, env=clean_environment(**keys)
+        )
+        assert resumed.code == 0, resumed.stderr
         assert (len(model.server.requests), model.asked_twice()) == (2 * JUDGED_TESTS, 0)
 
 
