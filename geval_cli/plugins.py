@@ -37,6 +37,10 @@ EXTRAS: Mapping[str, str] = {
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
     # Reads results that another program wrote: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",
+    # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
+    "batches": "geval_cli.extras.batches.waves",
+    # Has the jobs of a run done by other processes.
+    "workers": "geval_cli.extras.workers.coordinator",
 }
 """What the core asks extras for -> the module that has it."""
 

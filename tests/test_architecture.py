@@ -50,12 +50,9 @@ TIES_OF_THE_CORE: dict[str, set[str]] = {
     "engine/case.py": {"programs"},
     "engine/check.py": {"programs"},
     "engine/transforms.py": {"programs"},
-    "runs/dry_run.py": {"batches", "programs", "workers"},
-    "runs/evaluation.py": {"batches", "workers"},
-    "runs/preparation.py": {"batches"},
-    "runs/resume.py": {"workers"},
+    "runs/dry_run.py": {"programs"},
     "runs/scripts.py": {"programs"},
-    "runs/session.py": {"batches", "programs"},
+    "runs/session.py": {"programs"},
 }
 """The modules of the core that still import an extra, and which. None is to be added."""
 

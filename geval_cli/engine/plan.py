@@ -320,3 +320,50 @@ def _is_only_name(spec: ProviderSpec) -> bool:
     """Return whether the config wrote nothing but an id, which may be the name of a provider that is elsewhere."""
     has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
     return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}
+
+
+class DoneCases:
+    """The cases of a run that have a result that stays: a byte each, since there may be very many.
+
+    `first_test` is the number of the first test that it knows; cases of tests before it count as done.
+    """
+
+    def __init__(self, *, repeats: int, columns: int, first_test: int = 0, marks: bytes = b"") -> None:
+        self._marks = bytearray(marks)
+        self._repeats = repeats
+        self._columns = columns
+        self._offset = first_test * repeats * columns
+
+    def __len__(self) -> int:
+        return self._marks.count(1)
+
+    def add(self, result: CaseResult) -> bool:
+        """Count the case of `result` as done; False when its column or repeat is none of the run's."""
+        if result.column >= self._columns or result.repeat_index >= self._repeats:
+            return False
+        place = self._place(result.test_index, result.repeat_index, result.column)
+        if place >= len(self._marks):
+            self._marks.extend(bytes(place + 1 - len(self._marks)))
+        self._marks[place] = 1
+        return True
+
+    def has(self, result: CaseResult) -> bool:
+        """Return whether the case of `result` is done."""
+        return self._is_done(self._place(result.test_index, result.repeat_index, result.column))
+
+    def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Yield those of `jobs` that are not done."""
+        for job in jobs:
+            if not self._is_done(self._place(job.test.index, job.repeat_index, job.column)):
+                yield job
+
+    def marks_of(self, first_test: int, last_test: int) -> bytes:
+        """Return the marks of tests from `first_test` up to, but without, `last_test`, a byte for each case."""
+        each = self._repeats * self._columns
+        return bytes(self._marks[first_test * each - self._offset : last_test * each - self._offset])
+
+    def _is_done(self, place: int) -> bool:
+        return place < 0 or (place < len(self._marks) and self._marks[place] == 1)
+
+    def _place(self, test_index: int, repeat_index: int, column: int) -> int:
+        return (test_index * self._repeats + repeat_index) * self._columns + column - self._offset

@@ -1,7 +1,6 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache, partial
@@ -31,11 +30,7 @@ from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import assertion_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
-from geval_cli.extras.batches.layer import batch_api
-from geval_cli.extras.batches.waves import batched_roles
 from geval_cli.extras.programs.made_parts import is_made_by_code
-from geval_cli.extras.workers.coordinator import asked_workers, capped_workers, check_workers
-from geval_cli.extras.workers.shards import shard_size
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_images_for
 from geval_cli.judge.dimensions import find_dimension
@@ -44,12 +39,13 @@ from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
-from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, WorkersPlan
+from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
-from geval_cli.runs.session import ProviderPool, Session, request_limit
+from geval_cli.runs.session import ProviderPool, Session
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache, StoredChoice
 
@@ -315,7 +311,7 @@ class _DryRun(Struct, eq=False):
 
     def _is_batched(self, provider: Provider, request: ModelRequest) -> bool:
         """Return whether a request would go into a batch: steps do not."""
-        is_wanted = request.role in batched_roles(self.prepared.request)
+        is_wanted = request.role in self.prepared.request.batched_roles
         return is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
 
     async def _known(self, keys: Sequence[str]) -> Mapping[str, StoredChoice]:
@@ -379,17 +375,3 @@ def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
         return subject
     context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
     return replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
-
-
-def planned_workers(prepared: PreparedRun) -> WorkersPlan:
-    """Return how several processes would share a run.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    check_workers(prepared, None)
-    asked = capped_workers(prepared, asked_workers(prepared.request))
-    size = shard_size(prepared.tests, asked)
-    shards = math.ceil(prepared.tests / size)
-    count = max(1, min(asked, shards))
-    return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))

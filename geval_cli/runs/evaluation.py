@@ -2,24 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Notices, Tally, derive
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError, PendingError, StoreError, UsageError
+from geval_cli.errors import ConfigError, PendingError, StoreError
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
-from geval_cli.extras.batches.driver import BatchDriver
-from geval_cli.extras.batches.waves import batch_policy, run_batches, run_in_waves
-from geval_cli.extras.workers.coordinator import run_in_workers
-from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import KEYS_OF_CASE
-from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.gateway.gateway import BatchStart, CallPolicy
+from geval_cli.plugins import extra
 from geval_cli.records import (
     CaseResult,
     RunRecord,
@@ -71,15 +69,13 @@ async def run_evaluation(
     """
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
-    batch = await batch_policy(
-        prepared, state, run, is_resumed=resumed is not None, reads_cache=prepared.reads_cache
-    )
-    if batch is not None and prepared.request.is_shared:
-        message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"
-        raise UsageError(message, hint="resume it in one process")
+    begin_batches: BatchStart | None = None
+    if prepared.request.batched_roles or resumed is not None:
+        begin_batches = await extra("batches").batch_start(
+            prepared, state, run, is_resumed=resumed is not None
+        )
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
-    begin_batches = None if batch is None else partial(BatchDriver.begin, batch)
     running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, begin_batches, stop.wire))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
@@ -105,7 +101,9 @@ async def run_evaluation(
         await asyncio.gather(running, return_exceptions=True)
         run = _with_workers(await _with_dirt(run, dirty), running)
         notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
-        run = replace(run, batches=await run_batches(state.cache, run.id, run.batches, jobs.driver))
+        if jobs.driver is not None or run.batches:
+            batches = extra("batches").run_batches(state.cache, run.id, run.batches, jobs.driver)
+            run = replace(run, batches=await batches)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording, books.tally.summary().total)
@@ -130,15 +128,17 @@ class _Jobs(Struct):
     events: EventStream
     stop: StopSignal
     resumed: ResumedRun | None
-    driver: BatchDriver | None = None
+    driver: Any = None
 
 
 def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":
     if not jobs.prepared.request.is_shared:
         return asyncio.ensure_future(_run_jobs(jobs, policy))
-    return asyncio.ensure_future(
-        run_in_workers(jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy)
+    run_in_workers = extra("workers").run_in_workers
+    done: Awaitable[tuple[WorkerRecord, ...]] = run_in_workers(
+        jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy
     )
+    return asyncio.ensure_future(done)
 
 
 class _Books(Struct):
@@ -300,7 +300,10 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
 
-            await run_in_waves(driver, run_pass, stop=stop, events=events)
+            if driver is None:
+                await run_pass()
+            else:
+                await extra("batches").run_in_waves(driver, run_pass, stop=stop, events=events)
         return ()
     finally:
         events.end()

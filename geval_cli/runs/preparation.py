@@ -9,8 +9,6 @@ from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.extras.batches.layer import batch_api
-from geval_cli.extras.batches.waves import batch_problems, batched_roles
 from geval_cli.plugins import extra
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
@@ -21,6 +19,7 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
@@ -350,7 +349,7 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
             )
-        elif batched_roles(request) and batch_api(built) and known_price(built, is_batched=True) is None:
+        elif request.batched_roles and batch_api(built) and known_price(built, is_batched=True) is None:
             yield Problem(
                 f"the price of {spec.public_id} in batches is unknown, so --max-cost cannot be kept",
                 spec.place.value("id"),
@@ -360,9 +359,13 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
 
 def _check_batches(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
     """Yield what keeps the run from going in batches, if it is to."""
+    if not request.batched_roles:
+        return
     judging = [suite.resolved(spec) for spec in checked.judges]
     answering = _answering(suite, checked, request)
-    yield from batch_problems(suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging})
+    yield from extra("batches").batch_problems(
+        suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging}
+    )
 
 
 def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:

@@ -12,6 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
+from geval_cli.records import Role
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
@@ -104,6 +105,13 @@ class RunRequest(RunOptions):
     def is_shared(self) -> bool:
         """Return whether other processes do the cases."""
         return self.workers is not None or self.ray is not None
+
+    @property
+    def batched_roles(self) -> frozenset[Role]:
+        """Whose requests the command line wants in batches."""
+        if self.batch:
+            return frozenset(Role)
+        return frozenset({Role.JUDGE}) if self.batch_judge else frozenset()
 
     @property
     def selection(self) -> Selection:

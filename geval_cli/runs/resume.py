@@ -10,9 +10,8 @@ from geval_cli.assertions.base import TestCase
 from geval_cli.assertions.registry import with_default_metrics
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.evaluation_modes import assertions_of
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import UsageError
-from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.fingerprint import changes, fingerprint, run_digest

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache as computed_once
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -15,8 +15,6 @@ from geval_cli.assertions.rating_keys import OWN_HASHES
 from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.extras.batches.driver import BatchDriver
-from geval_cli.extras.batches.layer import batch_api
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
@@ -33,6 +31,7 @@ from geval_cli.providers.registry import (
     check_provider,
     check_ready,
 )
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import AssertionResult, ErrorInfo, ModelRequest, ModelResponse
 from geval_cli.runs.requests import PreparedRun
@@ -145,10 +144,9 @@ class Session:
         return self._scripts
 
     @property
-    def batches(self) -> BatchDriver | None:
-        """Hands in and fetches what goes into batches; None where nothing does."""
-        driver: BatchDriver | None = self.gateway.batches
-        return driver
+    def batches(self) -> Any:
+        """Return what hands in and fetches batches; None where nothing goes into any."""
+        return self.gateway.batches
 
     def model_for(self, spec: ProviderSpec) -> BoundModel:
         """Return the model of a checked `spec`."""

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import make_case
 
+from geval_cli.engine.plan import DoneCases
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import UsageError
-from geval_cli.extras.workers.shards import DoneCases
 from geval_cli.records import CaseResult, Status
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare

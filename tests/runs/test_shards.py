@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import make_case
 
+from geval_cli.engine.plan import DoneCases
 from geval_cli.errors import BudgetError
 from geval_cli.events import ModelCalled
 from geval_cli.extras.workers.shards import (
     SHARD_TESTS,
-    DoneCases,
     Lot,
     Permit,
     Permits,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from geval_cli.errors import ConfigError, Problem, ProviderResponseError, UsageError
 from geval_cli.extras.batches.driver import BatchDriver
-from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, batch_api, server_text
+from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, server_text
 from geval_cli.extras.batches.steps import replies_in
 from geval_cli.extras.batches.waves import BOTH_ROLES, policy_of
 from geval_cli.gateway.budget import Budget
@@ -16,6 +16,7 @@ from geval_cli.gateway.call import Notice, Runtime, ServerKey
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteState
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import ProviderPool

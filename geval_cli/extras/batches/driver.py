@@ -13,20 +13,13 @@ from msgspec import Struct, field
 
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import BatchesAdvanced, RunEvent
-from geval_cli.extras.batches.layer import (
-    BatchLayer,
-    BatchPolicy,
-    BatchQueue,
-    Group,
-    ScoutLayer,
-    batch_api,
-    server_text,
-)
+from geval_cli.extras.batches.layer import BatchLayer, BatchPolicy, BatchQueue, Group, ScoutLayer, server_text
 from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.batch_api import LOGPROBS_PER_BATCH, BatchApi
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role
 from geval_cli.store.batches import Batch, BatchState, FreeRequest
 from geval_cli.store.cache import ResponseCache

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,9 +20,9 @@ from geval_cli.gateway.capabilities import features_of
 from geval_cli.providers.base import Provider
 from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.prices import Price
-from geval_cli.providers.wire.batch_api import BatchApi
+from geval_cli.providers.wire.batching import BatchingProvider, batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.records import ModelRequest, ModelResponse, Purpose, Role
 from geval_cli.store.batches import BatchReply, BatchStore
 
 LAST_PASS = 12
@@ -61,26 +60,6 @@ class BatchPolicy(Struct, frozen=True):
     max_wait_s: float = 26 * 3600.0
     falls_back: bool = True
     waits: bool = True
-
-
-@runtime_checkable
-class BatchingProvider(Protocol):
-    """A provider that may have a batch API."""
-
-    @property
-    def batches(self) -> BatchApi | None: ...
-
-    @property
-    def batch_price(self) -> Price | None: ...
-
-    def payload(self, request: ModelRequest) -> object: ...
-
-    def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse: ...
-
-
-def batch_api(provider: Provider) -> BatchApi | None:
-    """Return the batch API of a provider; None when it has none."""
-    return provider.batches if isinstance(provider, BatchingProvider) else None
 
 
 def server_text(server: ServerKey) -> str:

@@ -16,10 +16,11 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderResponseError
-from geval_cli.extras.batches.layer import BatchQueue, Group, batch_api
+from geval_cli.extras.batches.layer import BatchQueue, Group
 from geval_cli.gateway.call import Notice
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteBatch, RemoteState
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.store.batches import Batch, BatchReply, BatchState
 
 _LINES_PER_COMMIT = 50

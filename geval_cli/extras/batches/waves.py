@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from geval_cli.assertions.base import each_assertion
@@ -22,9 +23,11 @@ from geval_cli.errors import (
 )
 from geval_cli.events import Noticed
 from geval_cli.extras.batches.driver import BatchDriver, Outcome
-from geval_cli.extras.batches.layer import BatchPolicy, batch_api
+from geval_cli.extras.batches.layer import BatchPolicy
+from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.providers.wire.batch_api import BatchApi
+from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import Role, RunBatch, RunRecord
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
@@ -37,15 +40,15 @@ from geval_cli.suite.suite import Suite
 BOTH_ROLES = frozenset(Role)
 
 
-async def batch_policy(
-    prepared: PreparedRun, state: State, run: RunRecord, *, is_resumed: bool, reads_cache: bool
-) -> BatchPolicy | None:
-    """Return what of a run goes into batches; None for nothing. A run that is resumed goes on as it began.
+async def batch_start(
+    prepared: PreparedRun, state: State, run: RunRecord, *, is_resumed: bool
+) -> BatchStart | None:
+    """Return what begins the batches of a run; None for a run without any. A resumed run goes on as it began.
 
     Raises:
         UsageError: what is handed in could not be found again, or what was handed in cannot be found.
     """
-    cache, roles = state.cache, batched_roles(prepared.request)
+    cache, roles = state.cache, prepared.request.batched_roles
     if cache.is_read_only:
         return None
     begun = await cache.batches.of_run(run.id) if is_resumed else ()
@@ -60,9 +63,17 @@ async def batch_policy(
             "batches outlive this process, and there is no place to note them: nothing was handed in",
             hint="see the warning; --home and --cache-dir name other folders",
         )
-    return policy_of(
-        prepared.suite, roles, run_id=run.id, joins_others=reads_cache, waits=prepared.request.waits
+    if prepared.request.is_shared:
+        message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"
+        raise UsageError(message, hint="resume it in one process")
+    policy = policy_of(
+        prepared.suite,
+        roles,
+        run_id=run.id,
+        joins_others=prepared.reads_cache,
+        waits=prepared.request.waits,
     )
+    return partial(BatchDriver.begin, policy)
 
 
 def _check_found(run: RunRecord, known: Set[str]) -> None:
@@ -89,15 +100,8 @@ def policy_of(suite: Suite, roles: frozenset[Role], **facts: Any) -> BatchPolicy
     )
 
 
-def batched_roles(request: RunRequest) -> frozenset[Role]:
-    """Return whose requests the command line wants in batches."""
-    if request.batch:
-        return BOTH_ROLES
-    return frozenset({Role.JUDGE}) if request.batch_judge else frozenset()
-
-
 async def run_in_waves(
-    driver: BatchDriver | None,
+    driver: BatchDriver,
     run_pass: Callable[[], Awaitable[bool]],
     *,
     stop: StopSignal,
@@ -105,7 +109,7 @@ async def run_in_waves(
 ) -> None:
     """Run `run_pass` again and again, with a wait for batches between, until it says that no answer is pending.
 
-    Without a `driver` it runs once. What stops the waiting is told, with the ways to go on.
+    What stops the waiting is told, with the ways to go on.
     """
 
     async def pause(delay_s: float) -> bool:
@@ -113,7 +117,7 @@ async def run_in_waves(
             await asyncio.wait_for(stop.wait(), delay_s)
         return stop.is_requested
 
-    while await run_pass() and driver is not None and not stop.is_requested:
+    while await run_pass() and not stop.is_requested:
         try:
             outcome = await driver.between_passes(pause)
         except BudgetError as error:
@@ -131,8 +135,6 @@ async def run_in_waves(
                 stop.request(StopReason.BATCHES)
             elif outcome is Outcome.HANDED_IN:
                 stop.request(StopReason.HANDED_IN)
-    if driver is None:
-        return
     with suppress(StoreError):  # it is told where results are stored
         await driver.finish()
         if stop.is_requested and (open_batches := await driver.open_batches()):
@@ -154,8 +156,6 @@ async def run_batches(
     cache: ResponseCache, run_id: str, earlier: Sequence[RunBatch], driver: BatchDriver | None
 ) -> tuple[RunBatch, ...]:
     """Return the batches of a run for its record, as far as they can be read."""
-    if driver is None and not earlier:
-        return ()
     ids = [*(batch.id for batch in earlier), *(() if driver is None else driver.batch_ids)]
     try:
         return tuple(map(recorded_batch, await cache.batches.of_run(run_id, ids)))
@@ -194,7 +194,7 @@ def batch_problems(
         request: the command line.
         by_role: the providers that would be asked.
     """
-    roles = batched_roles(request)
+    roles = request.batched_roles
     if not roles:
         return
     if checked.is_serial:

@@ -4,6 +4,7 @@ Only this process writes to the store; it emits the events of all workers as if 
 """
 
 import asyncio
+import math
 import os
 from collections import Counter, deque
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from geval_cli.engine.case import blank_result
 from geval_cli.engine.content_keys import key_of
+from geval_cli.engine.plan import DoneCases
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal
 from geval_cli.errors import (
     BudgetError,
@@ -34,7 +36,6 @@ from geval_cli.extras.workers.executors import (
 from geval_cli.extras.workers.ray_cluster import RayWorkers, check_cluster, join_cluster
 from geval_cli.extras.workers.shards import (
     MOST_LOSSES,
-    DoneCases,
     Lot,
     Permit,
     Permits,
@@ -50,6 +51,7 @@ from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
+from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.locking import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO, LOCAL
@@ -120,6 +122,20 @@ def capped_workers(prepared: PreparedRun, count: int) -> int:
     pool = ProviderPool.of(prepared.suite)
     caps = [pool.get(spec).limits.max_concurrency for spec in prepared.asked]
     return max(1, min([count, request_limit(prepared), *(cap for cap in caps if cap is not None)]))
+
+
+def planned_workers(prepared: PreparedRun) -> WorkersPlan:
+    """Return how several processes would share a run.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    check_workers(prepared, None)
+    asked = capped_workers(prepared, asked_workers(prepared.request))
+    size = shard_size(prepared.tests, asked)
+    shards = math.ceil(prepared.tests / size)
+    count = max(1, min(asked, shards))
+    return WorkersPlan(count, shards, size, max(1, request_limit(prepared) // count))
 
 
 class _Crew(Struct):

@@ -11,13 +11,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.engine.runner import StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import CaseFinished, CaseStarted, ModelCalled, Noticed, RequestEnded, RunEvent
 from geval_cli.extras.workers.shards import (
     LOT_RESULTS,
-    DoneCases,
     Lot,
     Permit,
     ShardEnd,
