@@ -27,6 +27,8 @@ _DIGITS = 12
 _DUST = 1e-9
 """Differences that rounding makes; ties must stay ties."""
 
+_TINY = 1e-12
+
 
 def quadratic_kappa(x: Numbers, y: Numbers) -> float | None:
     """Return Cohen's kappa with quadratic weights of ratings at equal distances; None when both are one constant.
@@ -225,6 +227,21 @@ def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusteredMean:
     count = len(sums)
     squares = float((sums**2).sum()) * count / (count - 1) if count > 1 else 0.0
     return ClusteredMean(mean, math.sqrt(squares) / len(values), count - 1)
+
+
+def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
+    """Return how many independent judges a jury is worth: k * tr(C) / sum(C), C the covariance of its judges' errors.
+
+    Args:
+        errors: score minus label, a row for each judge.
+        noise: the variance of the mean label itself, which all errors share and which is no fault of the judges.
+    """
+    count, items = errors.shape
+    if count < 2 or items < 2:  # noqa: PLR2004 - a covariance is of two, from two on
+        return None
+    shared = np.cov(errors) - noise
+    total, own = float(shared.sum()), float(np.trace(shared))
+    return count * own / total if total > _TINY and own > _TINY else None
 
 
 class AltTest(Struct, frozen=True):

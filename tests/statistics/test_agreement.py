@@ -1,6 +1,8 @@
 """Agreement of judges and people, against scikit-learn, krippendorff, statsmodels and the definitions."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from geval_cli.statistics.agreement import (
     clustered_mean,
     cohen_kappa,
     confusion,
+    effective_votes,
     means_of_others,
     ordinal_alpha,
     quadratic_kappa,
@@ -279,3 +282,40 @@ class TestAlternativeAnnotators:
         found = alt_test(truth, marks, ["one document"] * 60, epsilon=0.2)
         assert found is not None
         assert (found.omega, found.passed) == (0.0, False)
+
+
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason=f"the recordings are not at {RECORDED}")
+def test_twenty_samples_of_one_judge_are_worth_little_more_than_one_vote() -> None:
+    items = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    scores = np.array([[(float(text) - 1) / 4 for text in item["responses"]] for item in items]).T
+    errors = scores - np.array([(item["human_relevance"] - 1) / 4 for item in items])
+    covariance = np.cov(errors)
+    shared = (covariance.sum() - covariance.trace()) / 380 / (covariance.trace() / 20)
+    assert shared == pytest.approx(0.853523, abs=1e-6)
+    assert effective_votes(errors) == pytest.approx(1.161647, abs=1e-6)
+
+
+@pytest.mark.parametrize(("count", "r"), [(2, 0.0), (6, 0.42), (3, 1.0)])
+def test_votes_of_equally_good_judges_follow_their_correlation(count: int, r: float) -> None:
+    errors = np.random.default_rng(5).normal(size=(count, 400))
+    white = np.linalg.solve(np.linalg.cholesky(np.cov(errors)), errors)
+    wanted = np.full((count, count), r) + (1 - r) * np.eye(count)
+    values, vectors = np.linalg.eigh(wanted)
+    correlated = vectors @ np.diag(np.sqrt(np.clip(values, 0, None))) @ vectors.T @ white
+    votes = count / (1 + (count - 1) * r)
+    assert effective_votes(correlated) == pytest.approx(votes)
+    assert effective_votes(0.3 * correlated) == pytest.approx(votes)
+
+
+def test_what_raters_themselves_are_unsure_of_is_no_error_that_judges_share() -> None:
+    drawn = np.random.default_rng(6).normal(size=(5, 200))
+    *rows, raters = np.linalg.solve(np.linalg.cholesky(np.cov(drawn)), drawn)
+    own = np.array(rows)
+    assert effective_votes(own + raters) == pytest.approx(1.6)  # 4 of a correlation of a half
+    assert effective_votes(own + raters, noise=1.0) == pytest.approx(4)
+    assert effective_votes(own[:1]) is None
+    assert effective_votes(own[:, :1]) is None
+    assert effective_votes(np.zeros((3, 10))) is None

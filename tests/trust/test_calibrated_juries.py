@@ -118,7 +118,8 @@ def simulated(noises: tuple[float, ...], *, documents: int = 60, per: int = 4, s
     ]
     clusters = [str(number // per) for number in range(len(truth))]
     votes = tuple(JudgeVote(f"j{place}", 0.5) for place in range(len(noises)))
-    return JuryScores(tuple(vote.judge for vote in votes), np.array(rows), truth, clusters, votes)
+    names, noise = tuple(vote.judge for vote in votes), np.zeros(len(truth))
+    return JuryScores(names, np.array(rows), truth, clusters, votes, noise)
 
 
 class TestLearning:
@@ -144,7 +145,7 @@ class TestLearning:
         before = jury.held_back()
         other = jury.human.copy()
         other[:4] = other[:4][::-1] + 100  # the labels of the first document
-        after = JuryScores(jury.judges, jury.scores, other, jury.clusters, jury.votes).held_back()
+        after = JuryScores(jury.judges, jury.scores, other, jury.clusters, jury.votes, jury.noise).held_back()
         assert before[:4] == pytest.approx(after[:4])
         assert before[4:] != pytest.approx(after[4:])
 
@@ -173,7 +174,7 @@ class TestLearning:
         jury = simulated((0.5, 1.0))
         bad = {"constant": jury.human * 0 + 0.5, "against": -jury.human, "silent": jury.human * np.nan}[kind]
         jury = JuryScores(
-            ("j0", "bad"), np.array([jury.scores[0], bad]), jury.human, jury.clusters, jury.votes
+            ("j0", "bad"), np.array([jury.scores[0], bad]), jury.human, jury.clusters, jury.votes, jury.noise
         )
         good, other = jury.weights(np.ones(240, dtype=bool))
         assert good.counts
@@ -189,7 +190,9 @@ class TestLearning:
 
     def test_nothing_is_said_of_judges_and_labels_without_any_order(self) -> None:
         jury = simulated((1.0, 1.0))
-        flat = JuryScores(jury.judges, jury.scores * 0 + 0.5, jury.human, jury.clusters, jury.votes)
+        flat = JuryScores(
+            jury.judges, jury.scores * 0 + 0.5, jury.human, jury.clusters, jury.votes, jury.noise
+        )
         found = jury_agreement(flat, flat.scores[0], "mean")
         assert (found.best, found.jury.value) == (None, None)
         assert jury_sentence(found).startswith("No judge of the jury can be held against people")
@@ -473,5 +476,11 @@ class TestAgree:
         assert sentence in (shop / "a.html").read_text(encoding="utf-8")
         assert sentence.split(",", maxsplit=1)[0] in (shop / "a.md").read_text(encoding="utf-8")
         jury = json.loads((shop / "a.json").read_text(encoding="utf-8"))["metrics"][0]["jury"]
-        assert set(jury) == {"combine", "judges", "best", "jury", "best_alone", "gain"}
+        assert set(jury) == {"combine", "judges", "best", "jury", "best_alone", "gain", "votes"}
+        assert "3 judges are worth 1.97" in told
+        assert jury["votes"]["value"] == pytest.approx(1.97, abs=0.005)
+        assert [round(judge["votes_without"], 2) for judge in jury["judges"]] == [1.61, 1.71, 1.35]
+        errors = [judge["error_correlations"] for judge in jury["judges"]]
+        assert errors == [list(column) for column in zip(*errors, strict=True)]
+        assert [errors[place][place] for place in range(3)] == pytest.approx([1, 1, 1])
         assert set(jury["gain"]) == {"value", "interval", "n", "clusters"}

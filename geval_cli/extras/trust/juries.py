@@ -6,9 +6,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.extras.trust.documents import ESTIMATE, Section, Table, estimate_cells, with_interval
+from geval_cli.extras.trust.documents import (
+    ESTIMATE,
+    Section,
+    Table,
+    estimate_cells,
+    figure_text,
+    with_interval,
+)
 from geval_cli.extras.trust.matching import JudgedLabel, JudgeVote
 from geval_cli.numbers import fixed
+from geval_cli.statistics.agreement import effective_votes
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of
 from geval_cli.statistics.correlation import Mask, Numbers, jackknife, pearson, spearman
@@ -19,10 +27,17 @@ _MOST_R = 0.99
 
 
 class JudgeAgreement(Struct, frozen=True):
-    """One judge of a jury held against people: Spearman's rho of its scores with their mean labels."""
+    """One judge of a jury held against people: Spearman's rho of its scores with their mean labels.
+
+    Attributes:
+        error_correlations: of its errors (score minus label) with those of each judge; None where they do not vary.
+        votes_without: how many independent votes the others are worth.
+    """
 
     judge: str
     spearman: Estimate
+    error_correlations: tuple[float | None, ...] = ()
+    votes_without: float | None = None
 
 
 class JuryAgreement(Struct, frozen=True):
@@ -35,6 +50,7 @@ class JuryAgreement(Struct, frozen=True):
             little too high.
         jury: rho of the jury, and `best_alone` of its best judge, on outputs that both scored.
         gain: the jury's rho minus that of its best judge.
+        votes: how many judges with independent errors it is worth, of outputs that all of them scored.
     """
 
     combine: str
@@ -43,6 +59,12 @@ class JuryAgreement(Struct, frozen=True):
     jury: Estimate
     best_alone: Estimate
     gain: Estimate
+    votes: Estimate = Estimate(None)
+
+
+def _votes_text(found: JuryAgreement) -> str:
+    count = f"{len(found.judges)} judges"
+    return f"{count} are worth {with_interval(found.votes)} votes with independent errors"
 
 
 class JuryScores(Struct, frozen=True):
@@ -53,6 +75,7 @@ class JuryScores(Struct, frozen=True):
         human: people's mean labels.
         clusters: of outputs that belong together.
         votes: of the first output, for the keys that the judges rated by.
+        noise: of each mean label: the variance of its raters by their number; 0 of a single rater.
     """
 
     judges: tuple[str, ...]
@@ -60,6 +83,7 @@ class JuryScores(Struct, frozen=True):
     human: Numbers
     clusters: Sequence[str]
     votes: tuple[JudgeVote, ...]
+    noise: Numbers
 
     def weights(self, kept: Mask) -> tuple[JudgeWeight, ...]:
         """Return the weight of each judge by the outputs that a mask keeps."""
@@ -87,7 +111,25 @@ class JuryScores(Struct, frozen=True):
 
     def take(self, rows: Mask) -> "JuryScores":
         """Return some of the outputs."""
-        return replace(self, scores=self.scores[:, rows], human=self.human[rows], clusters=_named(self, rows))
+        return replace(
+            self,
+            scores=self.scores[:, rows],
+            human=self.human[rows],
+            clusters=_named(self, rows),
+            noise=self.noise[rows],
+        )
+
+    def independent_votes(self) -> tuple[Estimate, list[float | None]]:
+        """Return how many independent votes the judges are worth, and how many without each of them."""
+        rows: Mask = np.isnan(self.scores).sum(axis=0) == 0
+        errors, noise = (self.scores - self.human)[:, rows], self.noise[rows]
+
+        def worth(kept: Mask, judges: Numbers = errors) -> float | None:
+            return effective_votes(judges[:, kept], float(noise[kept].mean())) if kept.any() else None
+
+        everything = np.ones(errors.shape[1], dtype=bool)
+        without = [worth(everything, np.delete(errors, place, axis=0)) for place in range(len(errors))]
+        return jackknife(worth, _named(self, rows), is_correlation=False), without
 
 
 def _known(scores: Sequence[float]) -> list[float | None]:
@@ -131,7 +173,12 @@ def jury_scores(metric: str, pairs: Sequence[JudgedLabel]) -> JuryScores | None:
         human=np.array([pair.label.human for pair in voted], dtype=np.float64),
         clusters=[pair.cluster for pair in voted],
         votes=tuple(_first_with_key([votes[place] for votes in all_votes]) for place in range(len(names))),
+        noise=np.array([_noise(list(pair.label.marks.values())) for pair in voted], dtype=np.float64),
     )
+
+
+def _noise(marks: Sequence[float]) -> float:
+    return float(np.var(marks, ddof=1)) / len(marks) if len(marks) > 1 else 0.0
 
 
 def _first_with_key(votes: Sequence[JudgeVote]) -> JudgeVote:
@@ -145,16 +192,25 @@ def _first_with_key(votes: Sequence[JudgeVote]) -> JudgeVote:
 def jury_agreement(found: JuryScores, combined: Numbers, combine: str) -> JuryAgreement:
     """Return how the jury's scores, `combined` (NaN: none) as `combine` says, follow people, beside each judge's."""
     there = ~np.isnan(combined)
+    votes, without = found.independent_votes()
+    errors = found.scores - found.human
     judges = tuple(
-        JudgeAgreement(name, _rho(row, found, ~np.isnan(row)))
-        for name, row in zip(found.judges, found.scores, strict=True)
+        JudgeAgreement(
+            name,
+            _rho(row, found, ~np.isnan(row)),
+            tuple(_correlation(error, other) for other in errors),
+            left,
+        )
+        for name, row, error, left in zip(found.judges, found.scores, errors, without, strict=True)
     )
     known = [
         (one.spearman.value, place) for place, one in enumerate(judges) if one.spearman.value is not None
     ]
     if not known:
         nothing = Estimate(None)
-        return JuryAgreement(combine, judges, None, _rho(combined, found, there), nothing, nothing)
+        return JuryAgreement(
+            combine, judges, None, _rho(combined, found, there), nothing, nothing, votes=votes
+        )
     _, place = max(known, key=lambda pair: (round(pair[0], 12), -pair[1]))
     alone = found.scores[place]
     both = there & ~np.isnan(alone)
@@ -165,7 +221,13 @@ def jury_agreement(found: JuryScores, combined: Numbers, combine: str) -> JuryAg
         jury=_rho(combined, found, both),
         best_alone=_rho(alone, found, both),
         gain=_gain(combined, alone, found, both),
+        votes=votes,
     )
+
+
+def _correlation(one: Numbers, other: Numbers) -> float | None:
+    there = ~np.isnan(one + other)
+    return pearson(one[there], other[there])
 
 
 def _named(found: JuryScores, rows: Mask) -> list[str]:
@@ -215,16 +277,24 @@ def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeigh
     """Return the jury of a metric, judge by judge with its share of the weight, as a part of a document."""
     total = sum(one.weight for one in weights)
     shares = [f"{100 * one.weight / total:.0f} %" for one in weights] if total else [""] * len(found.judges)
-    judges = list(zip(found.judges, shares, strict=True))
-    rows = [(one.judge, *estimate_cells(one.spearman), share) for one, share in judges]
-    rows.append((f"jury ({found.combine})", *estimate_cells(found.jury), ""))
-    rows.append(("jury minus best judge", *estimate_cells(found.gain), ""))
-    brief = [(one.judge, with_interval(one.spearman), f"{one.spearman.n:,}", share) for one, share in judges]
-    full, short = ("judge", "rho", *ESTIMATE[1:], "weight"), ("judge", "rho [95 %]", "n", "weight")
+    judges = [
+        (one, figure_text(one.votes_without), share) for one, share in zip(found.judges, shares, strict=True)
+    ]
+    rows = [(one.judge, *estimate_cells(one.spearman), *more) for one, *more in judges]
+    matrix = [(one.judge, *(figure_text(r) for r in one.error_correlations)) for one in found.judges]
+    rows.append((f"jury ({found.combine})", *estimate_cells(found.jury), figure_text(found.votes.value), ""))
+    rows.append(("jury minus best judge", *estimate_cells(found.gain), "", ""))
+    brief = [(one.judge, with_interval(one.spearman), f"{one.spearman.n:,}", *more) for one, *more in judges]
+    full = ("judge", "rho", *ESTIMATE[1:], "votes without it", "weight")
+    short = ("judge", "rho [95 %]", "n", "without", "weight")
     kept = None if total else -1
     return Section(
         f"{metric}: the judges of the jury",
         lambda quote: jury_sentence(found, quote),
-        tables=[Table(full[:kept], [row[:kept] for row in rows])],
+        tables=[
+            Table(full[:kept], [row[:kept] for row in rows]),
+            Table(("errors go together", *(one.judge for one in found.judges)), matrix),
+        ],
+        texts=[] if found.votes.value is None else [_votes_text(found)],
         brief=[Table(short[:kept], [row[:kept] for row in brief])],
     )
