@@ -33,7 +33,9 @@ EXTRAS: Mapping[str, str] = {
     "true figures": "geval_cli.extras.trust.true_figures",
     # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
     "human labels": "geval_cli.extras.trust.labelling",
-    # Reads configs of a dialect: `open_suite` and `read_judge`.
+    # Reads a judge where the dialect lets a config name one for each kind of judgement: `read_judge`.
+    "judges by kind": "geval_cli.extras.promptfoo.providers",
+    # Reads configs of a dialect: `open_suite`.
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
     # Reads results that another program wrote: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",

@@ -184,7 +184,7 @@ class Probe:
 def forgotten_files(probe: Probe) -> int:
     probe.file("prompt.txt", "Say")
     reading = probe.reading()
-    reading.text("prompt.txt", None, is_for_models=True)
+    reading.text("prompt.txt", lambda: None, is_for_models=True)
     return len(reading.problems)
 
 

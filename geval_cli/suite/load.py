@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import UNCALIBRATED
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.plugins import extra
+from geval_cli.plugins import EXTRAS, extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
@@ -153,10 +153,10 @@ def open_suite(
         asked = reading_rules.dialect
         document = parse_document(reading_rules.text, path)
         rules = DEFAULT_RULES if asked is None else RULES[asked]
-    if rules is not DEFAULT_RULES:
+    if (reader := f"dialect: {rules.name}") in EXTRAS:
         further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]
-        opened: OpenedSuite = extra(f"dialect: {rules.name}").open_suite(
+        opened: OpenedSuite = extra(reader).open_suite(
             documents,
             env=env,
             env_file=env_file,

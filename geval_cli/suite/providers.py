@@ -51,7 +51,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """Return one provider; its label is its id, without keys, unless given."""
     if reading.rules.judges_by_kind:
-        judge: ProviderSpec | None = extra(f"dialect: {reading.rules.name}").read_judge(value, place, reading)
+        judge: ProviderSpec | None = extra("judges by kind").read_judge(value, place, reading)
         return judge
     if isinstance(value, str):
         value = {"id": value}

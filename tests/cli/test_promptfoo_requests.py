@@ -397,8 +397,9 @@ def test_tools_and_formats_hold_the_tests_variables_and_other_parameters_are_sen
             provider["config"] |= {"base_url": server.base_url, "api_key": "sk-x"}
         rows_of(tmp_path, content)
         sent = {request.json["model"]: request.json for request in server.requests}
+    told = {name: body["tools"][0]["function"]["description"] for name, body in sent.items()}
+    assert told == {"a": "for ANN 1", "b": "for {{who | upper}} {{n}}"}  # a file is sent as it is
     for body in sent.values():
-        assert body["tools"][0]["function"]["description"] == "for ANN 1"
         assert body["response_format"]["json_schema"]["name"] == "Ann"
     assert sent["a"]["user"] == "{{who}}"
 

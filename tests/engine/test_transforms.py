@@ -105,24 +105,6 @@ def test_calls_of_tools_are_data_or_text_as_in_promptfoo(tmp_path: Path, provide
     assert [row["status"] for row in rows] == ["passed", "passed"], rows
 
 
-def test_tools_in_a_file_are_sent_as_the_file_has_them(tmp_path: Path) -> None:
-    tool = {"type": "function", "function": {"name": "f", "description": "for {{word}}"}}
-    (tmp_path / "tools.json").write_text(json.dumps([tool]), encoding="utf-8")
-    content = {"dialect": "promptfoo", "prompts": ["Say {{word}}"], "tests": [{"vars": {"word": "a"}}]}
-    with LoopbackServer(respond=lambda body, _: chat_reply("fine")) as server:
-        shared = {"base_url": server.base_url, "apiKey": "k"}
-        providers = [
-            {"id": "openai:inline", "config": {**shared, "tools": [tool]}},
-            {"id": "openai:file", "config": {**shared, "tools": "file://tools.json"}},
-        ]
-        rows_of(tmp_path, {**content, "providers": providers})
-        sent = {
-            request.json["model"]: request.json["tools"][0]["function"]["description"]
-            for request in server.requests
-        }
-    assert sent == {"inline": "for a", "file": "for {{word}}"}
-
-
 def test_outputs_may_become_data(tmp_path: Path) -> None:
     content = {
         "dialect": "promptfoo",

@@ -9,7 +9,7 @@ from geval_cli.extras.promptfoo.env import PromptfooEnv, literal_env
 from geval_cli.extras.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
 from geval_cli.extras.promptfoo.paths import program_reference
 from geval_cli.extras.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
-from geval_cli.extras.promptfoo.providers import delayed, read_judge, read_promptfoo_providers
+from geval_cli.extras.promptfoo.providers import delayed, read_promptfoo_providers
 from geval_cli.extras.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.extras.promptfoo.test_rows import TestRow
 from geval_cli.extras.promptfoo.tests import PromptfooTests, read_scenarios
@@ -29,8 +29,6 @@ from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gate
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
 from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
-
-__all__ = ["open_suite", "read_judge"]
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
