@@ -48,7 +48,7 @@ demo: $(RUNTIME) model
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint browser model
 	@$(TYPES) >$(VENV)/types.txt 2>&1 & types=$$!; code=0; \
-	$(BIN)/python -m pytest -q -n 0 --processes $(JOBS) --cache-clear || code=$$?; \
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --cache-clear || code=$$?; \
 	wait $$types || { cat $(VENV)/types.txt; exit 1; }; \
 	[ $$code -ne 0 ] || exit 0; [ $$code -eq 1 ] || exit $$code; \
 	echo "These tests failed. Those that pass now, alone, are unsteady and must be fixed:"; \

@@ -3,11 +3,14 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.pathlib import import_path, module_name_from_path
 from hypothesis import HealthCheck, settings
 
 from geval_cli.report import safe_file
@@ -66,18 +69,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the files with expected output from what the program prints now; read the difference",
     )
-    parser.addoption("--processes", type=int, default=0, help="how many processes run tests, by groups")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in the background with SIGINT ignored, and every process inherits that."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # the order is ours, see below
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_keys_of_the_developer()
-    if processes := config.getoption("--processes"):
-        from support.side_by_side import SideBySide
-
-        config.pluginmanager.register(SideBySide(processes, _group_of), "side_by_side")
 
 
 def _forget_keys_of_the_developer() -> None:
@@ -126,10 +126,28 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     gc.set_threshold(20_000, 20, 50)
     gc.disable()
     try:
+        _load_share(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _load_share(config: pytest.Config) -> None:
+    """Load some of the modules, if there are several processes, before all of them load all in the same order.
+
+    Most of what loading costs the first time is the rewriting of asserts, and pytest keeps what was rewritten.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    modules = [path for arg in config.args for path in Path(arg.partition("::")[0]).rglob("test_*.py")]
+    by_size = sorted(modules, key=lambda path: (path.stat().st_size, path))
+    for path in by_size[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        try:
+            import_path(path, mode="importlib", root=config.rootpath, consider_namespace_packages=False)
+        except (Exception, pytest.skip.Exception):  # noqa: BLE001 - it is shown when the module is collected
+            sys.modules.pop(module_name_from_path(path, config.rootpath), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -167,8 +185,20 @@ def _group_of(nodeid: str) -> str:
     return next((name for name, modules in GROUPS.items() if module in modules), module)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups as they are here: those of xdist's own marker are lost with pytest 9."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class LoadOfGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(nodeid)
+
+    return LoadOfGroups(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 _beyond_tests: list[object] = []
-"""Modules that cannot be loaded."""
+"""What went wrong besides tests: modules that cannot be loaded, processes that crashed."""
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -176,10 +206,14 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _beyond_tests.append(report)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str) -> None:
+    _beyond_tests.append(crashitem)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Exit code 1 says that tests failed, and nothing else: `make test` runs them again."""
-    beside: Any = session.config.pluginmanager.getplugin("side_by_side")
-    if (_beyond_tests or (beside and beside.crashed)) and exitstatus == pytest.ExitCode.TESTS_FAILED:
+    if _beyond_tests and exitstatus == pytest.ExitCode.TESTS_FAILED:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 

@@ -16,7 +16,7 @@ from geval_cli.extras.traces.importing import (
     read_traces,
     row_text,
 )
-from geval_cli.extras.traces.messages import ModelAnswer, Turn
+from geval_cli.extras.traces.messages import ModelAnswer, TracedTurn
 
 
 def attributes(**values: Any) -> list[dict[str, Any]]:
@@ -377,7 +377,9 @@ def test_what_was_logged_stays_a_text_in_the_file_of_tests(tmp_path: Path, optio
 
 
 def answers(count: int) -> list[ModelAnswer]:
-    return [ModelAnswer((), Turn("assistant", str(index)), {}, {"n": index % 2}) for index in range(count)]
+    return [
+        ModelAnswer((), TracedTurn("assistant", str(index)), {}, {"n": index % 2}) for index in range(count)
+    ]
 
 
 def picked(found: Sequence[ModelAnswer], sample: int | None, seed: int = 0, **where: str) -> list[int]:
