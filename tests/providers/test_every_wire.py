@@ -166,6 +166,10 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 ERROR = {"message": "the upstream broke", "code": "upstream"}
 FINISHED = response(said([{"type": "output_text", "text": "hi"}]))
 PART = {"text": "so far"}
+NOT_DONE = (
+    "failed", "incomplete", "cancelled", "in_progress", "queued", "expired", "FAILED", "Error", "timeout", "rejected",
+    500, 0, False, {"code": 500},
+)  # fmt: skip
 
 # What came with a 200 although the model has not answered: reasons that are no end, with and without text.
 BROKEN = [
@@ -175,7 +179,8 @@ BROKEN = [
         for text in ("", "so far")
         for reason in (
             "error", "abort", "insufficient_system_resource", "network_error", "cancelled", "aborted", "failed",
-            "load", "timeout", "pause_turn", "malformed_tool_use", "never heard of", 7, {"type": "abort"},
+            "load", "timeout", "pause_turn", "malformed_tool_use", "never heard of", "unknown", 7, [], {},
+            {"type": "abort"}, {"type": None}, {"reason": "stop"},
             "function_call_filter: MALFORMED_FUNCTION_CALL", "OTHER",
         )
     ],
@@ -281,6 +286,79 @@ BROKEN = [
     ("google", gemini({"role": "user", "parts": [{"text": "Say hi."}]})),
     ("responses", response({**said([{"type": "output_text", "text": "so far"}]), "status": "failed"})),
     ("embedding", {"data": [{"embedding": [0.0, 0.0]}]}),
+    # A status other than that of a whole answer, wherever it stands, and whatever the server's word for it is.
+    *[
+        (name, {**WIRES[name].body, key: status})
+        for name in WIRES
+        for key, statuses in (("status", NOT_DONE), ("state", NOT_DONE[:2]))
+        for status in statuses
+    ],
+    *[
+        (name, {**CHAT, "choices": [{**CHAT["choices"][0], **choice}]})
+        for name in ("openai", "http")
+        for status in ("FAILED", "expired", 0)
+        for choice in ({"status": status}, {"message": {"content": "hi", "status": status}})
+    ],
+    *[
+        ("google", {"candidates": [{**WIRES["google"].body["candidates"][0], **candidate}]})
+        for status in ("FAILED", "expired", 0)
+        for candidate in ({"status": status}, {"content": {"parts": [PART], "state": status}})
+    ],
+    # An error anywhere in an answer, however the server spells it.
+    *[
+        (name, {**WIRES[name].body, **trouble})
+        for name in WIRES
+        for trouble in (
+            {"Error": ERROR}, {"ERRORS": ["the upstream broke"]}, {"ok": False}, {"success": "false"}, {"success": 0},
+            {"success": "False"}, {"type": "Error"},
+        )
+    ],
+    *[
+        (name, body(parts))
+        for part in (
+            {"type": "error", "error": ERROR}, {"type": "error"}, {"type": "text", "text": "hi", "error": ERROR},
+        )
+        for parts in ([{"type": "text", "text": "hi"}, part],)
+        for name, body in (
+            ("openai", lambda parts: chat({"content": parts})),
+            ("http", lambda parts: chat({"content": parts})),
+            ("anthropic", messages),
+            ("responses", lambda parts: response(said(parts), status="completed")),
+            ("google", lambda parts: gemini({"parts": parts})),
+        )
+    ],
+    ("google", {"candidates": [{**WIRES["google"].body["candidates"][0], "error": ERROR}]}),
+    ("google", gemini({"parts": [PART], "error": ERROR})),
+    ("google", gemini({"parts": [{**PART, "error": "the upstream broke"}]})),
+    ("responses", response({**said([{"type": "output_text", "text": "hi"}]), "error": ERROR})),
+    # Arguments of a call that are no JSON object, alone, beside a text and beside a call that can be read.
+    *[
+        (name, chat({"content": text, **calls}, reason))
+        for name in ("openai", "http")
+        for written in ('{"a":', "[1]", [1], "1", "null", 7, "so far")
+        for broken in ({**CALL, "function": {"name": "f", "arguments": written}},)
+        for text, calls, reason in (
+            (None, {"tool_calls": [broken]}, "tool_calls"),
+            ("I look.", {"tool_calls": [broken]}, "stop"),
+            ("I look.", {"tool_calls": [CALL, broken]}, "tool_calls"),
+            ("I look.", {"function_call": broken["function"]}, "function_call"),
+        )
+    ],
+    *[
+        ("responses", response(*beside, {"type": "function_call", "name": "f", "arguments": written}))
+        for written in ('{"a":', "[1]", [1], "1")
+        for beside in ((), (said([{"type": "output_text", "text": "I look."}]),))
+    ],
+    *[
+        ("anthropic", messages([*beside, {"type": "tool_use", "name": "f", "input": given}], "tool_use"))
+        for given in ("so far", '{"a": 1}', None, [1], 7)
+        for beside in ((), ({"type": "text", "text": "I look."},), ({"type": "tool_use", "name": "f", "input": {}},))
+    ],
+    *[
+        ("google", gemini({"parts": [*beside, {"functionCall": {"name": "f", "args": given}}]}))
+        for given in ("so far", '{"a": 1}', [1], 7)
+        for beside in ((), (PART,), ({"functionCall": {"name": "f", "args": {}}},))
+    ],
 ]  # fmt: skip
 
 
@@ -309,6 +387,8 @@ OPEN_TEXT = [
     ("message.content", {"message": {"content": ""}, "done": True, "done_reason": "load"}),
     ("message.content[0].text", {"message": {"content": [PART]}, "finish_reason": "ERROR"}),
     ("answer", {"answer": "so far", "error": "the upstream broke"}),
+    ("choices[0].text", {"choices": [{"text": "so far", "status": "failed"}]}),
+    ("candidates[0].content.parts[0].text", {"candidates": [{"content": {"parts": [PART]}, "error": ERROR}]}),
 ]
 
 
@@ -364,6 +444,14 @@ def test_a_body_without_an_answer_says_in_its_server_s_words_what_went_wrong(nam
         exchange(name, body)
 
 
+@pytest.mark.parametrize(
+    "status", [None, "", "completed", "COMPLETED", "success", "succeeded", "ok", "finished", 200, True]
+)
+@pytest.mark.parametrize("name", [name for name in WIRES if name != "responses"])
+def test_a_status_that_is_that_of_a_whole_answer_takes_nothing_away(name: str, status: Any) -> None:
+    assert exchange(name, {**WIRES[name].body, "status": status, "state": status}).text
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_first_answer_of_several_is_the_one_with_the_lowest_index(place: int) -> None:
     candidates = [
@@ -389,7 +477,7 @@ def test_of_several_answers_those_that_are_whole_stay() -> None:
     assert [choice.text for choice in found.choices] == ["answer 0", "answer 2"]
 
 
-NO_REASON = [None, "", "null", "unknown"]
+NO_REASON = [None, "", "null"]
 
 
 @pytest.mark.parametrize("reason", NO_REASON)
@@ -666,6 +754,19 @@ def test_an_empty_answer_and_one_that_was_cut_off_are_answers(
 SAID = [
     ("openai", chat({"content": None, "tool_calls": [CALL]}, "tool_calls"), "tool_calls"),
     ("openai", chat({"content": None, "function_call": {"name": "f"}}, "function_call"), "tool_calls"),
+    *[
+        (
+            "openai",
+            chat({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": given}}]}),
+            "stop",
+        )
+        for given in ("", None, {}, [], {"a": 1}, '{"a": 1}')
+    ],
+    (
+        "openai",
+        chat({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"a":'}}]}, "length"),
+        "length",
+    ),
     ("openai", chat({"content": None, "refusal": "No."}), "refusal"),
     ("responses", response(said([{"type": "refusal", "refusal": "No."}])), "refusal"),
     ("anthropic", messages([{"type": "tool_use", "name": "f"}], "tool_use"), "tool_calls"),

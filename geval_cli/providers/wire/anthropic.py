@@ -13,6 +13,7 @@ from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     content_text,
+    error_part,
     may_be_empty,
     refuse_lost_calls,
     refuse_other_speaker,
@@ -241,12 +242,12 @@ def _choice(received: Received) -> Choice:
             block["type"] if block["type"] in _RAN else "function",
         )
         for block in listed
-        if isinstance(block.get("name"), str) and block["name"]
+        if isinstance(block.get("name"), str) and block["name"] and isinstance(block.get("input", {}), dict)
     )
     to_run = [block for block in listed if block["type"] not in _RAN]
     try:
         refuse_other_speaker(body.get("role"))
-        end = whole_end(MESSAGES, body.get("stop_reason"))
+        end = whole_end(MESSAGES, body.get("stop_reason"), error_part(blocks))
         refuse_lost_calls(end, calls, listed=len(listed))
     except NotAnAnswer as error:
         raise received.refuse(str(error)) from error

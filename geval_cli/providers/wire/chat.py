@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
 from geval_cli.providers.wire.finish_reasons import CHAT, End, end_of, known_end
@@ -102,7 +103,10 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     if not isinstance(message, dict):
         message = {"content": entry.get("text")}
     refuse_other_speaker(message.get("role"))
-    end = whole_end(CHAT, entry.get("finish_reason"), entry.get("error") or message.get("error"))
+    content = message.get("content")
+    for place in (entry, message):
+        refuse_other_status(place)
+    end = whole_end(CHAT, entry.get("finish_reason"), error_in(entry, message) or error_part(content))
     # OpenRouter has the word of the vendor behind it there, beside one that may say less.
     native = entry.get("native_finish_reason")
     behind = known_end(native) if isinstance(native, str) else None
@@ -111,7 +115,7 @@ def _choice(entry: Mapping[str, Any], *, is_stopped: bool) -> Choice:
     found = tuple(map(_tool_call, _listed_calls(message)))
     calls = tuple(call for call in found if call is not None)
     refuse_lost_calls(end, calls, listed=len(found))
-    content = message.get("content")
+    refuse_broken_arguments(end, calls)
     refusal = message.get("refusal") or _refusal_part(content)
     said = reply_text(content)
     text = said or _transcript(message.get("audio"))
@@ -148,6 +152,25 @@ def refuse_lost_calls(end: End | None, calls: Sequence[Any], *, listed: int) -> 
         raise NotAnAnswer("an answer that ends with tool calls, and has none")
 
 
+def refuse_broken_arguments(end: End | None, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Raise NotAnAnswer for a call, in the form of results, whose arguments are no JSON object.
+
+    A limit or a filter may have cut it off: such an answer says so.
+    """
+    if not may_be_empty(end) and not all(map(_has_arguments, calls)):
+        raise NotAnAnswer("a tool call whose arguments cannot be read")
+
+
+def _has_arguments(call: Mapping[str, Any]) -> bool:
+    written = call["function"]["arguments"]
+    if call["type"] != "function" or not written.strip():  # "" is what some servers send for none
+        return True
+    try:
+        return isinstance(decode_json(written), dict)
+    except ValueError:
+        return False
+
+
 def _transcript(audio: Any) -> str:
     said = audio.get("transcript") if isinstance(audio, dict) else None
     return said if isinstance(said, str) else ""
@@ -182,18 +205,64 @@ def is_error(error: Any) -> bool:
     return any(error.values() if isinstance(error, dict) else error if isinstance(error, list) else [error])
 
 
+def error_in(*places: Mapping[str, Any]) -> Any:
+    """Return the first error in these parts of a reply, however they spell the key; None where all is well."""
+    return next(
+        (
+            value
+            for place in places
+            for key, value in place.items()
+            if key.lower() in ("error", "errors") and is_error(value)
+        ),
+        None,
+    )
+
+
+def error_part(content: Any) -> Any:
+    """Return the error that stands among the parts of a content, or in one that is said; None where all is well."""
+    for part in content if isinstance(content, list) else ():
+        if not isinstance(part, dict):
+            continue
+        found = error_in(part) if part.get("type") in _SPOKEN else None
+        if part.get("type") == "error":
+            found = error_in(part) or part
+        if found is not None:
+            return found
+    return None
+
+
+_FULFILLED = (
+    "", "completed", "complete", "success", "succeeded", "successful", "ok", "finished", "done", "stop", "true", "200"
+)  # fmt: skip
+
+
+def refuse_other_status(place: Mapping[str, Any]) -> None:
+    """Raise NotAnAnswer for a part of a reply with a status that is not that of a whole answer.
+
+    Vendors have more words for a failure than anyone can list, so the words for success are listed.
+    """
+    for key in ("status", "state"):
+        status = place.get(key)
+        written = status if isinstance(status, str) else json.dumps(status, default=str)
+        if status is not None and written.strip().lower() not in _FULFILLED:
+            raise NotAnAnswer(f"no whole answer ({key}: {written[:_WORDS]})")
+
+
+def _is_no(value: Any) -> bool:
+    return value in (False, 0) or (isinstance(value, str) and value.strip().lower() in ("false", "0"))
+
+
 def reports_trouble(body: Mapping[str, Any]) -> bool:
     """Return whether a 2xx says of itself that something went wrong, whatever else it holds."""
     own = body.get("base_resp")  # MiniMax
     codes = (body.get("error_code"), own.get("status_code") if isinstance(own, dict) else None)
     code = body.get("code")
     return (
-        is_error(body.get("error"))
-        or is_error(body.get("errors"))
+        error_in(body) is not None
         or any(codes)
-        or body.get("success") is False
+        or any(_is_no(body.get(key)) for key in ("success", "ok"))
         or (isinstance(code, int) and 400 <= code < 600)  # noqa: PLR2004 - the range of HTTP error statuses
-        or "error" in (body.get("type"), body.get("object"), body.get("status"))
+        or any(str(body.get(key)).lower() == "error" for key in ("type", "object", "status"))
     )
 
 

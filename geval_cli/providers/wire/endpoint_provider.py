@@ -17,7 +17,7 @@ from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
 from geval_cli.providers.unsupported import error_words, find_cap
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.chat import filtered_choice, reports_trouble
+from geval_cli.providers.wire.chat import NotAnAnswer, filtered_choice, refuse_other_status, reports_trouble
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.finish_reasons import End, withheld
 from geval_cli.providers.wire.parameters import CHAT_API, WireParameters
@@ -49,6 +49,7 @@ class EndpointProvider:
 
     Attributes:
         answer_key: where the answer is. A body without it that has a sentence for people is an error.
+        status_keys: where a body may say of itself that it holds no whole answer.
         model_key: where it names the model.
         id_key: where it names the request, when no header does.
         sees_images: whether requests may hold images, which `payload` writes as the API wants them.
@@ -61,6 +62,7 @@ class EndpointProvider:
     model_key: ClassVar[str] = "model"
     id_key: ClassVar[str] = "id"
     writes: ClassVar[bool] = True
+    status_keys: ClassVar[tuple[str, ...]] = ("status", "state")
     sees_images: ClassVar[bool] = False
     parameters: ClassVar[WireParameters] = CHAT_API
 
@@ -272,6 +274,11 @@ class EndpointProvider:
                 _, words = error_words(reply_text := received.reply.text)
                 if words and filtered_choice(reply_text) is None:
                     raise received.refuse(f"an error instead of an answer: {words[:_ERROR_CHARS]}")
+            if isinstance(body, dict):
+                try:
+                    refuse_other_status({key: body.get(key) for key in self.status_keys})
+                except NotAnAnswer as error:
+                    raise received.refuse(str(error)) from error
             choices = self.choices(received, request)
             if request.role is Role.JUDGE:
                 # What a filter left of a judge's reply may hold a number, which is no rating.

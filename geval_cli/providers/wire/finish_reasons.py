@@ -254,16 +254,16 @@ _READ = {
     MESSAGES: {**_EVERY, **_of_wire(MESSAGES)},
     GEMINI: _of_wire(GEMINI),
 }
-_SAYS_NOTHING = frozenset({"", "null", "none", "unknown"})
+_SAYS_NOTHING = frozenset({"", "null", "none"})
 _HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def end_of(wire: str, reason: Any) -> End | None:
     """Return what a finish reason means on a wire; None where the server gives none, BROKEN for an unknown one."""
-    if isinstance(reason, dict):  # older servers: {"type": "stop", "matched": ...}
-        reason = reason.get("type")
     if reason is None:
         return None
+    if isinstance(reason, dict):  # older servers: {"type": "stop", "matched": ...}
+        reason = reason.get("type")
     if not isinstance(reason, str):
         return End.BROKEN
     if known := _READ[wire].get(reason):  # nearly always: spelled as the vendor's own table has it

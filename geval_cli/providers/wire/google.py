@@ -13,11 +13,14 @@ from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     content_text,
+    error_in,
+    error_part,
     may_be_empty,
     parse_token_logprobs,
     place_of,
     refuse_lost_calls,
     refuse_other_speaker,
+    refuse_other_status,
     tool_call,
     whole_end,
 )
@@ -236,7 +239,10 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
     calls = [part for part in said if _is_call(part)]
     try:
         refuse_other_speaker(content.get("role"))
-        end = whole_end(GEMINI, candidate.get("finishReason"))
+        for place in (candidate, content):
+            refuse_other_status(place)
+        wrong = error_in(candidate, content) or error_part(written)
+        end = whole_end(GEMINI, candidate.get("finishReason"), wrong)
         refuse_lost_calls(end, calls, listed=sum("functionCall" in part for part in said))
     except NotAnAnswer as error:
         words = candidate.get("finishMessage")
@@ -276,7 +282,12 @@ def _tool_call(part: Mapping[str, Any]) -> dict[str, JsonValue] | None:
 
 def _is_call(part: Mapping[str, Any]) -> bool:
     call = part.get("functionCall")
-    return isinstance(call, dict) and isinstance(call.get("name"), str) and not call.get("willContinue")
+    return (
+        isinstance(call, dict)
+        and isinstance(call.get("name"), str)
+        and isinstance(call.get("args"), dict | None)
+        and not call.get("willContinue")
+    )
 
 
 def _token_logprobs(result: Any) -> tuple[TokenLogprob, ...] | None:

@@ -12,8 +12,11 @@ from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import response_error
 from geval_cli.providers.wire.chat import (
+    NotAnAnswer,
+    error_in,
     is_error,
     parse_choices,
+    refuse_other_status,
     reported_finish_reason,
     reported_logprobs,
     reports_trouble,
@@ -125,6 +128,7 @@ def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallCon
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | list | None):
         return None
+    _refuse_wrong(value, reply, context)
     choices, wrong = parse_choices(value)
     if not choices:
         raise response_error(context.secrets.redact(wrong), reply, context)
@@ -148,6 +152,19 @@ _ENDS = tuple(
 )
 
 
+_ANSWERS = (parse_path("choices[0]"), parse_path("candidates[0]"))
+
+
+def _refuse_wrong(part: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> None:
+    """Raise ProviderResponseError for a part of a vendor's reply that says of itself that it is no whole answer."""
+    if error_in(part) is not None:
+        raise response_error("an error beside the answer", reply, context)
+    try:
+        refuse_other_status(part)
+    except NotAnAnswer as error:
+        raise response_error(context.secrets.redact(str(error)), reply, context) from error
+
+
 def _end_beside(
     value: Mapping[str, Any], path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext
 ) -> End | None:
@@ -163,6 +180,11 @@ def _end_beside(
         with suppress(LookupError):
             reasons.append(follow_path(value, known))
     ends = [end for reason in reasons if isinstance(reason, str) and (end := known_end(reason)) is not None]
+    for known in _ANSWERS:
+        with suppress(LookupError):
+            found = follow_path(value, known)
+            if isinstance(found, dict):
+                _refuse_wrong(found, reply, context)
     is_open = value.get("done") is False  # Ollama
     if is_open or not all(end.is_answer for end in ends):
         raise response_error("no whole answer", reply, context)

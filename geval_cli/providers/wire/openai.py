@@ -11,6 +11,8 @@ from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
     content_text,
+    error_in,
+    error_part,
     finite_number,
     is_filtered,
     last_user_text,
@@ -19,6 +21,7 @@ from geval_cli.providers.wire.chat import (
     parse_choices,
     parse_token_logprobs,
     place_of,
+    refuse_broken_arguments,
     reply_text,
     tool_call,
     whole_end,
@@ -75,6 +78,7 @@ class ResponsesProvider(EndpointProvider):
     sees_images = True
     parameters = RESPONSES_API
     answer_key = "output"
+    status_keys = ("state",)  # the status says here why the answer ended
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
@@ -186,7 +190,11 @@ def _choice(received: Received) -> Choice:
     details = body.get("incomplete_details")
     cut = details.get("reason") if isinstance(details, dict) else None
     try:
-        end = whole_end(RESPONSES, cut or body.get("status"))
+        messages = [item for item in items if item.get("type") == "message"]
+        errors = (error_in(item) or error_part(item.get("content")) for item in messages)
+        end = whole_end(RESPONSES, cut or body.get("status"), next(filter(None, errors), None))
+        given = [call for call in _tool_calls(items) if call["type"] == "function"]
+        refuse_broken_arguments(end, given)
     except NotAnAnswer as error:
         raise received.refuse(str(error)) from error
     if any(
