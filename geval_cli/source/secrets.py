@@ -37,7 +37,24 @@ _OTHER_KEYS = frozenset(
     }
 )
 _OTHER_TOKENS = frozenset(
-    {"bos", "cls", "end", "eos", "first", "last", "mask", "next", "pad", "per", "sep", "start", "stop", "unk"}
+    {
+        "bos",
+        "cls",
+        "end",
+        "eos",
+        "first",
+        "last",
+        "mask",
+        "max",
+        "min",
+        "next",
+        "pad",
+        "per",
+        "sep",
+        "start",
+        "stop",
+        "unk",
+    }
 )
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # every shell's working folder
 _SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure functions and Google take their keys so
