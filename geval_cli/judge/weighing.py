@@ -266,14 +266,15 @@ def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
 def _probabilities(token: TokenLogprob) -> dict[str, float]:
     """Return token text -> probability in one place. Doubles count once, and a sum rounded above 1 is scaled down.
 
-    Numbers that add up to more are no probabilities, such as a 0 for each logarithm: nothing is known then.
+    Numbers that add up to more are no probabilities, such as a 0 for each logarithm: nothing is known then. Nor is it
+    where what was written is said to be impossible.
     """
     highest: dict[str, float] = {token.text: _probability(token.logprob)}
     for alternative in token.alternatives:
         known = highest.get(alternative.text, 0.0)
         highest[alternative.text] = max(known, _probability(alternative.logprob))
     total = math.fsum(highest.values())
-    if total > _LARGEST_SUM:
+    if total > _LARGEST_SUM or not highest[token.text]:
         return dict.fromkeys(highest, 0.0)
     return {text: value / total for text, value in highest.items()} if total > 1 else highest
 

@@ -228,7 +228,7 @@ def test_words_that_take_nothing_back_leave_a_rating_as_it_is(reply, wanted):
         ("I give it a 4. " * 4_000, None),
         ("\n" * 60_000 + "Score: 4", 4),
         ("<think>\n" + "Maybe a 3. " * 6_000 + "</think>\nScore: 4", 4),
-        ('{"score": 4}\n' + "It is good. " * 6_000, 4),
+        ('{"score": 4}\n' + "It is good. " * 6_000, None),
         ("It is good. " * 6_000 + '\n{"score": 4}', 4),
         ("It is good. " * 6_000 + "\nScore: 4", 4),
     ],

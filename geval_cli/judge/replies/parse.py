@@ -121,6 +121,14 @@ _SUPPOSED = compile_later(
     r"|n['\u2019]t\b|\A\W*(?:(?:the|output|reply)\s)?format\b|\b(?:look|reply|answer)\w*\slike\b",
     re.IGNORECASE,
 )
+_DENIES = compile_later(r"\b(?:no|wrong|incorrect|invalid|reject\w*|void|errors?)\b", re.IGNORECASE)
+# The judge speaks of itself; "the output says that it cannot help" begins otherwise.
+_REFUSES = compile_later(
+    r"\W*(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
+    r"|\W*i (?:can\s?not|can['\u2019]?t|am unable to|am not able to) (?:assist|help|evaluate|rate|judge|assess)\b"
+    r"|\W*(?:no (?:output|answer|text|response) (?:was |is )?(?:provided|given|found)\b|not rated\b|error:)",
+    re.IGNORECASE,
+)
 _CONDITION = compile_later(
     r"\b(?:if|unless|otherwise|normally|usually)\b|^\W*(?:with|without|had|were)\b", re.IGNORECASE
 )
@@ -156,7 +164,9 @@ def parse_rating(
         JudgeRangeError: the rating lies outside `score_range`, or is on another scale.
     """
     for plain in _PLAIN_REPLIES:
-        if (match := plain.match(text)) and not PLACEHOLDER.fullmatch(match["reason"]):
+        if (match := plain.match(text)) and not (
+            PLACEHOLDER.fullmatch(match["reason"]) or _REFUSES.match(match["reason"])
+        ):
             value = float(match["score"])
             _check_range(value, None, score_range, text)
             return ParsedReply(value, _one_line(match["reason"]), *match.span("score"))
@@ -165,13 +175,18 @@ def parse_rating(
     words = prose.translate(_MARKUP)
     if found is not None:
         if not words.isspace():
+            if re.search(r"\w|[%/]", re.sub(r"</\w+>", "", words[start:])):
+                raise JudgeParseError("the judge's reply goes on behind its JSON", raw_text=text)
             _check_rest(words[:start], words[start:], found.rating, score_range, text, fewest=4)
         return found
     labels = list(_label_of(name).finditer(words))
     rating = labels[0] if len(labels) == 1 and _is_a_statement(words, labels[0]) else None
     if not labels:
         rating = next(filter(None, (pattern.search(words) for pattern in _BARE)), None)
-        if rating is not None and _CONDITION.search(_last_sentence(words[: rating.start()])):
+        if rating is not None and (
+            _CONDITION.search(_last_sentence(words[: rating.start()]))
+            or (name is None and _says_too_little(rating, words))
+        ):
             rating = None
     if rating is None:
         raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
@@ -221,6 +236,19 @@ def _label_of(name: str | None) -> re.Pattern[str]:
     )
 
 
+def _says_too_little(rating: re.Match[str], words: str) -> bool:
+    """Return whether a bare number stands beside other words: a count, a limit, or a number in another's sentence.
+
+    Not asked where a form asks for the number of a dimension: there it is the answer, whatever is said of it.
+    """
+    if rating["top"] or re.search("star|point", rating[0], re.IGNORECASE):
+        return False
+    beside = words[: rating.start()] + words[rating.end() :]
+    return (
+        re.fullmatch(r"[\W_]*(?:(?:final|overall)\s)?(?:score|rating)?[\W_]*", beside, re.IGNORECASE) is None
+    )
+
+
 def _is_a_statement(words: str, label: re.Match[str]) -> bool:
     """Return whether a labelled rating is the judge's own: a sentence or a line that stands by itself."""
     before, behind = words[: label.start()], words[label.end() :]
@@ -233,7 +261,7 @@ def _is_a_statement(words: str, label: re.Match[str]) -> bool:
         return False
     ending = _SENTENCE_END.search(behind)
     sentence = behind if ending is None else behind[: ending.start()]
-    if _SUPPOSED.search(sentence) or re.search(r"\d", sentence):
+    if _SUPPOSED.search(sentence) or _DENIES.search(sentence) or re.search(r"\d", sentence):
         return False
     opens_or_closes = not before.strip(_BULLETS) or not behind.strip(" \t\r\n.!)]")
     return opens_or_closes or (not line_before and re.match(r"[ \t.]*(?:\n|\Z)", behind) is not None)
@@ -295,6 +323,7 @@ def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, 
             aside is label_scale
             or _QUALIFIES.search(aside)
             or _SUPPOSED.search(aside)
+            or _DENIES.search(aside)
             or re.search(contrary, aside)
         ):
             raise JudgeParseError("the judge's reply qualifies its score", raw_text=text)
@@ -343,7 +372,11 @@ _RATING_KEYS = {
     "overallrating",
 }
 _SCALE_KEY = compile_later(r"scale|range|outof|max")
-_ANOTHER_SCORE_KEY = compile_later(r"adjust|revis|correctedscore|total|^overall$|deduct|penalt")
+_ANOTHER_SCORE_KEY = compile_later(
+    r"adjust|revis|correct(?:ed|ion)|updat|actual|true|final|total|^overall$|deduct|penalt|^points?$|percent|normali[sz]ed"
+    r"|retract"
+)
+_NO_RATING_KEY = compile_later(r"refus|abstain|unable|invalid")
 _VALUE = compile_later(rf"\s*{_RATING}\s*", re.IGNORECASE)
 _WRAPPERS = {"result", "evaluation", "verdict", "assessment", "judgment", "judgement", "response", "answer"}
 _REASON_KEYS = ("reason", "reasoning", "explanation", "rationale", "justification")
@@ -410,21 +443,33 @@ def _of_member(
     reason = reason_of(holder)
     if reason is not None and PLACEHOLDER.fullmatch(reason):
         raise JudgeParseError("the judge's reply repeats the form that it was given", raw_text=text)
+    if reason is not None and _REFUSES.match(reason):
+        raise JudgeParseError("the judge says that it rates nothing", raw_text=text)
     for other in holder.members:
         key, claim = plain_key(other.key), other.value
-        is_another = _ANOTHER_SCORE_KEY.search(key) and isinstance(claim, float) and claim != value
+        is_another = _ANOTHER_SCORE_KEY.search(key) and _says_another(claim, value)
         # A number is no bool here, so that 0 and 1 are not mistaken for a claim.
         is_contrary = key in ("pass", "passed", "verdict") and (
             (value == score_range[1] and (claim is False or claim in ("fail", "no")))
             or (value == score_range[0] and (claim is True or claim in ("pass", "yes")))
         )
-        if is_another or is_contrary:
+        is_none = (_NO_RATING_KEY.search(key) and claim is True) or (
+            key in ("valid", "rated") and claim is False
+        )
+        if is_another or is_contrary or is_none:
             raise JudgeParseError(f"the judge's `{other.key}` contradicts its score", raw_text=text)
         if _SCALE_KEY.search(key) and (
             numbers := re.findall(r"-?\d+(?:\.\d+)?", answer[other.start : other.end])
         ):
             _check_range(value, numbers[-1], score_range, text)
     return ParsedReply(value, reason, *match.span("number"))
+
+
+def _says_another(claim: Value, value: float) -> bool:
+    """Return whether what stands beside a score is a number that it is not, or words with a number."""
+    if isinstance(claim, str):
+        return any(float(number) != value for number in re.findall(r"\d{1,9}(?:\.\d{1,9})?", claim))
+    return isinstance(claim, float) and claim != value
 
 
 def plain_key(key: str) -> str:
