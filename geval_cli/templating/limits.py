@@ -134,6 +134,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         if owner is not __self:
             take_steps(_CALL_STEPS)
         if isinstance(owner, str) and name in _STRETCHING:
+            if name == "join" and args:
+                args = (_items(args[0]), *args[1:])
             _check_stretching(name, (owner, *args), kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -205,7 +207,10 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def limited(*arguments: Any, **named: Any) -> Any:
         # Some filters get Jinja2's context first.
-        own = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
+        first = int(hasattr(function, "jinja_pass_arg"))
+        if name == "join" and len(arguments) > first:
+            arguments = (*arguments[:first], _items(arguments[first]), *arguments[first + 1 :])
+        own = arguments[first:]
         # Checked before the call: the memory would be used up by the time its result is there.
         _check_stretching(name, own, named)
         result = function(*arguments, **named)
@@ -251,6 +256,9 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
                 f"`{name}` gets the number {number!s:.20}, and may get {_MAX_WIDTH:,} at most"
             )
     texts = [item for item in further if isinstance(item, str)]
+    if name == "join":
+        joined = further[0] if isinstance(value, str) and further and isinstance(further[0], list) else value
+        bounded(sum(map(_length_of, joined)) if isinstance(joined, list) else 0)
     if name == "replace" and isinstance(value, str) and len(texts) > 1:
         bounded(len(value) + value.count(texts[0]) * len(texts[1]))
     elif name == "join" and texts and isinstance(value, Sized):
@@ -259,6 +267,20 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
         bounded(len(value) * len(further[0]))
     elif name == "indent" and isinstance(value, str) and further and isinstance(further[0], int):
         bounded(len(value) + value.count("\n") * further[0])
+
+
+def _items(values: Any) -> Any:
+    """Return what is joined as a list, so that its length can be known before it is a text."""
+    return list(values) if isinstance(values, Iterator | tuple | range | set | frozenset) else values
+
+
+def _length_of(item: Any) -> int:
+    """Return how long a text is, or those of a record of which one may be chosen."""
+    if isinstance(item, str):
+        return len(item)
+    return (
+        sum(len(text) for text in item.values() if isinstance(text, str)) if isinstance(item, Mapping) else 0
+    )
 
 
 def _check_field(name: str, fields: str) -> None:
