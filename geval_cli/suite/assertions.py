@@ -1,6 +1,7 @@
 """One assertion as a config writes it, in any of the forms that there are, and the value that it compares with."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
@@ -370,11 +371,17 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
     if advice is not None:
         reading.report(f"geval has no assertion type `{kind}`", place.value("type"), advice)
         return None
-    prefix = _NEGATION if kind.startswith(_NEGATION) else ""
-    near = did_you_mean(kind.removeprefix(_NEGATION), ASSERTION_TYPES)
-    hint = f"did you mean `{prefix}{near}`?" if near else ""
-    reading.report(f"unknown assertion type `{kind}`", place.value("type"), hint, notes=notes)
+    near = nearest_type(kind)
+    hint = f"did you mean `{near}`?" if near else ""
+    reading.report(f"unknown assertion type `{kind}`", place.value("type"), hint, notes=() if near else notes)
     return None
+
+
+def nearest_type(kind: str) -> str | None:
+    """Return the assertion type that was most likely meant, inverted where the word is: `!contains`, `not_contains`."""
+    positive = re.sub(r"^(?:not[\s_-]*|!\s*)", "", kind, flags=re.IGNORECASE)
+    near = did_you_mean(positive, ASSERTION_TYPES)
+    return near if near is None or positive == kind else f"{_NEGATION}{near}"
 
 
 def _write_out(fields: Fields, reading: LoadContext) -> None:

@@ -14,6 +14,7 @@ from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import KeyPath, Positions, SourcePath
 from geval_cli.specs.base import spellings
+from geval_cli.suite.assertions import nearest_type
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.tables import CellPositions, TableRow, uneven_problem
 from geval_cli.suite.validation import LoadContext
@@ -132,7 +133,7 @@ class FlatColumns:
     def _assertion_path(self, kind: str, location: Location | None) -> KeyPath | None:
         if kind.removeprefix("not-") in ASSERTION_TYPES:
             return ("assert", kind)
-        near = did_you_mean(kind, ASSERTION_TYPES)
+        near = nearest_type(kind)
         hint = f"did you mean `assert.{near}`?" if near else "`geval list assertions` has all of them"
         self._reading.report(f"there is no assertion type `{kind}`", location, hint)
         return None
