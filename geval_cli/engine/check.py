@@ -130,6 +130,10 @@ class _Judges(Struct):
             self._seen[id(judge)] = judge
 
 
+MOST_OF_A_STRANGER = 50_000
+"""Tests of a stranger's suite: they take a few bytes each in a file, and a millisecond each in a run."""
+
+
 class _Findings(Struct):
     """Problems, each kept once: a mistake in `defaultTest` or in a prompt shows in every test, but is one mistake.
 
@@ -195,6 +199,13 @@ def check_plan(
             seen_by = templates if written.transform_vars is None else lenient
             test = seen_by_templates(written, seen_by)
             totals.note(test, plan)
+            if plan.suite.access.is_strangers and totals.tests > MOST_OF_A_STRANGER:
+                hint = "use fewer, or run the config without --untrusted once you trust it"
+                message = (
+                    f"the suite has more than {MOST_OF_A_STRANGER:,} tests, which --untrusted does not allow"
+                )
+                findings.add(Problem(message, hint=hint), "")
+                break
             judges.note_answerer(test, plan)
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)

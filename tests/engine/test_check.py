@@ -1,3 +1,8 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from support.specs import TEMPLATES, assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase
@@ -5,6 +10,7 @@ from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity
+from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 
 CRITERIA = assertion("g-eval", criteria="good")
@@ -52,6 +58,30 @@ def test_of_very_many_problems_the_rest_is_counted() -> None:
     assert len(problems) == 1_001
     assert problems[-1].message == "501 more errors in the tests, not shown"
     assert problems[-1].severity is Severity.ERROR
+
+
+class CountedTests:
+    read = 0
+
+    def __iter__(self) -> Iterator[TestCase]:
+        for index in range(20):
+            self.read += 1
+            yield case(index, vars={"x": index})
+
+
+@pytest.mark.parametrize(("access", "count"), [(TRUSTED, 0), (access_of_stranger([Path()]), 1)])
+def test_a_suite_of_a_stranger_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch, access: Access, count: int
+) -> None:
+    """A million tests take 58 kB in a packed sheet."""
+    monkeypatch.setattr("geval_cli.engine.check.MOST_OF_A_STRANGER", 3)
+    tests = CountedTests()
+    built = replace(suite([], providers=(ProviderSpec(id="echo", label="echo"),)), tests=tests, access=access)
+    problems = check_plan(Plan(built), TEMPLATES, JudgeDefaults()).problems
+    assert [problem.message for problem in problems] == [
+        "the suite has more than 3 tests, which --untrusted does not allow"
+    ][:count]
+    assert tests.read == (4 if count else 20)
 
 
 def named(index: int) -> Assertion:
