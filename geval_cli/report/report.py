@@ -49,6 +49,7 @@ class RunReport(Struct, frozen=True):
         planned: how many cases the run was to have, where that is known; an interrupted run has fewer results.
         bugs: how many results a bug in geval spoilt.
         is_stored: whether all of it can be shown again by its id.
+        is_partly_stored: whether its id shows some of it, as after a disk that filled up.
         file: the results file that it was read from; empty for a run of the store.
         labels: returns what people said of its outputs; None where nobody did.
     """
@@ -59,6 +60,7 @@ class RunReport(Struct, frozen=True):
     planned: int | None = None
     bugs: int = 0
     is_stored: bool = True
+    is_partly_stored: bool = False
     file: str = ""
     labels: Callable[[], HumanLabels | None] = lambda: None
     tests: Callable[[], Iterator[AskedTest]] | None = None

@@ -210,6 +210,8 @@ def _run_text(report: RunReport, console: Console) -> Text:
     run = sanitize(report.run.id)
     if report.file:
         return Text.assemble(run, (f" in {sanitize(report.file)}", "dim"))
+    if report.is_partly_stored:
+        return Text(f"{run} (partly stored: geval show {run} shows what is)")
     if not report.is_stored:
         return Text(f"{run} (not stored, so it cannot be shown again)")
     command = f"geval show {run}"

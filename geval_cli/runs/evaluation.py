@@ -115,6 +115,7 @@ async def run_evaluation(
         planned=prepared.total,
         bugs=books.tally.bugs,
         is_stored=state.keeps_runs and books.recording.failure is None,
+        is_partly_stored=state.keeps_runs and books.recording.failure is not None,
         # Nobody has labelled what is new.
         labels=lambda: None if resumed is None else kept_labels_of(state.runs, run.id),
     )

@@ -70,6 +70,7 @@ def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert f"{TESTS} passed" in finished.stdout
     assert "not all of this run is stored" in " ".join(finished.stdout.split())
+    assert "(partly stored: geval show" in " ".join(finished.stdout.split())
     assert results_of(project) == ["passed"] * TESTS
 
 
