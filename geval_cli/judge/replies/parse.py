@@ -1,9 +1,10 @@
 """Read a rating or evaluation steps from a judge's reply: where it can mean only one thing, else not at all.
 
 A rating is read from
-1. the one JSON object that has the key asked for: `{"reason": "...", "score": 4}`;
+1. the one JSON object that has the key asked for, with no words after it: `{"reason": "...", "score": 4}`;
 2. the one labelled rating, where it opens or closes the reply or has a line of its own: `Final score: 4/5`;
-3. a bare rating that is the reply, opens it or closes it: `4`, `4 out of 5`, `Four stars. ...`.
+3. a bare number that is the reply: `4`. One that names its scale, or fills in the form of a dimension, may also open or
+   close the reply: `4 out of 5`, `Four stars. ...`.
 
 Nothing else in the reply may speak of ratings with a number, or take something back. Whatever is not plain is a
 JudgeError, after which the judge is asked for the number alone: a wrong number would be believed, an error costs one
@@ -176,8 +177,8 @@ def parse_rating(
     if found is not None:
         if not words.isspace():
             if re.search(r"\w|[%/]", re.sub(r"</\w+>", "", words[start:])):
-                raise JudgeParseError("the judge's reply goes on behind its JSON", raw_text=text)
-            _check_rest(words[:start], words[start:], found.rating, score_range, text, fewest=4)
+                raise JudgeParseError("the judge's reply goes on after its JSON", raw_text=text)
+            _check_rest(words[:start], "", found.rating, score_range, text, fewest=4)
         return found
     labels = list(_label_of(name).finditer(words))
     rating = labels[0] if len(labels) == 1 and _is_a_statement(words, labels[0]) else None
