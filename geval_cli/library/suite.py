@@ -49,7 +49,7 @@ class Suite:
     assertions: Any = ()
     default_test: Mapping[str, Any] | None = None
     options: Mapping[str, Any] | None = None
-    gates: Sequence[Any] | None = None
+    gates: Sequence[Any] | Mapping[str, Any] | None = None
     derived_metrics: Sequence[Mapping[str, Any]] | None = None
     description: str | None = None
     name: str = "suite"

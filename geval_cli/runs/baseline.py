@@ -1,6 +1,7 @@
 """A run held against an earlier one: which one that is, the comparison, and gates on the difference."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
-from geval_cli.statistics.paired import PairedTest
+from geval_cli.statistics.paired import SIGNIFICANCE, PairedTest
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import Suite
@@ -198,29 +199,43 @@ def judge_differences(
 
 
 def _judged(gate: Gate, test: PairedTest | None) -> GateResult:
-    """Return whether a gate holds: unless it must be proven, it is broken only where that is shown."""
+    """Return whether a gate holds: unless something must be shown, it is broken only where a drop is shown."""
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
-    worst, best = gate.worst_and_best(test.lower, test.upper)
-    is_broken = best is not None and not gate.holds(best)
-    is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
-    holds = is_shown if gate.is_proven else not is_broken
-    note = _certainty(test) if is_broken or is_shown else f"undecided: {_certainty(test)}{_need(gate, test)}"
+    bounds = test.bounds(SIGNIFICANCE / gate.family)
+    if gate.is_equivalence:
+        is_broken = bounds is not None and (bounds[0] > gate.limit or bounds[1] < -gate.limit)
+        inside = bounds is not None and -gate.limit <= bounds[0] and bounds[1] <= gate.limit
+        is_shown = test.identical or inside
+    else:
+        worst, best = (None, None) if bounds is None else gate.worst_and_best(*bounds)
+        is_broken = best is not None and not gate.holds(best)
+        is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
+    holds = not is_broken if gate.breaks_on_a_shown_drop else is_shown
+    note = _certainty(gate, test, bounds)
+    if not (is_broken or is_shown):
+        note = f"undecided: {note}{_need(gate, test)}"
     return GateResult(gate.text, Status.PASSED if holds else Status.FAILED, test.delta, note)
 
 
-def _certainty(test: PairedTest) -> str:
+def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None) -> str:
     counted = f"n={test.n}"
     if test.identical:
         return f"{counted}, the same texts and judge"
-    if test.lower is None or test.upper is None:
+    if bounds is None:
         return f"{counted}, no interval"
-    return f"{counted}, one-sided 95 % bounds {test.lower:+.3f} and {test.upper:+.3f}"
+    low, high = bounds
+    if gate.is_equivalence:
+        return f"{counted}, 90 % interval {low:+.3f} to {high:+.3f}"
+    level = 100 * (1 - SIGNIFICANCE / gate.family)
+    shared = f", 5 % shared by {gate.family} gates" if gate.family > 1 else ""
+    return f"{counted}, one-sided {level:.3g} % bounds {low:+.3f} and {high:+.3f}{shared}"
 
 
 def _need(gate: Gate, test: PairedTest) -> str:
     """Return how many more tests are likely to decide, if differences stay what they are."""
-    needed = test.needed_tests(test.delta - gate.limit)
+    limit = math.copysign(gate.limit, test.delta) if gate.is_equivalence else gate.limit
+    needed = test.needed_tests(test.delta - limit)
     if needed is None:
         return ""
     return f"; some {max(1, needed - test.clusters):,} more tests would tell"

@@ -50,12 +50,11 @@ class PairedTest(Struct, frozen=True):
         interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, and where all differences
             are equal.
         p: two-sided p-value of "no difference"; 1 where all differences are 0.
-        lower: one-sided 95 % lower bound of `delta`; None where nothing can be said.
-        upper: one-sided 95 % upper bound, likewise.
         sd: standard deviation of the differences; None of fewer than two pairs.
         dz: `delta` in units of `sd`; None where that is 0.
         mde: the smallest true difference that this many tests show with a chance of 80 %; None as for `interval`.
         identical: every pair was declared the same thing measured twice, and all differences are 0.
+        in_range: all values lie in 0..1, so that no mean difference lies outside of -1..1.
     """
 
     n: int
@@ -66,12 +65,25 @@ class PairedTest(Struct, frozen=True):
     se: float | None
     interval: Interval | None
     p: float
-    lower: float | None
-    upper: float | None
     sd: float | None
     dz: float | None
     mde: float | None
     identical: bool
+    in_range: bool = False
+
+    def bounds(self, level: float) -> tuple[float, float] | None:
+        """Return the one-sided lower and upper bound of `delta`, each wrong with a chance of `level`.
+
+        None where nothing can be said.
+        """
+        if self.se:
+            width = t_quantile(1 - level, self.clusters - 1) * self.se
+            low, high = self.delta - width, self.delta + width
+            return (max(-1.0, low), min(1.0, high)) if self.in_range else (low, high)
+        # Equal differences that are not 0: enough of them refute, by flips of signs, all that lies beyond them.
+        if self.delta and 2.0**-self.clusters <= level:
+            return self.delta, self.delta
+        return None
 
     def as_delta(self, p_adjusted: float, *, needed_tests: int | None) -> Delta:
         """Return the record of the difference, with its p-value as adjusted for all differences that are shown."""
@@ -163,10 +175,12 @@ class PairedDifferences(Struct):
         # Differences that do not vary are equal but for rounding, which must not pass for a spread.
         se = self._differences.standard_error() if varies else (0.0 if clusters > 1 else None)
         sd = self._spread.deviation if varies else (0.0 if self.n > 1 else None)
-        bounds = _bounds(delta, se, clusters)
-        if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
-            bounds = tuple(None if bound is None else max(-1.0, min(1.0, bound)) for bound in bounds)
-        low, high, lower, upper = bounds
+        interval: Interval | None = None
+        if se:
+            wide = t_quantile(_CONFIDENCE, clusters - 1) * se
+            interval = delta - wide, delta + wide
+            if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
+                interval = max(-1.0, interval[0]), min(1.0, interval[1])
         mean_before = self._before / self.n
         return PairedTest(
             n=self.n,
@@ -175,14 +189,13 @@ class PairedDifferences(Struct):
             after=mean_before + delta,
             delta=delta,
             se=se,
-            interval=(low, high) if low is not None and high is not None else None,
+            interval=interval,
             p=self._p(delta, se, clusters),
-            lower=lower,
-            upper=upper,
             sd=sd,
             dz=delta / sd if sd else None,
             mde=detectable_quantile(clusters - 1) * se if se else None,
             identical=self._same and self._lowest == self._highest == 0,
+            in_range=self._within_unit,
         )
 
     def _p(self, delta: float, se: float | None, clusters: int) -> float:
@@ -193,18 +206,6 @@ class PairedDifferences(Struct):
         if not se:
             return float(2.0 ** (1 - clusters))  # the share of flips that keep all signs equal
         return two_sided_p(delta / se, clusters - 1)
-
-
-def _bounds(delta: float, se: float | None, clusters: int) -> tuple[float | None, ...]:
-    """Return the two-sided 95 % interval, and the one-sided lower and upper 95 % bounds."""
-    if se:
-        one_sided = t_quantile(1 - SIGNIFICANCE, clusters - 1) * se
-        wide = t_quantile(_CONFIDENCE, clusters - 1) * se
-        return delta - wide, delta + wide, delta - one_sided, delta + one_sided
-    # Equal differences that are not 0: enough of them refute, by flips of signs, all that lies beyond them.
-    if delta and 2.0**-clusters <= SIGNIFICANCE:
-        return None, None, delta, delta
-    return None, None, None, None
 
 
 def detectable_quantile(freedom: int) -> float:

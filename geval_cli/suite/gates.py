@@ -1,8 +1,10 @@
 """Gates: conditions on a whole run, such as `coherence.mean >= 0.7`, that decide its exit code."""
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -25,7 +27,7 @@ class Statistic(StrEnum):
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
-    milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of cases; `pass_rate.delta`
+    milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of tests; `pass_rate.delta`
     that of the share that passed. `borderline` is the share of outputs that a calibrated judge is not sure of.
     `true_mean` and `true_pass_rate` are what people would say of all outputs, estimated from labels of some.
     """
@@ -76,8 +78,16 @@ GATE = compile_later(
     r"(?:\s+(?P<against>vs\s+baseline)(?:\s+(?P<proven>proven))?)?\s*\Z"
 )
 """The one way in which conditions are written: in `gates`, and in `--require` of the commands about people's labels."""
+EQUIVALENCE = compile_later(
+    r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s+equivalent\s+within\s+"
+    r"(?P<limit>\+?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s+vs\s+baseline\s*\Z"
+)
+"""A gate that holds where the difference from the baseline is shown to be at most the limit, in either direction."""
 _DELTA_FORM = (
     "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` behind it if it must be shown"
+)
+_EQUIVALENCE_FORM = (
+    "write it like `fluency equivalent within 0.05 vs baseline`; pass_rate and score may stand for a metric"
 )
 _FORM = "write it like `coherence.mean >= 0.7`, `pass_rate[area=billing] >= 90%` or `errors <= 1%`"
 
@@ -117,6 +127,9 @@ class Gate(Condition):
         limit: what is compared with; a share for a limit in per cent.
         is_share: the limit was written in per cent.
         is_proven: it holds only where that is shown; else it is broken only where that is shown. Of deltas only.
+        is_equivalence: it holds only where a delta is shown to lie within `limit` of 0, on both sides.
+        family: how many gates share the 5 % chance that one of them breaks although nothing got worse: all on deltas
+            that break where a drop is shown.
     """
 
     text: str
@@ -127,6 +140,8 @@ class Gate(Condition):
     tags: tuple[tuple[str, str], ...] = ()
     is_share: bool = False
     is_proven: bool = False
+    is_equivalence: bool = False
+    family: int = 1
     place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
 
     @property
@@ -139,9 +154,33 @@ class Gate(Condition):
         """Return whether it is about what people would say of all outputs."""
         return self.statistic in TRUE_FIGURES
 
+    @property
+    def breaks_on_a_shown_drop(self) -> bool:
+        """Return whether it holds until the opposite is shown, so that chance breaks it in some runs."""
+        return self.statistic in DELTAS and not (self.is_proven or self.is_equivalence)
+
+
+class GatesSpec(Spec):
+    """Gates, and how those on differences are corrected for their number."""
+
+    correction: Literal["bonferroni", "none"] = Field(
+        "bonferroni",
+        description="Whether the 5 % chance of a false alarm is shared by the gates on differences (bonferroni), or"
+        " each has its own (none).",
+    )
+    conditions: list[Any] = Field(
+        default_factory=list, description="The gates, for example coherence.mean >= 0.7."
+    )
+
 
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
     """Return the gates of a config, with a problem for each that cannot be read."""
+    correction = "bonferroni"
+    if isinstance(value, dict):
+        spec = read_spec(GatesSpec, value, place, "gates", reading)
+        if spec is None:
+            return ()
+        value, place, correction = spec.conditions, place.child("conditions"), spec.correction
     if not isinstance(value, list):
         hint = "put `- ` before each gate" if isinstance(value, str) else _FORM
         reading.report(f"`gates` must be a list, found {describe_value(value)}", place.value(), hint)
@@ -164,7 +203,13 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
             reading.problems.append(gate)
         else:
             found.append(gate)
-    return tuple(found)
+    return tuple(found) if correction == "none" else corrected(found)
+
+
+def corrected(gates: Sequence[Gate]) -> tuple[Gate, ...]:
+    """Return gates that share the chance of a false alarm, so that it does not grow with their number."""
+    family = len({gate.text for gate in gates if gate.breaks_on_a_shown_drop})
+    return tuple(replace(gate, family=family) if gate.breaks_on_a_shown_drop else gate for gate in gates)
 
 
 def _is_calibrated(reading: LoadContext) -> bool:
@@ -175,14 +220,18 @@ def _is_calibrated(reading: LoadContext) -> bool:
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     """Parse `text` as a gate, or return the problem of it."""
-    match = GATE.match(text)
+    equivalence = EQUIVALENCE.match(text)
+    match = equivalence or GATE.match(text)
     if match is None:
-        return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
+        form = _EQUIVALENCE_FORM if "equivalent" in text.split() else _FORM
+        return Problem(f"this is no gate: `{text}`", place.value(), form)
     subject, percent = match["subject"], match["percent"]
     tags = _tags(match["tags"])
     if tags is None:
         hint = "write tags as `[area=billing]` or `[area=billing, lang=de]`"
         return Problem(f"broken tags in the gate `{text}`", place.value(), hint)
+    if equivalence is not None:
+        return _equivalence(text, equivalence, tags, place)
     named = _statistic(subject)
     if named is None:
         known = [*_OF_RUNS, *(f"METRIC.{name}" for name in _OF_METRICS)]
@@ -212,6 +261,31 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         tags=tags,
         is_share=bool(percent),
         is_proven=bool(match["proven"]),
+        place=place,
+    )
+
+
+def _equivalence(
+    text: str, match: "re.Match[str]", tags: tuple[tuple[str, str], ...], place: SourcePath
+) -> Gate | Problem:
+    subject, percent = match["subject"], match["percent"]
+    limit = float(match["limit"]) / (100 if percent else 1)
+    if not 0 < limit < 1:
+        message = f"a margin that is not between 0 and 1 (or 100%) in the gate `{text}`"
+        return Problem(message, place.value(), _EQUIVALENCE_FORM)
+    of_run = {"pass_rate": Statistic.PASS_RATE_DELTA, "score": Statistic.DELTA}
+    metric = None if subject in of_run else subject.strip("\"'")
+    if metric == "":
+        return Problem(f"no metric is named in the gate `{text}`", place.value(), _EQUIVALENCE_FORM)
+    return Gate(
+        text.strip(),
+        of_run.get(subject, Statistic.DELTA),
+        "<=",
+        limit,
+        metric=metric,
+        tags=tags,
+        is_share=bool(percent),
+        is_equivalence=True,
         place=place,
     )
 

@@ -30,7 +30,7 @@ from geval_cli.specs.base import (
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
-from geval_cli.suite.gates import DerivedMetric
+from geval_cli.suite.gates import DerivedMetric, GatesSpec
 from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
 
 JsonSchema = dict[str, Any]
@@ -85,6 +85,7 @@ def _one_or_list(item: JsonSchema) -> JsonSchema:
 
 
 def _suite_forms() -> dict[str, JsonSchema]:
+    gates = _list_of({"type": "string"})
     return {
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
@@ -92,6 +93,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+        "gates": {"anyOf": [gates, _spec_schema(GatesSpec, {"conditions": gates})]},
     }
 
 

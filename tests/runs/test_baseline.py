@@ -81,6 +81,19 @@ GATES = {
         "more tests would tell",
     ),
     "a limit from above": (0.6, "tone.delta <= 0.05 vs baseline proven", Status.PASSED, ""),
+    "a difference within a wide margin": (
+        0.14,
+        "tone equivalent within 0.4 vs baseline",
+        Status.PASSED,
+        "90 %",
+    ),
+    "a difference beyond a margin": (0.6, "score equivalent within 5% vs baseline", Status.FAILED, "90 %"),
+    "a difference that may be either": (
+        0.14,
+        "pass_rate equivalent within 0.02 vs baseline",
+        Status.FAILED,
+        "undecided",
+    ),
     "no tests but those of the tags": (0.6, "tone.delta[lang=de] >= 0 vs baseline", Status.FAILED, "n=30"),
 }
 
@@ -96,6 +109,22 @@ def test_gates_on_a_difference(tmp_path: Path, main_run: str, name: str) -> None
     assert (found.status, code) == (status, 1 if status is Status.FAILED else 0)
     assert note in found.note
     assert found.actual == pytest.approx(comparison_from_json(summary.baseline).rows[0].delta.value, abs=0.2)
+
+
+def test_gates_on_differences_are_corrected_for_their_number_unless_that_is_switched_off(
+    tmp_path: Path, main_run: str
+) -> None:
+    gates = [f"tone.delta >= {limit} vs baseline" for limit in (0, -0.01, -0.02)]
+    notes = []
+    for value in (gates, {"conditions": gates}, {"correction": "none", "conditions": gates}):
+        config = config_of(tmp_path, "new.yaml", outputs_of(60, bad=0.6, seed=2), gates=value)
+        notes.append(
+            {
+                gate.note.partition("bounds")[0]
+                for gate in summary_of(tmp_path, store_run(config, baseline=main_run))[0].gates[:3]
+            }
+        )
+    assert notes == [{"n=60, one-sided 98.3 % "}] * 2 + [{"n=60, one-sided 95 % "}]
 
 
 @pytest.mark.parametrize("name", ["latest", "main.json", "by id"])

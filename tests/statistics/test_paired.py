@@ -132,7 +132,7 @@ def test_standard_error_is_that_of_a_regression_with_clusters(seed: int, offset:
     assert found.se == pytest.approx(fit.bse[0], abs=1e-9)
     assert found.p == pytest.approx(fit.pvalues[0], abs=1e-9)
     assert found.interval == pytest.approx(tuple(fit.conf_int()[0]), abs=tolerance)
-    assert (found.lower, found.upper) == pytest.approx(tuple(fit.conf_int(0.1)[0]), abs=tolerance)
+    assert found.bounds(0.05) == pytest.approx(tuple(fit.conf_int(0.1)[0]), abs=tolerance)
     assert found.sd == pytest.approx(differences.std(ddof=1), abs=1e-9)
 
 
@@ -214,7 +214,7 @@ def test_detectable_difference_and_needed_tests() -> None:
 def test_no_differences_prove_nothing() -> None:
     found = compared((test, 0.5, 0.5) for test in range(40))
 
-    assert (found.delta, found.p, found.interval, found.lower, found.upper) == (0, 1.0, None, None, None)
+    assert (found.delta, found.p, found.interval, found.bounds(0.05)) == (0, 1.0, None, None)
     assert found.verdict(found.p) is Verdict.UNDECIDED
     assert found.mde is found.needed_tests(0.05) is found.dz is None
 
@@ -239,14 +239,14 @@ def test_equal_differences_count_flips_of_signs(tests: int, p: float, bound: flo
 
     assert found.p == pytest.approx(p, rel=1e-9)
     assert found.interval is None
-    assert found.upper == (pytest.approx(bound) if bound else None)
+    assert found.bounds(0.05) == (pytest.approx((bound, bound)) if bound else None)
     assert found.verdict(found.p) is (Verdict.WORSE if p <= 0.05 else Verdict.UNDECIDED)
 
 
 def test_scores_cannot_differ_by_more_than_one() -> None:
     found = compared((test, 1.0, 1.0 if test < 2 else 0.0) for test in range(12))
     assert found.interval is not None
-    assert (found.interval[0], found.lower) == (-1.0, -1.0)
+    assert found.interval[0] == -1.0
     ratings = compared((test, 5.0, 5.0 if test < 2 else 4.0) for test in range(12))
     assert ratings.interval is not None
     assert ratings.interval[0] < -1
@@ -256,7 +256,7 @@ def test_one_test_says_nothing() -> None:
     found = compared([(0, 0.2, 0.9), (0, 0.3, 0.8)])
 
     assert (found.n, found.clusters, found.p) == (2, 1, 1.0)
-    assert found.se is found.interval is found.lower is found.mde is None
+    assert found.se is found.interval is found.bounds(0.05) is found.mde is None
     assert found.verdict(found.p) is Verdict.UNDECIDED
     assert PairedDifferences().result() is None
 

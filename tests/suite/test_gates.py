@@ -2,7 +2,7 @@ import pytest
 
 from geval_cli.errors import Problem
 from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.gates import Comparison, Gate, Statistic, parse_gate
+from geval_cli.suite.gates import Comparison, Gate, Statistic, corrected, parse_gate
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,30 @@ from geval_cli.suite.gates import Comparison, Gate, Statistic, parse_gate
             "score.delta >= +0.01 vs baseline",
             Gate("score.delta >= +0.01 vs baseline", Statistic.DELTA, ">=", 0.01),
         ),
+        (
+            "tone equivalent  within 0.05 vs baseline",
+            Gate(
+                "tone equivalent  within 0.05 vs baseline",
+                Statistic.DELTA,
+                "<=",
+                0.05,
+                "tone",
+                is_equivalence=True,
+            ),
+        ),
+        (
+            "pass_rate[area=billing] equivalent within 5% vs baseline",
+            Gate(
+                "pass_rate[area=billing] equivalent within 5% vs baseline",
+                Statistic.PASS_RATE_DELTA,
+                "<=",
+                0.05,
+                None,
+                (("area", "billing"),),
+                is_share=True,
+                is_equivalence=True,
+            ),
+        ),
         ("tone [0-5].mean >= 0.7", Gate("tone [0-5].mean >= 0.7", Statistic.MEAN, ">=", 0.7, "tone [0-5]")),
         ("v1.2.mean >= 0", Gate("v1.2.mean >= 0", Statistic.MEAN, ">=", 0, "v1.2")),
     ],
@@ -89,6 +113,13 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
         ("fluency.delta >= -2 vs baseline", "a limit below -1 (or -100%)", "coherence.mean >= 0.7"),
         ("fluency.delta >= 2 vs baseline", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
         (".delta >= 0 vs baseline", "nothing is called `.delta`", "METRIC.delta"),
+        ("tone equivalent within 0 vs baseline", "a margin that is not between 0 and 1", "within 0.05"),
+        ("tone equivalent within 100% vs baseline", "a margin that is not between 0 and 1", "within 0.05"),
+        ("tone equivalent within -0.1 vs baseline", "this is no gate", "within 0.05 vs baseline"),
+        ("tone equivalent within 0.05", "this is no gate", "within 0.05 vs baseline"),
+        ("tone equivalent within 0.05 vs baseline proven", "this is no gate", "within 0.05 vs baseline"),
+        ("'' equivalent within 0.05 vs baseline", "no metric is named", "within 0.05 vs baseline"),
+        ("tone[x] equivalent within 0.05 vs baseline", "broken tags", "[area=billing]"),
         ("errors <= 1e3", "this is no gate", "errors <= 1%"),
     ],
 )
@@ -98,6 +129,20 @@ def test_gates_that_cannot_be_read(text: str, message: str, hint: str) -> None:
     assert isinstance(problem, Problem)
     assert message in problem.message
     assert hint in problem.hint
+
+
+def test_gates_that_break_on_a_shown_drop_share_the_chance_of_a_false_alarm() -> None:
+    texts = [
+        "a.delta >= 0 vs baseline",
+        "b.delta >= 0 vs baseline",
+        "b.delta >= 0 vs baseline",
+        "b.delta >= 0 vs baseline proven",
+        "a equivalent within 0.05 vs baseline",
+        "a.mean >= 0.5",
+    ]
+    gates = [parse_gate(text, SourcePath.nowhere()) for text in texts]
+    families = [gate.family for gate in corrected([gate for gate in gates if isinstance(gate, Gate)])]
+    assert families == [2, 2, 2, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
