@@ -31,6 +31,8 @@ EXTRAS: Mapping[str, str] = {
     "calibration": "geval_cli.extras.trust.calibrated",
     # Reads the labels that a config names, and judges its gates on true figures by them.
     "true figures": "geval_cli.extras.trust.true_figures",
+    # Corrects the difference of two runs by labels of their outputs.
+    "true differences": "geval_cli.extras.trust.true_differences",
     # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
     "human labels": "geval_cli.extras.trust.labelling",
     # Reads a judge where the dialect lets a config name one for each kind of judgement: `read_judge`.

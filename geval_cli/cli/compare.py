@@ -2,13 +2,16 @@
 
 import os
 import sys
+from typing import Any
 
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.plugins import extra
 from geval_cli.report.comparison import (
     ADJUSTMENTS,
     ComparisonOptions,
+    EarlierRun,
     NamedRun,
     RunComparison,
     compare,
@@ -36,15 +39,27 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
     options = ComparisonOptions(given.detect, given.adjust, given.columns, given.cluster)
     with open_reports([earlier, later], given.home, os.environ) as ((a, b), warnings):
         print_warnings(warnings)
-        found = compare(NamedRun(earlier, a), NamedRun(later, b), options)
+        before = EarlierRun(a)
+        found = compare(NamedRun(earlier, a), NamedRun(later, b), options, before)
+        corrected = None
+        if given.labels is not None:
+            by_labels = extra("true differences")
+            options = by_labels.CorrectOptions(columns=given.columns, cluster=given.cluster)
+            corrected = by_labels.correct(
+                given.labels, before, b, options, allow_unmatched=given.allow_unmatched
+            )
     for path in given.outputs:
-        text = comparison_markdown(found) if path.suffix.lower() == ".md" else _json(found)
+        is_markdown = path.suffix.lower() == ".md"
         with SafeFile(path) as file:
-            file.write(text)
+            file.write(_markdown(found, corrected) if is_markdown else _json(found, corrected))
     if given.prints_json:
-        sys.stdout.write(_json(found))
+        sys.stdout.write(_json(found, corrected))
         return
-    print_comparison(found, make_console(sys.stdout, environ=os.environ))
+    console = make_console(sys.stdout, environ=os.environ)
+    if corrected is not None:
+        corrected.print(console)
+        console.print("\nThe judge alone:", style="bold")
+    print_comparison(found, console)
 
 
 def _check(given: CompareOptions) -> None:
@@ -65,5 +80,13 @@ def _check(given: CompareOptions) -> None:
         raise ConfigError(problems)
 
 
-def _json(found: RunComparison) -> str:
-    return json_text(comparison_to_json(found), indent=2) + "\n"
+def _json(found: RunComparison, corrected: Any) -> str:
+    """Return the comparison as JSON, with what the labels say under `corrected`."""
+    more = {} if corrected is None else {"corrected": corrected.to_json()}
+    return json_text(comparison_to_json(found) | more, indent=2) + "\n"
+
+
+def _markdown(found: RunComparison, corrected: Any) -> str:
+    if corrected is None:
+        return comparison_markdown(found)
+    return f"{corrected.to_markdown()}\n{comparison_markdown(found, heading='## The judge alone')}"

@@ -314,6 +314,15 @@ class CompareOptions:
             syntax="METHOD",
         ),
     ] = "holm"
+    labels: Annotated[
+        Path | None,
+        Option(
+            "--labels", "Correct the judge by human labels of A, B or both.", Group.COMPARING, syntax="FILE"
+        ),
+    ] = None
+    allow_unmatched: Annotated[
+        bool, Option("--allow-unmatched", "Leave out labels whose output is in neither run.", Group.COMPARING)
+    ] = False
     home: HomeOption = None
 
 

@@ -160,12 +160,12 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
     return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)
 
 
-def rising_blocks(points: Iterable[tuple[float, bool]]) -> tuple[Block, ...]:
-    """Return the rising steps that are nearest to (score, good) pairs, by pooling adjacent violators.
+def rising_blocks(points: Iterable[tuple[float, float]]) -> tuple[Block, ...]:
+    """Return the rising steps that are nearest to pairs of a score and a label, by pooling adjacent violators.
 
     Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
     """
-    goods: dict[float, list[bool]] = {}
+    goods: dict[float, list[float]] = {}
     for score, is_good in points:
         goods.setdefault(score, []).append(is_good)
     blocks: list[Block] = []

@@ -1,4 +1,4 @@
-"""The true mean and the true pass rate of a run from a few labels and all scores of its judge. Pure, plain Python.
+"""True figures from a few labels and all scores of a judge: of a run, and of the difference of two. Plain Python, pure.
 
 A judge errs, so its own mean is off by an unknown amount; the labels say by how much. The method is prediction-powered
 inference (PPI++), with errors over clusters.
@@ -6,15 +6,20 @@ inference (PPI++), with errors over clusters.
 
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, t_quantile
+from geval_cli.statistics import paired
+from geval_cli.statistics.calibration import chance_at, rising_blocks
+from geval_cli.statistics.intervals import ClusteredMean, Estimate, Interval, t_quantile
+from geval_cli.statistics.paired import SIGNIFICANCE, two_sided_p
 
 _Z = 1.959963984540054
 _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)
 """Added to the labels of a rate: without them, a few labels that agree would make an interval that is too narrow."""
 _DUST = 1e-15
+_ROUNDING = 1e-12
 
 
 class Item(Struct, frozen=True):
@@ -119,8 +124,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _squared_error(values: Sequence[float], clusters: Sequence[str]) -> float:
-    """Return the squared standard error of a mean over clusters; 0 of one cluster."""
-    mean = _mean(values)
+    """Return the squared standard error of a mean over clusters; 0 of fewer than two."""
+    mean = _mean(values) if values else 0.0
     sums: dict[str, float] = {}
     for value, cluster in zip(values, clusters, strict=True):
         sums[cluster] = sums.get(cluster, 0.0) + value - mean
@@ -137,6 +142,222 @@ def _mean_of(values: Sequence[float], clusters: Sequence[str], *, is_rate: bool)
     ):
         sums.add(number, value)
     return Estimate(sums.mean, sums.share_interval() if is_rate else sums.interval(), sums.n, sums.clusters)
+
+
+LEAST_LABELLED = 15
+"""Tests with labels that the interval of a difference takes: with fewer it promises more than it keeps."""
+LEAST_AUDITED = 20
+"""Tests with labels before a correction can be shown to carry over."""
+_GROUPS = 200
+"""Of a jackknife: more clusters are put together."""
+
+
+class TrueDifference(Struct, frozen=True):
+    """How far the mean label would move from one run to another if people had read all outputs.
+
+    Attributes:
+        value: later minus earlier, -1..1.
+        se: its standard error; None from too few labels, or labels that do not vary, which say nothing of the rest.
+        freedom: degrees of freedom of Student's t.
+        judge: the judge's own difference over all pairs.
+        weights: how much the judge's scores count (lambda), 0..1: of their differences, or of each run's.
+        labelled: outputs with a label in each run; both on the same tests where there is one weight.
+        clusters: the tests, or other groups, with labels in each run.
+    """
+
+    value: float
+    se: float | None
+    freedom: int
+    judge: float
+    weights: tuple[float, ...]
+    labelled: tuple[int, int]
+    clusters: tuple[int, int]
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval."""
+        return self.bounds(SIGNIFICANCE / 2)
+
+    @property
+    def p(self) -> float | None:
+        """The two-sided p-value of "no difference"."""
+        return None if self.se is None else two_sided_p(self.value / self.se, self.freedom)
+
+    def bounds(self, alpha: float) -> Interval | None:
+        """Return the lower and the upper bound, each of which the truth crosses with a chance of `alpha`."""
+        if self.se is None:
+            return None
+        spread = paired.t_quantile(1 - alpha, self.freedom) * self.se
+        return max(-1.0, self.value - spread), min(1.0, self.value + spread)
+
+
+def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
+    """Return the difference of two runs from labels of both outputs of the same tests; None without any label.
+
+    Args:
+        pairs: of each test, the judge's later score minus its earlier one, and people's likewise.
+
+    Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023, on differences.
+    """
+    found = _correct(pairs)
+    if found is None:
+        return None
+    count, se = len(set(found.clusters)), None
+    if count >= LEAST_LABELLED and found.varies:
+        of_rest = found.weight**2 * _squared_error(found.others, found.other_clusters)
+        se = math.sqrt(of_rest + _squared_error(found.differences, found.clusters)) or None
+    return TrueDifference(
+        value=found.value,
+        se=se,
+        freedom=count - 1,
+        judge=_mean([pair.judged for pair in pairs]),
+        weights=(found.weight,),
+        labelled=(len(found.clusters), len(found.clusters)),
+        clusters=(count, count),
+    )
+
+
+def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference | None:
+    """Return the difference of two runs from labels on different tests; None where one of them has no label.
+
+    Each run has its own weight. Clusters of the same name are the same test in both runs, so what their scores have in
+    common counts once: the error is that of the summed influence of each test on the difference.
+
+    Source: as for `infer_difference`; influence functions as in van der Vaart, "Asymptotic Statistics", 1998.
+    """
+    earlier, later = _correct(before), _correct(after)
+    if earlier is None or later is None:
+        return None
+    clusters, se = (len(set(earlier.clusters)), len(set(later.clusters))), None
+    if min(clusters) >= LEAST_LABELLED and earlier.varies and later.varies:
+        moved = later.influences()
+        for name, influence in earlier.influences().items():
+            moved[name] = moved.get(name, 0.0) - influence
+        count = len({*earlier.clusters, *later.clusters})
+        se = math.sqrt(math.fsum(value**2 for value in moved.values()) * count / (count - 1)) or None
+    return TrueDifference(
+        value=later.value - earlier.value,
+        se=se,
+        freedom=min(clusters) - 1,
+        judge=_mean([item.judged for item in after]) - _mean([item.judged for item in before]),
+        weights=(earlier.weight, later.weight),
+        labelled=(len(earlier.clusters), len(later.clusters)),
+        clusters=clusters,
+    )
+
+
+class _Corrected(Struct):
+    """A mean corrected by labels.
+
+    `differences` are of the labelled items, label minus weighted score; `others` the scores of the rest. `varies`: the
+    labels are not all equal.
+    """
+
+    value: float
+    weight: float
+    differences: list[float]
+    clusters: list[str]
+    others: list[float]
+    other_clusters: list[str]
+    varies: bool
+
+    def influences(self) -> dict[str, float]:
+        """Return by how much each cluster moved the mean."""
+        found: dict[str, float] = {}
+        for values, clusters, factor in (
+            (self.others, self.other_clusters, self.weight),
+            (self.differences, self.clusters, 1.0),
+        ):
+            centre = _mean(values) if values else 0.0
+            for value, cluster in zip(values, clusters, strict=True):
+                found[cluster] = found.get(cluster, 0.0) + factor * (value - centre) / len(values)
+        return found
+
+
+def _correct(items: Sequence[Item]) -> _Corrected | None:
+    labelled = [(item.human, item) for item in items if item.human is not None]
+    rest = [item for item in items if item.human is None]
+    if not labelled:
+        return None
+    marks, others = [human for human, _ in labelled], [item.judged for item in rest]
+    weight = _weight(marks, [item.judged for _, item in labelled], others)
+    differences = [human - weight * item.judged for human, item in labelled]
+    return _Corrected(
+        value=(weight * _mean(others) if others else 0.0) + _mean(differences),
+        weight=weight,
+        differences=differences,
+        clusters=[item.cluster for _, item in labelled],
+        others=others,
+        other_clusters=[item.cluster for item in rest],
+        varies=max(marks) - min(marks) > _ROUNDING,
+    )
+
+
+class CarriesOver(StrEnum):
+    """The finding about a correction that was made elsewhere."""
+
+    YES = "carries over"
+    NO = "does not"
+    UNCLEAR = "unclear"
+
+
+class CarryOver(Struct, frozen=True):
+    """How far labels are off from calibrated scores where the calibration was not made.
+
+    Attributes:
+        residual: mean of label minus calibrated score, with its 90 % interval: inside ± `margin` is a test at 5 %.
+    """
+
+    residual: Estimate
+    margin: float
+    verdict: CarriesOver
+
+
+def carry_over_of(before: Sequence[Item], after: Sequence[Item], margin: float) -> CarryOver | None:
+    """Return whether a calibration by the labels of one run holds for those of another; None from too few labels.
+
+    The calibration is isotonic regression of labels on scores. Its own error counts: the error of the residual is a
+    jackknife over the tests that have a label in either run.
+    """
+    fitted = [(item.judged, item.human, item.cluster) for item in before if item.human is not None]
+    judged = [(item.judged, item.human, item.cluster) for item in after if item.human is not None]
+    if not judged or len({cluster for *_, cluster in fitted}) < LEAST_LABELLED:
+        return None
+
+    def residual(left_out: set[str]) -> float | None:
+        curve = rising_blocks((score, mark) for score, mark, cluster in fitted if cluster not in left_out)
+        values = [
+            mark - chance_at(curve, score) for score, mark, cluster in judged if cluster not in left_out
+        ]
+        return _mean(values) if values else None
+
+    clusters = sorted({cluster for *_, cluster in (*fitted, *judged)})
+    groups = [set(clusters[place::_GROUPS]) for place in range(min(_GROUPS, len(clusters)))]
+    without = [value for group in groups if (value := residual(group)) is not None]
+    centre = _mean(without)
+    variance = math.fsum((value - centre) ** 2 for value in without) * (len(without) - 1) / len(without)
+    count = len({cluster for *_, cluster in judged})
+    return carry_over(residual(set()) or 0.0, variance, (len(judged), count), margin)
+
+
+def carry_over(mean: float, variance: float, counts: tuple[int, int], margin: float) -> CarryOver:
+    """Return whether a mean residual, label minus calibrated score, is small enough.
+
+    Args:
+        mean: of residuals of -1..1.
+        variance: the square of its standard error.
+        counts: labels, and the groups that they come in.
+        margin: residuals up to here do not matter.
+    """
+    interval, verdict = None, CarriesOver.UNCLEAR
+    if counts[1] > 1:
+        spread = paired.t_quantile(1 - SIGNIFICANCE, counts[1] - 1) * math.sqrt(variance)
+        interval = max(-1.0, mean - spread), min(1.0, mean + spread)
+        if interval[0] > margin or interval[1] < -margin:
+            verdict = CarriesOver.NO
+        elif counts[1] >= LEAST_AUDITED and max(map(abs, interval)) <= margin:
+            verdict = CarriesOver.YES
+    return CarryOver(Estimate(mean, interval, *counts), margin, verdict)
 
 
 class ErrorRates(Struct, frozen=True):

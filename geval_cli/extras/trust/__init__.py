@@ -14,17 +14,25 @@ if TYPE_CHECKING:
     from geval_cli.extras.trust.agreement import Agreement, agree
     from geval_cli.extras.trust.calibration import Calibrated, calibrate
     from geval_cli.extras.trust.estimation import Estimated, draw_sheet, estimate
-    from geval_cli.extras.trust.options import AgreeOptions, CalibrateOptions, EstimateOptions, ProbeOptions
+    from geval_cli.extras.trust.options import (
+        AgreeOptions,
+        CalibrateOptions,
+        CorrectOptions,
+        EstimateOptions,
+        ProbeOptions,
+    )
     from geval_cli.extras.trust.probes import ProbeReport
     from geval_cli.extras.trust.probing import aprobe, probe
+    from geval_cli.extras.trust.true_differences import CorrectedComparison, compare
 
 _HOMES = {
     "agreement": ("Agreement", "agree"),
     "calibration": ("Calibrated", "calibrate"),
     "estimation": ("Estimated", "draw_sheet", "estimate"),
-    "options": ("AgreeOptions", "CalibrateOptions", "EstimateOptions", "ProbeOptions"),
+    "options": ("AgreeOptions", "CalibrateOptions", "CorrectOptions", "EstimateOptions", "ProbeOptions"),
     "probes": ("ProbeReport",),
     "probing": ("aprobe", "probe"),
+    "true_differences": ("CorrectedComparison", "compare"),
 }
 _NEED_LIBRARIES = ("agreement", "calibration", "probing")
 _LIBRARIES = ("numpy", "scipy")
@@ -53,6 +61,8 @@ __all__ = [
     "Agreement",
     "CalibrateOptions",
     "Calibrated",
+    "CorrectOptions",
+    "CorrectedComparison",
     "EstimateOptions",
     "Estimated",
     "ProbeOptions",
@@ -60,6 +70,7 @@ __all__ = [
     "agree",
     "aprobe",
     "calibrate",
+    "compare",
     "draw_sheet",
     "estimate",
     "probe",

@@ -110,13 +110,14 @@ def print_document(document: Document, console: Console) -> None:
     for section in document.sections:
         if section.is_detail:
             continue
-        console.print()
         lead = "" if section.lead is None else _plain(section.lead)
         title = "" if section.is_overview else one_line(section.heading, 80)
         heading = Text.assemble((title, "bold"), ": " if title and lead else "", lead)
+        briefs = [table for table in section.brief if table.least <= console.width][:1]
+        if heading or not (briefs or section.tables):  # a table brings its own blank line
+            console.print()
         if heading:
             print_hanging(Text(""), heading, console, indent=0)
-        briefs = [table for table in section.brief if table.least <= console.width][:1]
         for table in briefs or section.tables:
             console.print()
             _print_table(table, console)
@@ -224,6 +225,11 @@ def _in_files(document: Document) -> Iterator[Section]:
 
 def _json(document: Document) -> Iterator[str]:
     yield json_text(document.data, indent=2) + "\n"
+
+
+def markdown_of(document: Document) -> str:
+    """Return a document as Markdown."""
+    return "".join(_markdown(document))
 
 
 def _markdown(document: Document) -> Iterator[str]:

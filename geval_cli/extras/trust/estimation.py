@@ -20,6 +20,7 @@ from geval_cli.extras.trust.matching import (
     chosen_metrics,
     hint_of,
     judged_items,
+    marks_of,
     match_labels,
     read_given,
     scores_of,
@@ -149,9 +150,7 @@ def _from_draw(
     unlabelled: int,
 ) -> Iterator[MetricEstimate]:
     """Yield the estimates of a run some of whose own outputs were drawn and labelled."""
-    marks: dict[str, dict[str, float]] = {}
-    for match in matches:
-        marks.setdefault(match.label.metric, {})[match.item.id] = match.label.human
+    marks = marks_of(matches)
     is_drawn = all(DRAW_COLUMN in match.label.columns for match in matches)
     notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=unlabelled))
     for metric in chosen_metrics([match.label.metric for match in matches], options.only):

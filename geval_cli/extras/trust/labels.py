@@ -351,13 +351,19 @@ class Label(Struct, frozen=True):
 
     @property
     def human(self) -> float:
-        """The mean of the annotators, 0..1; without the last digits, which would break ties."""
-        return round(math.fsum(self.marks.values()) / len(self.marks), _DIGITS)
+        """The mean of the annotators, 0..1."""
+        return mean_label([self])
 
     @property
     def location(self) -> Location | None:
         """Where the row begins."""
         return self.place.value()
+
+
+def mean_label(labels: Iterable[Label]) -> float:
+    """Return the mean of all people's marks of one output, 0..1; without the last digits, which would break ties."""
+    marks = [mark for label in labels for mark in label.marks.values()]
+    return round(math.fsum(marks) / len(marks), _DIGITS)
 
 
 class LabelledOutput(Struct, frozen=True):

@@ -21,6 +21,7 @@ from geval_cli.extras.trust.labels import (
     LabelFile,
     count_words,
     labels_from_rows,
+    mean_label,
     read_labels,
     vars_key,
 )
@@ -39,6 +40,7 @@ _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
 _TEST = "test"
+_WRONG_RUN = "is it the right run? --run names another one"
 _OTHER_HINT = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
 
 
@@ -259,40 +261,100 @@ def match_labels(
     Raises:
         ConfigError: labels are unmatched, and that is not allowed; or none is matched.
     """
-    finder = _Finder(labels, run_id)
-    for item in items:
-        finder.look_at(item)
-    matches: list[Match] = []
+    return match_in_runs(labels, [(run_id, items)], allow_unmatched=allow_unmatched)[0]
+
+
+def match_in_runs(
+    labels: Sequence[Label],
+    runs: Sequence[tuple[str, Iterable[JudgedItem]]],
+    *,
+    allow_unmatched: bool = False,
+) -> list[Matching]:
+    """Return the labels of the outputs of each run, which are given as `match_labels` takes one.
+
+    A label is of several runs where their texts are equal, and unmatched where it is of none.
+
+    Raises:
+        ConfigError: as `match_labels`; or a label does not say of which run's text it is.
+    """
+    finders, judged = [], dict[str, None]()
+    for run_id, items in runs:
+        finder = _Finder(labels, run_id, judged, is_alone=len(runs) == 1)
+        for item in items:
+            finder.look_at(item)
+        finders.append(finder)
+    matches: list[list[Match]] = [[] for _ in runs]
     unmatched: list[Label] = []
     problems: list[Problem] = []
+    errors: list[Problem] = []
     for number, label in enumerate(labels):
-        found = finder.found(number)
-        if isinstance(found, JudgedItem):
-            matches.append(Match(label, found))
+        candidates = [finder.found(number) for finder in finders]
+        found = [item if isinstance(item, JudgedItem) else None for item in candidates]
+        for here, one in zip(matches, found, strict=True):
+            if one is not None:
+                here.append(Match(label, one))
+        if len({item.output_sha256 for item in found if item is not None}) > 1:
+            message = "this label does not say which of the two runs' outputs was read"
+            errors.append(Problem(message, _named_at(label), "add `run_id` or `output_sha256`"))
+        if any(item is not None for item in found):
             continue
         unmatched.append(label)
         if len(problems) < _MOST_NAMED:
-            problems.append(finder.problem(label, found))
+            meant = next((place for place, (name, _) in enumerate(runs) if name == label.item.run_id), -1)
+            tried = candidates[meant]
+            problems.append(finders[meant].problem(label, tried if isinstance(tried, list) else []))
     if len(unmatched) > len(problems):
         rest = len(unmatched) - len(problems)
-        hint = "is it the right run? --run names another one"
-        problems.append(Problem(f"{rest:,} more labels have no output in this run", labels[0].location, hint))
-    if problems and (not allow_unmatched or not matches):
-        raise ConfigError(problems)
-    return Matching(tuple(matches), tuple(unmatched), tuple(problems))
+        message = f"{rest:,} more labels have no output in {finders[0].where}"
+        problems.append(Problem(message, labels[0].location, finders[0].wrong_run))
+    errors += [problem for here in matches for problem in _given_twice(here)]
+    if errors or (problems and (not allow_unmatched or not any(matches))):
+        raise ConfigError([*errors, *problems])
+    return [Matching(tuple(here), tuple(unmatched), tuple(problems)) for here in matches]
+
+
+def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
+    """Yield a problem for each label of which the same person gave another one to the same output of the same run."""
+    first: dict[tuple[str, str, str, str | None], Label] = {}
+    for match in matches:
+        label = match.label
+        for name in label.marks:
+            earlier = first.setdefault((match.item.id, label.metric, name, label.item.run_id), label)
+            if earlier is not label:
+                who = f"`{name}` labelled" if name else "there is a label of"
+                where = f" in line {earlier.location.line}" if earlier.location else ""
+                message = f"{who} `{label.metric}` of this output already{where}"
+                yield Problem(message, label.location, "keep one of them")
+
+
+def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
+    """Return the mean label of all people, 0..1, by metric and the id of the output."""
+    found: dict[str, dict[str, list[Label]]] = defaultdict(lambda: defaultdict(list))
+    for match in matches:
+        found[match.label.metric][match.item.id].append(match.label)
+    return {
+        metric: {name: mean_label(labels) for name, labels in outputs.items()}
+        for metric, outputs in found.items()
+    }
 
 
 class _Finder:
     """Labels by what they say about their item, so that the run is gone through once."""
 
-    def __init__(self, labels: Sequence[Label], run_id: str) -> None:
+    def __init__(
+        self, labels: Sequence[Label], run_id: str, judged: dict[str, None], *, is_alone: bool
+    ) -> None:
         self._labels = labels
         self._run_id = run_id
+        self.where = "this run" if is_alone else "either run"
+        self.wrong_run = _WRONG_RUN if is_alone else "are these the right runs?"
+        self._lacks = "this run has no" if is_alone else "neither run has an"
+        self._other_hint = _OTHER_HINT if is_alone else "label these runs' outputs, or pass --allow-unmatched"
         self._wanted: dict[tuple[object, ...], list[int]] = defaultdict(list)
         self._said: set[tuple[bool, bool, bool]] = set()
         self._candidates: dict[int, list[JudgedItem]] = defaultdict(list)
         self._names: dict[str, None] = {}
-        self._metrics: dict[str, None] = {}
+        self._metrics = judged  # of all runs
         for number, label in enumerate(labels):
             for key in self._keys(label.item):
                 self._wanted[key].append(number)
@@ -362,7 +424,8 @@ class _Finder:
         """Return why a label has no output, with the nearest id."""
         if label.metric not in self._metrics:
             hint = hint_of(label.metric, self._metrics, "the run has")
-            return Problem(f"no judge of this run marks `{label.metric}`", label.place.value("metric"), hint)
+            message = f"no judge of {self.where} marks `{label.metric}`"
+            return Problem(message, label.place.value("metric"), hint)
         if not candidates:
             return self._missing(label)
         fitting = [item for item in candidates if self._fits(label, item)]
@@ -379,7 +442,7 @@ class _Finder:
         candidates = [item for item in candidates if self._is_of_test(label.item, item)]
         if not candidates:
             where = label.place.value("test_key") or _named_at(label)
-            return Problem("this label was made for another test", where, _OTHER_HINT)
+            return Problem("this label was made for another test", where, self._other_hint)
         if not any(self._is_of_output(label.item, item) for item in candidates):
             return self._of_other_output(label)
         hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
@@ -389,18 +452,18 @@ class _Finder:
     def _missing(self, label: Label) -> Problem:
         name = label.item.id
         if name is None:
-            message = "no output of this run has this description, these vars or this text"
+            message = f"no output of {self.where} has this description, these vars or this text"
             return Problem(message, label.location, "give the result's `id`, or pass --allow-unmatched")
         near = did_you_mean(name, self._names)
-        hint = f"the nearest id is `{near}`" if near else "is it the right run? --run names another one"
-        return Problem(f"this run has no output `{name}`", label.place.value("id"), hint)
+        hint = f"the nearest id is `{near}`" if near else self.wrong_run
+        return Problem(f"{self._lacks} output `{name}`", label.place.value("id"), hint)
 
     def _of_other_output(self, label: Label) -> Problem:
         if label.item.output_sha256 is not None:
             message, where = "this label was made for another output", label.place.value("output_sha256")
-            return Problem(message, where, _OTHER_HINT)
+            return Problem(message, where, self._other_hint)
         message = f"this label was made for the run `{label.item.run_id}`, and says no `output_sha256`"
-        return Problem(message, label.place.value("run_id"), _OTHER_HINT)
+        return Problem(message, label.place.value("run_id"), self._other_hint)
 
 
 def _content_key(says: tuple[bool, bool, bool], item: ItemRef | JudgedItem) -> tuple[object, ...]:

@@ -240,6 +240,21 @@ class EstimateCommand(ReportOptions, EstimateOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CorrectOptions:
+    """How two runs are compared by labels.
+
+    Attributes:
+        columns: pairs of columns, each as `OLD=NEW`; the others are paired by their labels.
+        cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
+        margin: mean residuals up to here do not matter to whether a correction carries over.
+    """
+
+    columns: tuple[str, ...] = ()
+    cluster: str | None = None
+    margin: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
 class LabelCommand:
     """Options of `geval label`."""
 

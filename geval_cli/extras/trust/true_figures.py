@@ -8,7 +8,14 @@ from msgspec import Struct
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile, read_labels
-from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_labels, threshold_of
+from geval_cli.extras.trust.matching import (
+    JudgedItem,
+    hint_of,
+    judged_items,
+    marks_of,
+    match_labels,
+    threshold_of,
+)
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.report.numbers import plural
 from geval_cli.statistics.estimate import Inference, Item, infer_mean, infer_rate
@@ -178,8 +185,7 @@ def _judged(
         return _unknown(gate, f"no label is of an output of this run: {first.message}")
     chosen = _tagged(gate, results())
     outputs = scored_outputs(gate.metric, judged_items(chosen))
-    marks = {match.item.id: match.label.human for match in matched.matches}
-    found = true_figures(outputs, marks, good=GOOD_AT)
+    found = true_figures(outputs, marks_of(matched.matches)[gate.metric], good=GOOD_AT)
     is_mean = gate.statistic is Statistic.TRUE_MEAN
     return _held(
         gate,

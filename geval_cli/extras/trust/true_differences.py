@@ -1,0 +1,535 @@
+"""The difference of two runs as people would see it: `geval compare --labels`.
+
+A judge that likes longer answers shows gains that are none. Labels of some outputs say by how much it is off, and its
+difference is corrected by that. docs/trust.md says how to draw what to label.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+from rich.console import Console
+
+from geval_cli.errors import UsageError
+from geval_cli.extras.trust.documents import Document, Quote, Section, Table, markdown_of, print_document
+from geval_cli.extras.trust.labels import DRAW_COLUMN, Label
+from geval_cli.extras.trust.matching import (
+    JudgedItem,
+    Labels,
+    Match,
+    judged_items,
+    marks_of,
+    match_in_runs,
+    read_given,
+)
+from geval_cli.extras.trust.options import CorrectOptions
+from geval_cli.records import CaseResult, Column, JsonValue
+from geval_cli.report.comparison import EarlierRun, PairedSample, Pairing
+from geval_cli.report.matching import ColumnMatch, match_columns
+from geval_cli.report.numbers import format_difference, format_p, plural
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import open_reports
+from geval_cli.statistics.estimate import (
+    LEAST_LABELLED,
+    CarryOver,
+    Item,
+    TrueDifference,
+    carry_over_of,
+    infer_difference,
+    infer_shift,
+)
+from geval_cli.statistics.intervals import Estimate
+from geval_cli.statistics.paired import SIGNIFICANCE, PairedTest, Verdict, holm
+
+
+class Design(StrEnum):
+    """The labels that a correction is made from."""
+
+    SAME_TESTS = "same tests"
+    DIFFERENT_TESTS = "different tests"
+
+
+class Signs(StrEnum):
+    """The agreement of judge and labels on which run is better; unclear where one of them shows no difference."""
+
+    SAME = "same sign"
+    OTHER = "other sign"
+    UNCLEAR = "unclear"
+
+
+class CorrectedRow(Struct, frozen=True):
+    """The difference of one metric in one pair of columns, later minus earlier.
+
+    Attributes:
+        design: whether the labels are of both outputs of the same tests, or of outputs of different tests.
+        judge: the judge's own difference over all pairs; its interval knows nothing of the judge's errors, nor does
+            `judge_p`, its p-value.
+        corrected: the difference if people had read all outputs; without an interval where `why` says why.
+        p, p_adjusted: of no difference; the second by Holm over all rows.
+        weights: how much the judge's scores count, 0..1: of their differences, or of each run's.
+        labelled: outputs of each run with a label; `tests` with labels in each.
+        equal: labelled pairs of equal texts, whose difference is 0 whatever the judge says.
+        errored: pairs that the judge could not score; `unused` labels are of none of the pairs.
+        carry_over: whether a calibration by the earlier run's labels holds for the later one's.
+    """
+
+    metric: str
+    column: str
+    design: Design
+    judge: Estimate
+    judge_p: float
+    corrected: Estimate
+    se: float | None
+    p: float | None
+    p_adjusted: float | None
+    verdict: Verdict
+    signs: Signs
+    weights: tuple[float, ...]
+    labelled: tuple[int, int]
+    tests: tuple[int, int]
+    pairs: int
+    equal: int
+    errored: int
+    unused: int
+    carry_over: CarryOver | None = None
+    why: str = ""
+
+
+class CorrectedComparison(Struct, frozen=True):
+    """Two runs compared by labels; `unmatched` labels have no output in either run."""
+
+    labels: str
+    a: str | None
+    b: str | None
+    rows: tuple[CorrectedRow, ...]
+    matched: int
+    unmatched: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form."""
+        found: dict[str, JsonValue] = to_builtins(self)
+        return {"schema_version": 1, "kind": "corrected_comparison", **found}
+
+    def print(self, console: Console) -> None:
+        """Print the sentence that matters, then the figures."""
+        print_document(_document(self), console)
+
+    def to_markdown(self) -> str:
+        """Return the sentence and the figures as Markdown."""
+        return markdown_of(_document(self))
+
+
+def compare(
+    labels: Labels,
+    a: str | RunReport,
+    b: str | RunReport,
+    *,
+    options: CorrectOptions = CorrectOptions(),  # noqa: B008 - frozen
+    allow_unmatched: bool = False,
+    home: Path | None = None,
+) -> CorrectedComparison:
+    """Return how far run `b` is from the earlier run `a` in each labelled metric, as people would see it.
+
+    Labels of both outputs of the same tests correct the judge's differences, labels on different tests each run's mean.
+    What most labelled tests have decides, and every row says which.
+
+    Args:
+        labels: a file of labels of outputs of `a`, `b` or both, or its rows.
+        a: the earlier run: its id, `latest~1`, a results file, or its report.
+        b: the later run, likewise.
+        options: the columns and the groups that are compared.
+        allow_unmatched: leave out labels whose output is in neither run.
+        home: where runs are stored, if one is an id; None for GEVAL_HOME, or `.geval` here.
+
+    Raises:
+        ConfigError: a row is broken, unmatched or ambiguous; all problems at once.
+        UsageError: an unknown run or column, or no labelled metric that both runs judged.
+
+    Source: Angelopoulos, Duchi and Zrnic, "PPI++: Efficient prediction-powered inference", 2023.
+    """
+    with open_reports([run for run in (a, b) if isinstance(run, str)], home, os.environ) as (reports, _):
+        opened = iter(reports)
+        before, after = (next(opened) if isinstance(run, str) else run for run in (a, b))
+        return correct(labels, EarlierRun(before), after, options, allow_unmatched=allow_unmatched)
+
+
+def correct(
+    labels: Labels,
+    earlier: EarlierRun,
+    later: RunReport,
+    options: CorrectOptions,
+    *,
+    allow_unmatched: bool = False,
+) -> CorrectedComparison:
+    """Return the comparison of runs of which the earlier one is read already; see `compare`."""
+    given = read_given(labels)
+    found = labelled_pairs(
+        given.labels,
+        earlier,
+        Later(later.run.id, later.columns, later.results),
+        options,
+        allow_unmatched=allow_unmatched,
+    )
+    metrics = list(dict.fromkeys(label.metric for label in given.labels))
+    rows = [
+        row
+        for pair in found.columns.pairs
+        for metric in metrics
+        if (row := _row(found, metric, pair.after.index, pair.label, options.margin)) is not None
+    ]
+    if not rows:
+        hint = (
+            "label outputs of both runs, best both outputs of a test: geval estimate SHEET --draw 30 --of A,B"
+        )
+        raise UsageError(
+            f"the labels compare nothing: no metric has some in both runs ({', '.join(metrics)})", hint=hint
+        )
+    adjusted = iter(holm([row.p for row in rows if row.p is not None]))
+    rows = [row if row.p is None else _decided(row, next(adjusted)) for row in rows]
+    return CorrectedComparison(
+        labels=given.path,
+        a=earlier.report.run.id or None,
+        b=later.run.id or None,
+        rows=tuple(rows),
+        matched=len(given.labels) - found.unmatched,
+        unmatched=found.unmatched,
+        notes=tuple(_notes(found, rows, given.unlabelled)),
+    )
+
+
+class Later(Struct, frozen=True):
+    """The later run."""
+
+    id: str
+    columns: Sequence[Column]
+    results: Callable[[], Iterator[CaseResult]]
+
+
+class ScoredPair(Struct, frozen=True, gc=False):
+    """One test's outputs in both runs: their ids, whether their texts are equal, and scores by metrics of both."""
+
+    column: int
+    cluster: str
+    before: str
+    after: str
+    is_equal: bool
+    scores: dict[str, tuple[float | None, float | None]]
+
+
+class LabelledPairs(Struct, frozen=True):
+    """The outputs of two runs in pairs, and the labels of each; `matches` are by run."""
+
+    pairs: list[ScoredPair]
+    columns: ColumnMatch
+    matches: tuple[Sequence[Match], Sequence[Match]]
+    unmatched: int
+
+    def difference(self, metric: str, column: int | None = None) -> "Difference":
+        """Return the difference of one metric, in one of the later run's columns or in all."""
+        pairs = [item for item in self.pairs if metric in item.scores and column in (None, item.column)]
+        before, after = (marks_of(matches).get(metric, {}) for matches in self.matches)
+        sample, both, sides = PairedSample(), list[Item](), (list[Item](), list[Item]())
+        clusters: dict[str, int] = {}
+        one_sided, equal = set[str](), 0
+        paired = set[str]()
+        used = 0
+        for pair in pairs:
+            (old, new), marks = pair.scores[metric], (before.get(pair.before), after.get(pair.after))
+            if old is None or new is None:
+                continue
+            sample.add(clusters.setdefault(pair.cluster, len(clusters)), (old, new), same=False)
+            used += sum(mark is not None for mark in marks)
+            if pair.is_equal:  # what people say of a text, they say of both outputs
+                said = [mark for mark in marks if mark is not None]
+                marks = (sum(said) / len(said),) * 2 if said else marks
+                equal += bool(said)
+            moved = None if marks[0] is None or marks[1] is None else marks[1] - marks[0]
+            if moved is not None:
+                paired.add(pair.cluster)
+            elif marks != (None, None):
+                one_sided.add(pair.cluster)
+            both.append(Item(new - old, moved, pair.cluster))
+            for side, score, mark in zip(sides, (old, new), marks, strict=True):
+                side.append(Item(score, mark, pair.cluster))
+        is_same = len(paired) >= len(one_sided - paired)
+        return Difference(
+            design=Design.SAME_TESTS if is_same else Design.DIFFERENT_TESTS,
+            found=infer_difference(both) if is_same else infer_shift(*sides),
+            judge=sample.test(),
+            sides=sides,
+            pairs=len(both),
+            equal=equal,
+            errored=len(pairs) - len(both),
+            unused=len(before) + len(after) - used,
+        )
+
+
+class Difference(Struct, frozen=True):
+    """The difference of one metric over pairs, as labels have it; `sides` are the scores and labels of each run."""
+
+    design: Design
+    found: TrueDifference | None
+    judge: PairedTest | None
+    sides: tuple[list[Item], list[Item]]
+    pairs: int
+    equal: int
+    errored: int
+    unused: int
+
+    @property
+    def why(self) -> str:
+        """The reason why there is no interval; "" where there is one."""
+        if self.found is None:
+            return "labels of one run alone say nothing about the difference"
+        if self.found.se is not None:
+            return ""
+        if min(self.found.clusters) < LEAST_LABELLED:
+            of_each = " of each run" if self.design is Design.DIFFERENT_TESTS else ""
+            return f"at least {LEAST_LABELLED} labelled tests{of_each} are needed"
+        return "they all say the same, which tells nothing of the other tests"
+
+
+def labelled_pairs(
+    labels: Sequence[Label],
+    earlier: EarlierRun,
+    later: Later,
+    options: CorrectOptions,
+    *,
+    allow_unmatched: bool,
+    takes: Callable[[CaseResult], bool] = lambda result: True,
+) -> LabelledPairs:
+    """Return the pairs of two runs with the labels of their outputs; of the later run, only results that it `takes`.
+
+    Raises:
+        ConfigError: a label has no output in either run, or does not say in which.
+        UsageError: the options name columns or groups that there are not.
+    """
+    places: dict[tuple[int, int, int], JudgedItem] = {}
+    match = match_columns(earlier.report.columns, later.columns, options.columns)
+    pairs: list[ScoredPair] = []
+
+    def before() -> Iterator[JudgedItem]:
+        for result in earlier.report.results():
+            for item in judged_items([result]):
+                places[result.test_index, result.repeat_index, result.column] = item
+                yield item
+
+    def after() -> Iterator[JudgedItem]:
+        for old, result in Pairing(places, earlier.tests, match).of(later.results()):
+            for new in judged_items([result]):
+                yield new
+                if old is not None and takes(result):
+                    pairs.append(_pair(result, old, new, options.cluster))
+
+    runs = (earlier.report.run.id, before()), (later.id, after())
+    one, other = match_in_runs(labels, runs, allow_unmatched=allow_unmatched)
+    if options.cluster is not None and not any(pair.cluster.startswith("value ") for pair in pairs):
+        raise UsageError(
+            f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
+        )
+    return LabelledPairs(pairs, match, (one.matches, other.matches), len(one.unmatched))
+
+
+def _pair(result: CaseResult, old: JudgedItem, new: JudgedItem, cluster: str | None) -> ScoredPair:
+    group = None if cluster is None else result.metadata.get(cluster)
+    return ScoredPair(
+        column=result.column,
+        cluster=f"test {result.test_index}" if group is None else f"value {group}",
+        before=old.id,
+        after=new.id,
+        is_equal=old.output_sha256 == new.output_sha256,
+        scores={
+            metric: (old.scores[metric], score)
+            for metric, score in new.scores.items()
+            if metric in old.scores
+        },
+    )
+
+
+def _row(found: LabelledPairs, metric: str, column: int, label: str, margin: float) -> CorrectedRow | None:
+    item = found.difference(metric, column)
+    true, judge = item.found, item.judge
+    if true is None or judge is None:
+        return None
+    return CorrectedRow(
+        metric=metric,
+        column=label,
+        design=item.design,
+        judge=Estimate(judge.delta, judge.interval, judge.n, judge.clusters),
+        judge_p=judge.p,
+        corrected=Estimate(true.value, true.interval, sum(true.labelled), true.freedom + 1),
+        se=true.se,
+        p=true.p,
+        p_adjusted=None,
+        verdict=Verdict.UNDECIDED,
+        signs=Signs.UNCLEAR,
+        weights=true.weights,
+        labelled=true.labelled,
+        tests=true.clusters,
+        pairs=item.pairs,
+        equal=item.equal,
+        errored=item.errored,
+        unused=item.unused,
+        carry_over=carry_over_of(*item.sides, margin),
+        why=item.why,
+    )
+
+
+def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
+    """Return a row with what is shown, by the p-value adjusted for all rows."""
+    if p > SIGNIFICANCE:
+        return replace(row, p_adjusted=p)
+    is_better, signs = (row.corrected.value or 0.0) > 0, Signs.UNCLEAR
+    if row.judge_p <= SIGNIFICANCE:
+        signs = Signs.SAME if is_better == ((row.judge.value or 0.0) > 0) else Signs.OTHER
+    return replace(row, p_adjusted=p, verdict=Verdict.BETTER if is_better else Verdict.WORSE, signs=signs)
+
+
+def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) -> Iterator[str]:
+    matches = [match.label for side in found.matches for match in side]
+    if not all(DRAW_COLUMN in label.columns for label in matches):
+        yield "true only if the labelled tests were drawn at random, as geval estimate --draw does"
+    elif unlabelled:
+        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
+    people = [{name for match in side for name in match.label.marks} for side in found.matches]
+    if any(row.design is Design.DIFFERENT_TESTS for row in rows) and not people[0] & people[1]:
+        yield "A and B were labelled by different people: if some are stricter, that is part of the difference"
+    if len(rows) > 1:
+        yield f"p is adjusted for {len(rows)} rows (Holm)"
+    everyone = len(people[0] | people[1])
+    who = "the annotator" if everyone == 1 else f"all {everyone} annotators"
+    yield f"an error that {who} would make again is not in the interval"
+    if errored := max(row.errored for row in rows):
+        yield f"left out: {plural(errored, 'pair')} that the judge did not score in both runs"
+    if unused := max(row.unused for row in rows):
+        yield f"not used: {plural(unused, 'label')} of outputs that are in no scored pair"
+    if found.unmatched:
+        yield f"not used: {plural(found.unmatched, 'label')} without an output in either run"
+
+
+def _document(found: CorrectedComparison) -> Document:
+    several = len({row.column for row in found.rows}) > 1
+    first = ("column", "metric") if several else ("metric",)
+    rows = [((row.column,) if several else (), row.metric, row) for row in found.rows]
+    brief = [
+        (
+            *column,
+            metric,
+            _change(row.judge),
+            _with_interval(row.corrected),
+            _p(row),
+            _tests(row),
+            _finding(row),
+        )
+        for column, metric, row in rows
+    ]
+    whole = [
+        (
+            *column,
+            metric,
+            _with_interval(row.judge),
+            _with_interval(row.corrected),
+            _p(row),
+            f"{_tests(row)}, {row.design}",
+            " and ".join(f"{weight:.2f}" for weight in row.weights),
+            _finding(row),
+        )
+        for column, metric, row in rows
+    ]
+    figures = Section(
+        "Figures",
+        tables=[
+            Table((*first, "judge", "by labels", "p", "labels", "weight of the judge", "finding"), whole)
+        ],
+        brief=[Table((*first, "judge", "by labels [95 %]", "p", "labelled", ""), brief)],
+        texts=[text for row in found.rows for text in _texts(row, several=len(rows) > 1)],
+        notes=found.notes,
+        is_overview=True,
+    )
+    return Document(
+        "Two runs, corrected by human labels",
+        lambda quote: _sentence(found.rows, quote),
+        [figures],
+        found.to_json(),
+    )
+
+
+def _p(row: CorrectedRow) -> str:
+    return "-" if row.p_adjusted is None else format_p(row.p_adjusted)
+
+
+def _change(estimate: Estimate) -> str:
+    return format_difference(estimate.value or 0.0)
+
+
+def _with_interval(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return _change(estimate)
+    return f"{_change(estimate)} [{', '.join(map(format_difference, estimate.interval))}]"
+
+
+def _tests(row: CorrectedRow) -> str:
+    tests = row.tests[:1] if row.design is Design.SAME_TESTS else row.tests
+    return f"{'+'.join(f'{count:,}' for count in tests)} of {row.pairs:,}"
+
+
+def _finding(row: CorrectedRow) -> str:
+    if row.why:
+        return "no interval"
+    return row.verdict.value if row.signs is not Signs.OTHER else f"{row.verdict.value}, other sign"
+
+
+def _texts(row: CorrectedRow, *, several: bool) -> Iterator[str]:
+    name = f"{row.metric}: " if several else ""
+    if row.equal:
+        yield f"{name}{plural(row.equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says"
+    audit = row.carry_over
+    if audit is not None and audit.residual.value is not None:
+        within = ""
+        if audit.residual.interval is not None:
+            low, high = map(format_difference, audit.residual.interval)
+            within = f" (90 % CI {low} to {high}, margin {audit.margin:g})"
+        yield (
+            f"{name}does the correction by A's labels carry over to B? {audit.verdict.value}: B's labels differ by"
+            f" {_change(audit.residual)} from what A's predict{within}"
+        )
+
+
+def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
+    """Return what the judge says, what the labels say, and whether they agree; of several rows the oddest in full."""
+    oddest = min(rows, key=_oddity)
+    said = _of_row(oddest, quote, several=len({row.column for row in rows}) > 1)
+    if len(rows) == 1:
+        return said
+    shown = sum(row.verdict is not Verdict.UNDECIDED for row in rows)
+    other = sum(row.signs is Signs.OTHER for row in rows)
+    turned = f", {other} of them against the judge" if other else ""
+    return f"Human labels show {shown} of {len(rows)} differences{turned}. {said}"
+
+
+def _oddity(row: CorrectedRow) -> tuple[int, float]:
+    order = (Signs.OTHER, Signs.SAME, Signs.UNCLEAR).index(row.signs)
+    return (order if not row.why else 3), -abs(row.corrected.value or 0.0)
+
+
+def _of_row(row: CorrectedRow, quote: Quote, *, several: bool) -> str:
+    name = quote(row.metric) + (f" ({quote(row.column)})" if several else "")
+    judge = f"the judge shows {_change(row.judge)}"
+    if row.judge_p > SIGNIFICANCE:
+        judge = f"the judge shows no clear difference ({_change(row.judge)})"
+    count = f"human labels on {plural(row.tests[0], 'test')}"
+    if row.design is Design.DIFFERENT_TESTS:
+        count = f"human labels on {plural(row.tests[0], 'test')} of A and {row.tests[1]:,} of B"
+    if row.corrected.interval is None:
+        return f"{name}: {judge}; {count} cannot correct it: {row.why}"
+    low, high = map(format_difference, row.corrected.interval)
+    put = f"{_change(row.corrected)} (95 % CI {low} to {high})"
+    if row.verdict is Verdict.UNDECIDED:
+        return f"{name}: {judge}; {count} put it at {put}, which shows no difference"
+    if row.signs is Signs.SAME:
+        return f"{name}: {judge}, and {count} confirm it: {put}"
+    return f"{name}: {judge}, but {count} put it at {put}"
