@@ -68,11 +68,13 @@ def _judged(
 ) -> tuple[GateResult, ...]:
     """Return the results of all gates in their order, those on differences and on true figures among them."""
     run, baseline = against
-    differences = [gate for gate in gates if gate.needs_baseline]
+    differences = [gate for gate in gates if gate.needs_baseline and not gate.needs_labels]
     found = judge_differences(differences, baseline, results(), run.columns)
-    estimated = [gate for gate in gates if gate.needs_labels]
-    if estimated:
+    if estimated := [gate for gate in gates if gate.needs_labels and not gate.needs_baseline]:
         found |= extra("true figures").judge_true_figures(estimated, labels, results, run.id)
+    if estimated := [gate for gate in gates if gate.needs_labels and gate.needs_baseline]:
+        earlier = None if baseline is None else baseline.earlier
+        found |= extra("true differences").judge_true_differences(estimated, labels, earlier, run, results)
     others = [gate for gate in gates if gate.text not in found]
     judged = iter(judge_gates(others, results(), max_errors=max_errors))
     in_order = [found[gate.text] if gate.text in found else next(judged) for gate in gates]

@@ -29,7 +29,8 @@ class Statistic(StrEnum):
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
     milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of tests; `pass_rate.delta`
     that of the share that passed. `borderline` is the share of outputs that a calibrated judge is not sure of.
-    `true_mean` and `true_pass_rate` are what people would say of all outputs, estimated from labels of some.
+    `true_mean` and `true_pass_rate` are what people would say of all outputs, estimated from labels of some, and
+    `true_delta` is what they would say of the difference from the baseline.
     """
 
     MEAN = "mean"
@@ -47,11 +48,12 @@ class Statistic(StrEnum):
     PASS_RATE_DELTA = "pass_rate.delta"
     TRUE_MEAN = "true_mean"
     TRUE_PASS_RATE = "true_pass_rate"
+    TRUE_DELTA = "true_delta"
 
 
-DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA})
+DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA, Statistic.TRUE_DELTA})
 """The statistics that need a baseline."""
-TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE})
+TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE, Statistic.TRUE_DELTA})
 """The statistics that need people's labels, and are of a metric."""
 _OF_METRICS = {
     "mean": Statistic.MEAN,
@@ -61,6 +63,7 @@ _OF_METRICS = {
     "borderline": Statistic.BORDERLINE,
     "true_mean": Statistic.TRUE_MEAN,
     "true_pass_rate": Statistic.TRUE_PASS_RATE,
+    "true_delta": Statistic.TRUE_DELTA,
 }
 _OF_RUNS = {
     **{

@@ -183,3 +183,92 @@ def test_the_example_holds(shop: Path) -> None:
     finished = run_geval("run", "gated.yaml", cwd=shop, env=clean_environment(COLUMNS="80"))
     assert finished.code == 0
     assert "helpful.true_pass_rate >= 25%" in finished.stdout
+
+
+class TestDifferenceFromTheBaseline:
+    """The judge gives an apology full marks; the labels say that 40 of the 60 answers lost half a point or nothing."""
+
+    judge = """
+- match: I am sorry
+  reply: '{"reason": "Kind.", "score": 5}'
+- default: '{"reason": "Plain.", "score": 3}'
+"""
+
+    def baseline(self, shop: Path, *, lost: float, labelled: int = 40) -> str:
+        """Store a run, write a config whose answers apologise, and label both outputs of its first tests."""
+        (shop / "flattered.yaml").write_text(self.judge, encoding="utf-8")
+        tests = [{"vars": {"n": number}} for number in range(60)]
+        self.keys: dict[str, Any] = {
+            "tests": tests,
+            "prompts": ["I am sorry: {{ n }}."],
+            "providers": ["echo"],
+            "defaultTest": {
+                "assert": [
+                    {
+                        "type": "g-eval", "metric": "helpful", "criteria": "It helps.", "scoring": "single",
+                        "evaluation_steps": ["Rate it."], "evaluation_params": ["actual_output"],
+                        "score_range": [1, 5], "provider": "scripted:flattered.yaml",
+                    }
+                ]
+            },
+        }  # fmt: skip
+        before = config(shop, labels=None, **{**self.keys, "prompts": ["{{ n }}."]})
+        rows = [
+            {
+                "vars": {"n": str(number)},
+                "metric": "helpful",
+                "output": f"{beginning}{number}.",
+                "label": 0.9 - (lost if beginning and number % 2 else 0),
+            }
+            for number in range(labelled)
+            for beginning in ("", "I am sorry: ")
+        ]
+        (shop / "both.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return store_run(before)
+
+    @pytest.mark.parametrize(
+        ("gate", "lost", "status", "note"),
+        [
+            ("helpful.true_delta >= -0.02 vs baseline", 0.5, "failed", "human labels on 40 tests, one-sided 97.5 %"),
+            ("helpful.true_delta >= -0.02 vs baseline", 0.05, "passed", "undecided, more labels would tell: human"),
+            ("helpful.true_delta >= -0.02 vs baseline proven", 0.05, "failed", "undecided, more labels would tell"),
+            ("helpful.true_delta >= -5% vs baseline proven", 0.05, "passed", "human labels on 40 tests"),
+            ("helpful.true_delta >= -0.02 vs baseline", 0.0, "error", "the labels cannot decide: they all say"),
+        ],
+    )  # fmt: skip
+    def test_is_what_labels_say_and_not_the_judge(
+        self, shop: Path, gate: str, lost: float, status: str, note: str
+    ) -> None:
+        run_id = self.baseline(shop, lost=lost)
+        found, judged = gates_of(
+            config(
+                shop,
+                gate,
+                "helpful.delta >= 0.4 vs baseline",
+                labels="both.jsonl",
+                baseline=run_id,
+                **self.keys,
+            )
+        )
+        assert (found.status, found.note[: len(note)]) == (status, note)
+        assert found.actual == (None if status == "error" else pytest.approx(-lost / 2))
+        assert judged.status == "passed"
+
+    def test_cannot_be_told_from_few_labels_or_of_another_metric(self, shop: Path) -> None:
+        run_id = self.baseline(shop, lost=0.5, labelled=14)
+        gate = "helpful.true_delta >= -0.02 vs baseline"
+        (few,) = gates_of(config(shop, gate, labels="both.jsonl", baseline=run_id, **self.keys))
+        assert (few.status, few.note) == (
+            "error", "the labels cannot decide: at least 15 labelled tests are needed"
+        )  # fmt: skip
+        other = "kind.true_delta >= 0 vs baseline"
+        found = problems(config(shop, other, labels="both.jsonl", baseline=run_id, **self.keys))
+        assert f"nobody labelled `kind`, which the gate `{other}` is about" in [
+            item.message for item in found
+        ]
+        missing = [
+            item.message for item in problems(config(shop, gate, "true_delta >= 0 vs baseline", labels=None))
+        ]
+        assert f"the gate `{gate}` needs people's labels" in missing
+        assert f"the gate `{gate}` needs a baseline, and there is none" in missing
+        assert "nothing is called `true_delta`" in missing

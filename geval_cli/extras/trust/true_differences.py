@@ -1,4 +1,4 @@
-"""The difference of two runs as people would see it: `geval compare --labels`.
+"""The difference of two runs as people would see it: `geval compare --labels`, and gates on it.
 
 A judge that likes longer answers shows gains that are none. Labels of some outputs say by how much it is off, and its
 difference is corrected by that. docs/trust.md says how to draw what to label.
@@ -13,9 +13,10 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from rich.console import Console
 
-from geval_cli.errors import UsageError
+from geval_cli.engine.gates import is_tagged
+from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust.documents import Document, Quote, Section, Table, markdown_of, print_document
-from geval_cli.extras.trust.labels import DRAW_COLUMN, Label
+from geval_cli.extras.trust.labels import DRAW_COLUMN, Label, LabelFile
 from geval_cli.extras.trust.matching import (
     JudgedItem,
     Labels,
@@ -26,7 +27,7 @@ from geval_cli.extras.trust.matching import (
     read_given,
 )
 from geval_cli.extras.trust.options import CorrectOptions
-from geval_cli.records import CaseResult, Column, JsonValue
+from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, Status
 from geval_cli.report.comparison import EarlierRun, PairedSample, Pairing
 from geval_cli.report.matching import ColumnMatch, match_columns
 from geval_cli.report.numbers import format_difference, format_p, plural
@@ -43,6 +44,7 @@ from geval_cli.statistics.estimate import (
 )
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedTest, Verdict, holm
+from geval_cli.suite.gates import Gate
 
 
 class Design(StrEnum):
@@ -284,7 +286,7 @@ class Difference(Struct, frozen=True):
     def why(self) -> str:
         """The reason why there is no interval; "" where there is one."""
         if self.found is None:
-            return "labels of one run alone say nothing about the difference"
+            return "no output of one of the two runs is labelled"
         if self.found.se is not None:
             return ""
         if min(self.found.clusters) < LEAST_LABELLED:
@@ -348,6 +350,55 @@ def _pair(result: CaseResult, old: JudgedItem, new: JudgedItem, cluster: str | N
             if metric in old.scores
         },
     )
+
+
+def judge_true_differences(
+    gates: Sequence[Gate],
+    labels: LabelFile | None,
+    earlier: EarlierRun | None,
+    run: RunRecord,
+    results: Callable[[], Iterator[CaseResult]],
+) -> dict[str, GateResult]:
+    """Return the results of gates on the true difference from a baseline, by their text."""
+    return {gate.text: _judged(gate, labels, earlier, Later(run.id, run.columns, results)) for gate in gates}
+
+
+def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, later: Later) -> GateResult:
+    """Return whether a gate holds: unless it must be proven, it is broken only where a drop is shown."""
+    if labels is None or earlier is None or gate.metric is None:
+        return GateResult(gate.text, Status.ERROR, None, "there are no labels, or no baseline")
+    try:
+        # Labels of other outputs, of an earlier version of the prompt for example, say nothing about these.
+        found = labelled_pairs(
+            [label for label in labels.labels if label.metric == gate.metric],
+            earlier,
+            later,
+            CorrectOptions(),
+            allow_unmatched=True,
+            takes=lambda result: all(is_tagged(result.metadata, *tag) for tag in gate.tags),
+        ).difference(gate.metric)
+    except ConfigError as error:
+        note = f"the labels cannot be used: {error.problems[0].message}"
+        return GateResult(gate.text, Status.ERROR, None, note)
+    true, judge = found.found, found.judge
+    bounds = None if true is None else true.bounds(SIGNIFICANCE / gate.family)
+    if true is None or judge is None or bounds is None:
+        return GateResult(gate.text, Status.ERROR, None, f"the labels cannot decide: {found.why}")
+    worst, best = gate.worst_and_best(*bounds)
+    holds = gate.holds(best) if gate.breaks_on_a_shown_drop else gate.holds(worst)
+    note = (
+        f"{_counted(found.design, true.clusters)}, one-sided {100 * (1 - SIGNIFICANCE / gate.family):.3g} % bounds"
+        f" {bounds[0]:+.3f} and {bounds[1]:+.3f}; the judge alone says {judge.delta:+.3f}"
+    )
+    if gate.holds(best) and not gate.holds(worst):
+        note = f"undecided, more labels would tell: {note}"
+    return GateResult(gate.text, Status.PASSED if holds else Status.FAILED, true.value, note)
+
+
+def _counted(design: Design, tests: tuple[int, int]) -> str:
+    if design is Design.SAME_TESTS:
+        return f"human labels on {plural(tests[0], 'test')}"
+    return f"human labels on {plural(tests[0], 'test')} of A and {tests[1]:,} of B"
 
 
 def _row(found: LabelledPairs, metric: str, column: int, label: str, margin: float) -> CorrectedRow | None:
@@ -521,9 +572,7 @@ def _of_row(row: CorrectedRow, quote: Quote, *, several: bool) -> str:
     judge = f"the judge shows {_change(row.judge)}"
     if row.judge_p > SIGNIFICANCE:
         judge = f"the judge shows no clear difference ({_change(row.judge)})"
-    count = f"human labels on {plural(row.tests[0], 'test')}"
-    if row.design is Design.DIFFERENT_TESTS:
-        count = f"human labels on {plural(row.tests[0], 'test')} of A and {row.tests[1]:,} of B"
+    count = _counted(row.design, row.tests)
     if row.corrected.interval is None:
         return f"{name}: {judge}; {count} cannot correct it: {row.why}"
     low, high = map(format_difference, row.corrected.interval)
