@@ -7,6 +7,7 @@ import pkgutil
 from types import ModuleType
 
 import benchmarks
+from benchmarks import statistics_simulations
 
 
 def main() -> None:
@@ -17,6 +18,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="leave out what takes minutes")
     chosen = parser.parse_args()
+    if chosen.names[:1] == ["simulations"]:
+        statistics_simulations.run(*chosen.names[1:], quick=chosen.quick)
+        return
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -33,7 +37,8 @@ def find_benchmarks() -> dict[str, ModuleType]:
     """The modules here that can be run; the others serve them."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
     modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
-    return {name: module for name, module in modules.items() if hasattr(module, "run")}
+    modules["simulations"] = modules.pop("statistics_simulations")
+    return {name: module for name, module in sorted(modules.items()) if hasattr(module, "run")}
 
 
 main()

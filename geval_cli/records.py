@@ -682,7 +682,7 @@ class RankedColumn(Struct, frozen=True):
     Attributes:
         label: of the column, or `expected_output`.
         rating: Bradley-Terry, on the scale of chess, with mean 1500; None where comparisons do not connect all columns.
-        low: bounds of its 95 % interval, with `high`; None of fewer than two tests, and where all went alike.
+        low: bounds of its 95 % interval, with `high`; None of fewer than five tests, and where all went alike.
         wins: pairs won in both orders; `losses` likewise. `ties` are all others.
     """
 
@@ -698,7 +698,7 @@ class RankedColumn(Struct, frozen=True):
 class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
-    `pass_interval`: the lower and upper bound of the pass rate's 95 % interval (Wilson), None like the rate.
+    `pass_interval`: the lower and upper bound of the pass rate's 95 % interval; None of fewer than two tests.
     `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each

@@ -28,7 +28,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, wilson_interval
+from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, share_interval
 from geval_cli.suite.gates import DerivedMetric
 
 COUNT = "__count"
@@ -215,7 +215,7 @@ class Tally(Struct):
                 for metric, scores in sorted(self._scores.items())
             },
             usage=dict(self.usage),
-            pass_interval=None if self.has_clusters else wilson_interval(passed, passed + failed),
+            pass_interval=None if self.has_clusters else share_interval(passed, passed + failed),
         )
 
     def _interval(self, scores: RunningMean) -> Interval | None:
@@ -237,7 +237,7 @@ def with_clustered_intervals(summary: RunSummary, results: Iterable[CaseResult])
     found = {
         name: replace(metric, interval=metrics[name].interval()) for name, metric in summary.metrics.items()
     }
-    return replace(summary, metrics=found, pass_interval=passed.share_interval())
+    return replace(summary, metrics=found, pass_interval=passed.interval())
 
 
 def _is_spoilt_by_bug(result: CaseResult, members: Sequence[AssertionResult]) -> bool:

@@ -342,13 +342,7 @@ class _Figures(Struct):
 
     def summary(self, column: Column, label: str, repeats: int) -> ColumnSummary:
         """Return all but the comparison with another column. Latencies are good to half a per cent (`Quantiles`)."""
-        several = self.judged.clusters > 1
-        rate = Stat(
-            self.judged.mean,
-            self.judged.share_interval() if several else None,
-            self.judged.n,
-            self.judged.clusters,
-        )
+        rate = Stat(self.judged.mean, self.judged.interval(), self.judged.n, self.judged.clusters)
         tries = sorted({k for k in _SHOWN_K if k < repeats} | {repeats}) if repeats > 1 else []
         return ColumnSummary(
             prompt=column.prompt_label,
@@ -377,7 +371,7 @@ class _Figures(Struct):
             if share is not None:
                 shares.append((share, count))
                 cases += judged * count
-        mean, interval, tests = mean_share(shares, cases)
+        mean, interval, tests = mean_share(shares)
         return Stat(mean, interval, cases, tests)
 
 

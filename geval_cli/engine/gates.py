@@ -254,7 +254,7 @@ def _tag_text(value: object) -> str:
 
 
 def _share(cases: ClusteredMean) -> tuple[float | None, str]:
-    return cases.mean, _interval_note(cases.share_interval(), cases.n)
+    return cases.mean, _interval_note(cases.interval(), cases.n)
 
 
 def _interval_note(interval: tuple[float, float] | None, n: int) -> str:

@@ -170,9 +170,10 @@ def _headline(report: RunReport) -> str:
 
 def _pass_rate(summary: RunSummary) -> str:
     judged = summary.passed + summary.failed
-    if summary.pass_interval is None:
+    if not judged:
         return "Pass rate: none, since nothing was judged."
-    return f"Pass rate: **{format_percentage(summary.passed, judged)}** {_between(summary.pass_interval)}"
+    rate = f"Pass rate: **{format_percentage(summary.passed, judged)}**"
+    return rate if summary.pass_interval is None else f"{rate} {_between(summary.pass_interval)}"
 
 
 def _between(bounds: tuple[float, float]) -> str:

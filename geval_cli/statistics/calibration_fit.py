@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Block, Calibration, Logistic
 from geval_cli.statistics.correlation import Codes, Numbers, encode
-from geval_cli.statistics.intervals import ClusteredMean, Estimate
+from geval_cli.statistics.intervals import Estimate, clustered_estimate
 
 ALPHA = 0.1
 """The share of bad outputs that may be a clear pass, and of good ones that may be a clear fail."""
@@ -314,16 +314,16 @@ def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
     known = ~np.isnan(clear_pass)
 
     def share(values: Numbers, rows: Verdicts) -> Estimate | None:
-        return clustered_estimate(values[rows], _named(held.clusters, rows)) if rows.any() else None
+        return clustered_estimate(values[rows].tolist(), _named(held.clusters, rows)) if rows.any() else None
 
     def mean_square(chances: Numbers) -> Estimate:
-        return clustered_estimate((chances - truth) ** 2, held.clusters, is_share=False)
+        return clustered_estimate(((chances - truth) ** 2).tolist(), held.clusters)
 
     return Checked(
         counts=counts,
         present_counts=before,
-        accuracy=clustered_estimate((passed == truth).astype(np.float64), held.clusters),
-        present_accuracy=clustered_estimate((present == truth).astype(np.float64), held.clusters),
+        accuracy=clustered_estimate((passed == truth).astype(float).tolist(), held.clusters),
+        present_accuracy=clustered_estimate((present == truth).astype(float).tolist(), held.clusters),
         balanced_accuracy=balanced_accuracy(counts),
         present_balanced_accuracy=balanced_accuracy(before),
         brier=mean_square(chance),
@@ -345,12 +345,3 @@ def balanced_accuracy(counts: Confusion) -> float | None:
     if not counts.good or not counts.bad:
         return None
     return (counts.true_pass / counts.good + counts.true_fail / counts.bad) / 2
-
-
-def clustered_estimate(values: Numbers, clusters: Sequence[str], *, is_share: bool = True) -> Estimate:
-    """Return the mean of values with its 95 % interval over clusters: Wilson's for a share of yes and no, else t."""
-    codes, sums = encode(clusters), ClusteredMean()
-    for row in np.argsort(codes, kind="stable"):
-        sums.add(int(codes[row]), float(values[row]))
-    interval = sums.share_interval() if is_share else sums.interval()
-    return Estimate(sums.mean, interval, sums.n, sums.clusters)

@@ -10,10 +10,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from geval_cli.statistics import paired
 from geval_cli.statistics.calibration import chance_at, rising_blocks
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, Interval, t_quantile
-from geval_cli.statistics.paired import SIGNIFICANCE, two_sided_p
+from geval_cli.statistics.intervals import Estimate, Interval, clustered_estimate, mean_interval
+from geval_cli.statistics.paired import SIGNIFICANCE
+from geval_cli.statistics.students_t import t_quantile, two_sided_p
 
 _Z = 1.959963984540054
 _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)
@@ -73,7 +73,7 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     marks = [human for human, _ in labelled]
     judged = [item.judged for _, item in labelled]
     clusters = [item.cluster for _, item in labelled]
-    alone = _mean_of(marks, clusters, is_rate=is_rate)
+    alone = clustered_estimate(marks, clusters)
     if is_rate:
         middle = _mean([item.judged for item in rest] or judged)
         marks += _PSEUDO_LABELS
@@ -88,9 +88,12 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     interval = None
     if groups > 1:
         of_rest = _squared_error(others, [item.cluster for item in rest]) if weight and others else 0.0
-        error = math.sqrt(weight**2 * of_rest + _squared_error(differences, clusters))
-        spread = t_quantile(groups - 1) * error
-        interval = (max(0.0, found - spread), min(1.0, found + spread))
+        variance = weight**2 * of_rest + _squared_error(differences, clusters)
+        if is_rate:  # the pseudo-labels do what `mean_interval` does for a mean
+            spread = t_quantile(0.975, groups - 1) * math.sqrt(variance)
+            interval = (max(0.0, found - spread), min(1.0, found + spread))
+        else:
+            interval = mean_interval(found, variance, groups)
     return Inference(
         Estimate(
             min(1.0, max(0.0, found)), interval, len(labelled), len({item.cluster for _, item in labelled})
@@ -132,16 +135,6 @@ def _squared_error(values: Sequence[float], clusters: Sequence[str]) -> float:
     count = len(sums)
     squares = math.fsum(total**2 for total in sums.values())
     return squares * count / (count - 1) / len(values) ** 2 if count > 1 else 0.0
-
-
-def _mean_of(values: Sequence[float], clusters: Sequence[str], *, is_rate: bool) -> Estimate:
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
-    sums = ClusteredMean()
-    for number, value in sorted(
-        (numbers[cluster], value) for cluster, value in zip(clusters, values, strict=True)
-    ):
-        sums.add(number, value)
-    return Estimate(sums.mean, sums.share_interval() if is_rate else sums.interval(), sums.n, sums.clusters)
 
 
 LEAST_LABELLED = 15
@@ -187,7 +180,7 @@ class TrueDifference(Struct, frozen=True):
         """Return the lower and the upper bound, each of which the truth crosses with a chance of `alpha`."""
         if self.se is None:
             return None
-        spread = paired.t_quantile(1 - alpha, self.freedom) * self.se
+        spread = t_quantile(1 - alpha, self.freedom) * self.se
         return max(-1.0, self.value - spread), min(1.0, self.value + spread)
 
 
@@ -351,7 +344,7 @@ def carry_over(mean: float, variance: float, counts: tuple[int, int], margin: fl
     """
     interval, verdict = None, CarriesOver.UNCLEAR
     if counts[1] > 1:
-        spread = paired.t_quantile(1 - SIGNIFICANCE, counts[1] - 1) * math.sqrt(variance)
+        spread = t_quantile(1 - SIGNIFICANCE, counts[1] - 1) * math.sqrt(variance)
         interval = max(-1.0, mean - spread), min(1.0, mean + spread)
         if interval[0] > margin or interval[1] < -margin:
             verdict = CarriesOver.NO

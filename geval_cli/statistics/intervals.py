@@ -1,21 +1,17 @@
-"""How sure a number is: 95 % intervals for a share and for a mean, of cases, of clusters and of repeats. Pure."""
+"""How sure a number is: one confidence interval for every mean of scores, whether of cases or clusters. Pure."""
 
 import math
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Hashable, Iterable, Sequence
 from math import comb
-from statistics import NormalDist
 
 from msgspec import Struct
+
+from geval_cli.statistics.students_t import t_quantile
 
 Interval = tuple[float, float]
 """The lower and the upper bound."""
 
-_CONFIDENCE_QUANTILE = 0.975
-_Z = NormalDist().inv_cdf(_CONFIDENCE_QUANTILE)
-_EXACT_UP_TO = 200
-"""Degrees of freedom; above, a series in their inverse is as good and quicker."""
-_HALVINGS = 60
+_ROUNDING = 1e-12
 
 
 class Estimate(Struct, frozen=True):
@@ -26,24 +22,62 @@ class Estimate(Struct, frozen=True):
     n: int = 0
     clusters: int = 0
 
+    def times(self, factor: float) -> "Estimate":
+        """Return it in another unit, such as ratings for scores; `factor` is above 0."""
+        value = None if self.value is None else self.value * factor
+        interval = None if self.interval is None else (self.interval[0] * factor, self.interval[1] * factor)
+        return Estimate(value, interval, self.n, self.clusters)
 
-def wilson_interval(passed: float, judged: float) -> Interval | None:
-    """Wilson's score interval for the share `passed` of `judged`, within 0..1; None when nothing was judged.
 
-    Unlike the usual mean plus or minus an error, it stays within 0..1 and says something for 0 and for all of a few.
+def mean_interval(
+    mean: float, variance: float, clusters: int, *, level: float = 0.95, lowest: float = 0.0
+) -> Interval | None:
+    """Return the interval of a mean of values that all lie in `lowest`..1; None of fewer than two clusters.
 
-    Source: Wilson, E. B., "Probable inference, the law of succession, and statistical inference", 1927.
+    It is Wilson's interval with an effective number of values, n_e = m (1 - m) / v', and with Student's t in place of
+    z. v' is `variance` shrunk by one more cluster of the largest variance that the mean m allows: few values that
+    agree say little about those to come, which the usual mean plus or minus t standard errors does not know. The level
+    is kept from three tests on, also by scores of 0 and 1 and of many that are perfect (`benchmarks simulations`).
+
+    Args:
+        mean: of the values.
+        variance: the square of its standard error, with the correction G / (G - 1) for G clusters.
+        clusters: independent groups of values, such as tests.
+        level: of the confidence.
+        lowest: -1 for differences of scores, which are mapped to 0..1 and back.
+
+    Source of the score interval: Wilson, E. B., "Probable inference, the law of succession, and statistical
+    inference", 1927; of the effective number: Kish, L., "Survey Sampling", 1965.
     """
-    if not judged:
+    if clusters < 2:  # noqa: PLR2004  # nothing varies
         return None
-    share, z_squared = passed / judged, _Z**2
-    centre = share + z_squared / (2 * judged)
-    spread = _Z * math.sqrt(share * (1 - share) / judged + z_squared / (4 * judged**2))
-    scale = 1 + z_squared / judged
+    width = 1 - lowest
+    share = min(1.0, max(0.0, (mean - lowest) / width))
+    largest = share * (1 - share)
+    if largest > _ROUNDING:
+        shrunk = ((clusters - 1) * variance / width**2 + largest / clusters) / clusters
+        worth = largest / shrunk
+    else:
+        worth = float(clusters)
+    low, high = _wilson(share, worth, t_quantile((1 + level) / 2, clusters - 1))
+    return lowest + width * low, lowest + width * high
+
+
+def share_interval(passed: float, judged: int) -> Interval | None:
+    """Return the 95 % interval of the share `passed` of `judged` independent cases; None of fewer than two."""
+    if judged < 2:  # noqa: PLR2004
+        return None
+    share = passed / judged
+    return mean_interval(share, share * (1 - share) / (judged - 1), judged)
+
+
+def _wilson(share: float, n: float, z: float) -> Interval:
+    centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
+    spread = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
     # Exactly 0 and 1 at the ends, where rounding would leave a tiny remainder.
-    low = 0.0 if passed == 0 else max(0.0, (centre - spread) / scale)
-    high = 1.0 if passed == judged else min(1.0, (centre + spread) / scale)
-    return low, high
+    low = 0.0 if share <= _ROUNDING else max(0.0, (centre - spread) / scale)
+    high = 1.0 if 1 - share <= _ROUNDING else min(1.0, (centre + spread) / scale)
+    return min(low, share), max(high, share)
 
 
 class RunningMean(Struct):
@@ -77,17 +111,12 @@ class RunningMean(Struct):
         """The sample standard deviation; None of fewer than two numbers."""
         return math.sqrt(max(self._squares, 0.0) / (self.n - 1)) if self.n > 1 else None
 
-    def interval(self) -> Interval | None:
-        """Return the 95 % interval of the mean by Student's t; None of fewer than two numbers.
-
-        It assumes that the tests are a sample of those that could have been written. Of numbers that all lie within
-        0..1, as scores do, the interval is cut to that range: their mean cannot lie outside.
-        """
+    def interval(self, level: float = 0.95) -> Interval | None:
+        """Return the interval of the mean of scores; None of fewer than two, and of numbers that leave 0..1."""
         deviation = self.deviation
-        if deviation is None:
+        if deviation is None or self._lowest < 0 or self._highest > 1:
             return None
-        spread = t_quantile(self.n - 1) * deviation / math.sqrt(self.n)
-        return _around(self._mean, spread, in_range=self._lowest >= 0 and self._highest <= 1)
+        return mean_interval(self._mean, deviation**2 / self.n, self.n, level=level)
 
 
 class ClusteredMean(Struct):
@@ -135,16 +164,15 @@ class ClusteredMean(Struct):
         """Return the number of clusters so far."""
         return self._closed + (1 if self._open_count else 0)
 
-    def interval(self) -> Interval | None:
-        """Return the 95 % interval of the mean by Student's t over clusters; None of fewer than two of them.
+    def interval(self, level: float = 0.95, *, lowest: float = 0.0) -> Interval | None:
+        """Return the interval of the mean (`mean_interval`).
 
-        Of numbers that all lie within 0..1 the interval is cut to that range.
+        None of fewer than two clusters, and of numbers that leave the range `lowest`..1 (-1..1 for differences).
         """
         mean, error = self.mean, self.standard_error()
-        if mean is None or error is None:
+        if mean is None or error is None or self._lowest < lowest or self._highest > 1:
             return None
-        spread = t_quantile(self.clusters - 1) * error
-        return _around(mean, spread, in_range=self._lowest >= 0 and self._highest <= 1)
+        return mean_interval(mean, error**2, self.clusters, level=level, lowest=lowest)
 
     def standard_error(self) -> float | None:
         """Return the standard error of the mean; None of fewer than two clusters."""
@@ -156,24 +184,6 @@ class ClusteredMean(Struct):
         squares = self._sum_squares - 2 * mean * self._sums_by_counts + mean**2 * self._count_squares
         return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
 
-    def share_interval(self) -> Interval | None:
-        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, with their effective number.
-
-        Numbers of one cluster that agree are worth less than as many independent ones: n is divided by how much
-        larger their variance is. Where all agree, that cannot be told, and each cluster counts once.
-
-        Source: Kish, L., "Survey Sampling", 1965, on the effective sample size.
-        """
-        share, error = self.mean, self.standard_error()
-        if share is None or self.clusters == self.n:
-            return None if share is None else wilson_interval(round(share * self.n), self.n)
-        if error is None or share in {0.0, 1.0}:
-            return wilson_interval(share * self.clusters, self.clusters)
-        # Without the correction for few clusters, as Wilson's own variance has none: else equal repeats would cost.
-        variance = error**2 * (self.clusters - 1) / self.clusters
-        worth = min(self.n, share * (1 - share) / variance) if variance else self.n
-        return wilson_interval(share * worth, worth)
-
     def _close(self) -> None:
         if self._open_count:
             self._closed += 1
@@ -184,52 +194,16 @@ class ClusteredMean(Struct):
         self._open_sum, self._open_count, self._cluster = 0.0, 0, None
 
 
-def _around(mean: float, spread: float, *, in_range: bool) -> Interval:
-    low, high = mean - spread, mean + spread
-    return (max(low, 0.0), min(high, 1.0)) if in_range else (low, high)
-
-
-@cache
-def t_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, good to nine decimals.
-
-    Sources: Abramowitz and Stegun, "Handbook of Mathematical Functions": 26.7.3 and 26.7.4 for few degrees of
-    freedom, solved by halving; the series 26.7.5 for many.
-    """
-    if freedom > _EXACT_UP_TO:
-        return _t_series(freedom)
-    low, high = _Z, 13.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if _share_within(middle, freedom) < 2 * _CONFIDENCE_QUANTILE - 1:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _share_within(t: float, freedom: int) -> float:
-    """Return the share of Student's distribution between -t and t."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    is_odd = freedom % 2
-    term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)
-    for power in range(is_odd, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
-
-
-def _t_series(freedom: int) -> float:
-    z = _Z
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return sum(term / float(freedom) ** power for power, term in enumerate(terms))
+def clustered_estimate(
+    values: Iterable[float], clusters: Sequence[Hashable], *, lowest: float = 0.0
+) -> Estimate:
+    """Return the mean of values, each with the name of its cluster, with its 95 % interval (`mean_interval`)."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(clusters))}
+    numbered = [(numbers[cluster], value) for cluster, value in zip(clusters, values, strict=True)]
+    sums = ClusteredMean()
+    for number, value in sorted(numbered, key=lambda pair: pair[0]):
+        sums.add(number, value)
+    return Estimate(sums.mean, sums.interval(lowest=lowest), sums.n, sums.clusters)
 
 
 def pass_at_k(passed: int, judged: int, k: int) -> float | None:
@@ -250,26 +224,17 @@ def pass_hat_k(passed: int, judged: int, k: int) -> float | None:
     return None if judged < k else comb(passed, k) / comb(judged, k)
 
 
-def mean_share(shares: Iterable[tuple[float, int]], cases: int) -> tuple[float | None, Interval | None, int]:
+def mean_share(shares: Iterable[tuple[float, int]]) -> tuple[float | None, Interval | None, int]:
     """Return the mean of one share for each test, its 95 % interval, and how many tests there are.
-
-    The interval is Wilson's with the effective number of cases, as `ClusteredMean.share_interval` has it; None of fewer
-    than two tests.
 
     Args:
         shares: pairs of a share (0..1) and the number of tests that have it.
-        cases: how many cases the shares were computed from; no interval is narrower than that of so many.
     """
     counted = list(shares)
     tests = sum(count for _, count in counted)
     if not tests:
         return None, None, 0
     mean = sum(share * count for share, count in counted) / tests
-    if tests == 1:
-        return mean, None, 1
-    variance = sum(count * (share - mean) ** 2 for share, count in counted) / tests**2
-    if mean in {0.0, 1.0}:
-        worth = float(tests)
-    else:
-        worth = min(cases, mean * (1 - mean) / variance) if variance else float(cases)
-    return mean, wilson_interval(mean * worth, worth), tests
+    squares = sum(count * (share - mean) ** 2 for share, count in counted)
+    variance = squares / (tests - 1) / tests if tests > 1 else 0.0
+    return mean, mean_interval(mean, variance, tests), tests

@@ -78,31 +78,38 @@ def test_means_and_rates_are_those_of_an_independent_computation(
     tests: int, repeats: int, errors: float
 ) -> None:
     np, stats = pytest.importorskip("numpy"), pytest.importorskip("scipy.stats")
+
+    def score_interval(mean: float, variance: float, groups: int) -> tuple[float, float]:
+        largest = mean * (1 - mean)
+        worth = largest / (((groups - 1) * variance + largest / groups) / groups)
+        t = stats.t.ppf(0.975, groups - 1)
+        centre = (mean + t**2 / (2 * worth)) / (1 + t**2 / worth)
+        half = t / (1 + t**2 / worth) * np.sqrt(largest / worth + t**2 / (4 * worth**2))
+        return centre - half, centre + half
+
     scores = drawn(tests, repeats, errors=errors)
     for index, column in enumerate(summed(cases(scores))):
         known = [[score for score in test[index] if score is not None] for test in scores]
         known = [of_test for of_test in known if of_test]
         means = np.array([np.mean(of_test) for of_test in known])
         stat = column.metrics["tone"]
-        low, high = stats.t.interval(0.95, len(means) - 1, means.mean(), stats.sem(means))
         assert (stat.value, stat.n, stat.clusters) == (
             pytest.approx(means.mean(), abs=1e-9),
             sum(map(len, known)),
             len(known),
         )
-        assert stat.interval == pytest.approx((max(low, 0), min(high, 1)), abs=1e-9)
+        low, high = score_interval(means.mean(), stats.sem(means) ** 2, len(means))
+        assert stat.interval == pytest.approx((low, high), abs=1e-9)
         assert (column.errored, stat.errored) == (tests * repeats - stat.n,) * 2
 
         passes = [[score >= 0.5 for score in of_test] for of_test in known]
         n = sum(map(len, passes))
         rate = sum(map(sum, passes)) / n
-        variance = sum((sum(of_test) - rate * len(of_test)) ** 2 for of_test in passes) / n**2
-        effect = max(1.0, variance / (rate * (1 - rate) / n)) if repeats > 1 else 1.0
-        z, worth = stats.norm.ppf(0.975), n / effect
-        centre = (rate + z**2 / (2 * worth)) / (1 + z**2 / worth)
-        half = z / (1 + z**2 / worth) * np.sqrt(rate * (1 - rate) / worth + z**2 / (4 * worth**2))
+        groups = len(passes)
+        sums = sum((sum(of_test) - rate * len(of_test)) ** 2 for of_test in passes)
+        expected = score_interval(rate, groups / (groups - 1) * sums / n**2, groups)
         assert column.pass_rate.value == pytest.approx(rate, abs=1e-12)
-        assert column.pass_rate.interval == pytest.approx((centre - half, centre + half), abs=1e-9)
+        assert column.pass_rate.interval == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(("tests", "repeats", "errors"), [(40, 1, 0.0), (30, 3, 0.2)])

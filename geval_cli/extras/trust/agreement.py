@@ -57,7 +57,7 @@ from geval_cli.statistics.correlation import (
     summary_level,
     system_level,
 )
-from geval_cli.statistics.intervals import Estimate
+from geval_cli.statistics.intervals import Estimate, clustered_estimate
 
 
 class Level(Struct, frozen=True):
@@ -436,17 +436,12 @@ def _verdicts(data: _Data, pairs: Sequence[JudgedLabel], metric: str, options: A
 
 def _bias(data: _Data, scale: Scale) -> Bias:
     distance, words = data.score - data.human, data.words
-    width = scale[1] - scale[0]
     length = Estimate(None, None, 0, 0)
     if words is not None and len(words):
         length = data.estimate(lambda kept: partial_spearman(data.score[kept], words[kept], data.human[kept]))
 
-    def shift(by: float) -> Estimate:
-        return data.estimate(
-            lambda kept: float(distance[kept].mean()) * by if kept.any() else None, is_correlation=False
-        )
-
-    return Bias(shift(1.0), shift(width), length)
+    shift = clustered_estimate(distance.tolist(), data.clusters, lowest=-1)
+    return Bias(shift, shift.times(scale[1] - scale[0]), length)
 
 
 def _alt_test(data: _Data, options: AgreeOptions) -> AltTest | None:

@@ -22,7 +22,7 @@ from geval_cli.statistics.correlation import (
     kendall,
     spearman,
 )
-from geval_cli.statistics.intervals import ClusteredMean, Estimate, wilson_interval
+from geval_cli.statistics.intervals import ClusteredMean, Estimate, share_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
 MOST_JOINT_FLIPS, MOST_LOSS = 0.05, 0.05
@@ -44,10 +44,7 @@ def clustered(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], fl
 
 def _share(pairs: Sequence[ScoreChange], value_of: Callable[[ScoreChange], bool]) -> Estimate:
     mean = clustered(pairs, lambda pair: float(value_of(pair)))
-    if mean.mean is None:
-        return Estimate(None)
-    interval = mean.share_interval() if mean.n > 1 else wilson_interval(mean.mean, 1)
-    return Estimate(mean.mean, interval or wilson_interval(mean.mean * mean.n, mean.n), mean.n, mean.clusters)
+    return Estimate(mean.mean, mean.interval(), mean.n, mean.clusters)
 
 
 def _mean(pairs: Sequence[ScoreChange], quantile: float) -> Estimate:
@@ -65,8 +62,8 @@ def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
     share = estimate.value
     if share is None or (share >= bar if is_upper else share <= bar):
         return ""
-    for count in range(max(1, estimate.clusters), _MOST_NEEDED):
-        low, high = wilson_interval(share * count, count) or (0.0, 1.0)
+    for count in range(max(2, estimate.clusters), _MOST_NEEDED):
+        low, high = share_interval(share * count, count) or (0.0, 1.0)
         if high <= bar if is_upper else low >= bar:
             return f"needs {count:,} tests"
     return ""
@@ -114,7 +111,7 @@ def _share_finding(
 ) -> Finding:
     """Return a share of outputs held against its bar; where it is unclear, with how many tests would do."""
     estimate = _share(pairs, value_of)
-    if estimate.interval is None:
+    if estimate.value is None:
         return _nothing(probe, metric, figure)
     found = _held(probe, metric, figure, estimate, bar)
     is_unclear = found.verdict is ProbeVerdict.UNCLEAR

@@ -1,0 +1,206 @@
+"""How often statistics keep their promise, by simulation: `python -m benchmarks simulations [NAME ...]`.
+
+Each entry of `SIMULATIONS` prints one table, from a fixed seed. `--quick` draws a tenth of the runs. Add a function
+with its name, and say in its docstring what its figures should be.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.random import Generator
+
+from geval_cli.cli.runs import export_run, import_run
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
+from geval_cli.statistics.students_t import t_quantile
+
+RUNS = 3_000
+"""Runs of a cell through the functions of the library."""
+COMMAND_RUNS = 300
+"""Runs of a cell through the command line."""
+SEED = 20_261_126
+
+
+def run(*names: str, quick: bool = False) -> None:
+    """Print the tables with these names, or all of them."""
+    runs = RUNS // 10 if quick else RUNS
+    unknown = sorted(set(names) - set(SIMULATIONS))
+    if unknown:
+        raise SystemExit(f"no simulation named {', '.join(unknown)}; there are: {', '.join(SIMULATIONS)}")
+    for name in names or SIMULATIONS:
+        print(f"-- {name}: {(SIMULATIONS[name].__doc__ or '').splitlines()[0]}")
+        SIMULATIONS[name](runs)
+
+
+def run_quick() -> None:
+    run(quick=True)
+
+
+Draw = Callable[[Generator, int], np.ndarray]
+"""Scores of so many tests, a row each, with a column for each repeat."""
+
+
+def _single(draw: Callable[[Generator, tuple[int, int]], Any]) -> Draw:
+    return lambda random, tests: np.asarray(draw(random, (tests, 1)), dtype=np.float64)
+
+
+def _repeated(random: Generator, tests: int) -> np.ndarray:
+    chances = random.beta(1.4, 0.6, (tests, 1))
+    return (random.random((tests, 5)) < chances).astype(np.float64)
+
+
+FIVE = (3, 5, 10, 20, 50)
+MEANS: dict[str, tuple[Draw, float, Sequence[int]]] = {
+    "0 or 1, p = 0.9": (_single(lambda random, size: random.random(size) < 0.9), 0.9, (2, *FIVE)),
+    "0 or 1, p = 0.98": (_single(lambda random, size: random.random(size) < 0.98), 0.98, FIVE),
+    "1 to 5, 80 % fives": (
+        _single(lambda random, size: random.choice(5, size, p=[0.05, 0.05, 0.05, 0.05, 0.8]) / 4),
+        (0.05 * 1.5 + 0.8),
+        (2, *FIVE),
+    ),
+    "1 to 5, evenly": (_single(lambda random, size: random.integers(0, 5, size) / 4), 0.5, FIVE),
+    "beta(8, 2)": (_single(lambda random, size: random.beta(8, 2, size)), 0.8, FIVE),
+    "beta(0.5, 0.1)": (_single(lambda random, size: random.beta(0.5, 0.1, size)), 0.5 / 0.6, FIVE),
+    "0.9999 or 0, p = 0.9": (
+        _single(lambda random, size: 0.9999 * (random.random(size) < 0.9)),
+        0.9 * 0.9999,
+        FIVE,
+    ),
+    "five repeats, beta(1.4, 0.6)": (_repeated, 0.7, (2, 3, 5, 10, 20)),
+}
+
+
+def means(runs: int) -> None:
+    """Share of the 95 % intervals of a mean that contain the truth (t: of mean ± t standard errors; ~ mean width)."""
+    random = np.random.default_rng(SEED)
+    for name, (draw, truth, sizes) in MEANS.items():
+        cells = []
+        for tests in sizes:
+            held = plain = width = 0.0
+            for _ in range(runs):
+                scores = draw(random, tests)
+                found = _mean_of(scores)
+                low, high = found.interval() or (0.0, 1.0)
+                held += low <= truth <= high
+                width += high - low
+                spread = t_quantile(0.975, tests - 1) * (found.standard_error() or 0.0)
+                plain += abs((found.mean or 0.0) - truth) <= spread
+            cells.append(f"n={tests} {held / runs:.3f} (t {plain / runs:.2f}; ~{width / runs:.2f})")
+        print(f"{name:<29} {'  '.join(cells)}")
+
+
+def _mean_of(scores: np.ndarray) -> ClusteredMean:
+    found = ClusteredMean()
+    for test, row in enumerate(scores.tolist()):
+        for score in row:
+            found.add(test, score)
+    return found
+
+
+def differences(runs: int) -> None:
+    """Share of the 90 % intervals of a mean difference, on -1 to 1, that contain the truth."""
+    random = np.random.default_rng(SEED + 1)
+    for name, draw, truth in (
+        (
+            "rarely another rating",
+            lambda size: random.choice([-0.25, 0, 0.25], size, p=[0.1, 0.85, 0.05]),
+            -0.0125,
+        ),
+        ("uniform in ± 0.5", lambda size: random.random(size) - 0.5, 0.0),
+        (
+            "verdicts, 8 % broken, 2 % fixed",
+            lambda size: random.choice([-1, 0, 1], size, p=[0.08, 0.9, 0.02]),
+            -0.06,
+        ),
+    ):
+        cells = []
+        for tests in (3, 5, 10, 20, 50, 100):
+            held = 0
+            for _ in range(runs):
+                drawn = draw(tests)
+                variance = float(drawn.var(ddof=1)) / tests
+                low, high = mean_interval(float(drawn.mean()), variance, tests, level=0.9, lowest=-1) or (
+                    -1,
+                    1,
+                )
+                held += low <= truth <= high
+            cells.append(f"n={tests} {held / runs:.3f}")
+        print(f"{name:<32} {'  '.join(cells)}")
+
+
+def means_by_commands(runs: int) -> None:
+    """The same as `means` through `geval import run` and `geval export run`, by what the summary holds."""
+    random = np.random.default_rng(SEED + 2)
+    count = min(runs, COMMAND_RUNS)
+    for name, tests in (
+        ("0 or 1, p = 0.9", 5),
+        ("1 to 5, 80 % fives", 10),
+        ("five repeats, beta(1.4, 0.6)", 5),
+    ):
+        draw, truth, _ = MEANS[name]
+        held = {"metric": 0, "pass rate": 0, "as computed": 0}
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(count):
+                scores = draw(random, tests)
+                own = Path(folder, f"{number}")
+                own.mkdir()
+                summary = _summary_by_commands(own, scores)
+                rate, metric = summary["pass_interval"], summary["metrics"]["quality"]["interval"]
+                passed = clustered_estimate(
+                    (scores >= 1).astype(float).ravel().tolist(),
+                    np.repeat(range(tests), scores.shape[1]).tolist(),
+                )
+                held["metric"] += metric[0] <= truth <= metric[1]
+                held["as computed"] += np.allclose(rate, passed.interval, atol=1e-9) and np.allclose(
+                    metric, _mean_of(scores).interval(), atol=1e-9
+                )
+                share_of_ones = truth if set(np.unique(scores)) <= {0, 1} else 0.8
+                held["pass rate"] += rate[0] <= share_of_ones <= rate[1]
+        cells = "  ".join(f"{what} {n / count:.3f}" for what, n in held.items())
+        print(f"{name:<29} n={tests}, {count} runs: {cells}")
+
+
+def _summary_by_commands(folder: Path, scores: np.ndarray) -> dict[str, Any]:
+    """Return the summary of a run with these scores, imported and shown again by the commands."""
+    lines, shown = folder / "results.jsonl", folder / "shown.json"
+    lines.write_bytes(b"".join(msgspec.json.encode(case) + b"\n" for case in _cases(scores)))
+    with redirect_stdout(StringIO()):
+        import_run(folder, lines)
+        export_run(folder, "latest", outputs=[shown])
+    found: dict[str, Any] = json.loads(shown.read_text("utf-8"))["summary"]
+    return found
+
+
+def _cases(scores: np.ndarray) -> Iterator[CaseResult]:
+    for test, row in enumerate(scores.tolist()):
+        for repeat, score in enumerate(row):
+            status = Status.PASSED if score >= 1 else Status.FAILED
+            yield CaseResult(
+                id=f"{test}.{repeat}.0",
+                test_index=test,
+                repeat_index=repeat,
+                column=0,
+                description=None,
+                prompt=RenderedPrompt("prompt", "prompt", ""),
+                provider=ProviderRef("model", "model"),
+                vars={},
+                output="",
+                status=status,
+                score=score,
+                named_scores={"quality": score},
+                assertions=(AssertionResult("g-eval", "quality", status, score),),
+            )
+
+
+SIMULATIONS: dict[str, Callable[[int], None]] = {
+    "means": means,
+    "differences": differences,
+    "means_by_commands": means_by_commands,
+}

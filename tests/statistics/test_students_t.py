@@ -1,0 +1,23 @@
+"""The expected figures come from scipy."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from geval_cli.statistics.students_t import t_quantile, two_sided_p
+
+FREEDOMS = (1, 2, 2.088608, 3, 4, 5, 9, 10, 29, 99, 199, 1_000, 1_999, 2_001, 5_000, 99_999, 1_000_000)
+
+
+@pytest.mark.parametrize("freedom", FREEDOMS)
+def test_students_t_is_that_of_scipy(freedom: float) -> None:
+    points = [*np.linspace(-12, 12, 97), -300.0, 1e-7, 300.0]
+    halves = [two_sided_p(t, freedom) / 2 for t in points]
+    below = [1 - half if t > 0 else half for t, half in zip(points, halves, strict=True)]
+    assert below == pytest.approx(stats.t.cdf(points, freedom), abs=1e-9)
+    tails = [two_sided_p(t, freedom) for t in points if t > 0]
+    assert tails == pytest.approx([2 * stats.t.sf(t, freedom) for t in points if t > 0], rel=1e-7, abs=1e-300)
+    shares = [0.0001, 0.025, 0.2, 0.5, 0.6, 0.8, 0.9, 0.95, 0.975, 0.995, 0.9999]
+    assert [t_quantile(share, freedom) for share in shares] == pytest.approx(
+        stats.t.ppf(shares, freedom), rel=1e-9, abs=1e-9
+    )
