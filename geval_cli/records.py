@@ -695,6 +695,41 @@ class RankedColumn(Struct, frozen=True):
     losses: int
 
 
+class SequentialDecision(Struct, frozen=True):
+    """The finding about one gate, or about one column beside another, when a run stopped early.
+
+    Attributes:
+        subject: the gate as written, or the label of the column.
+        outcome: holds or fails of a gate, better or worse of a column; undecided.
+        mean: over the tests that counted, in the unit of the gate's limit; None of none.
+        interval: what the mean may truly be, valid at every look at once with `EarlyStop.alpha` divided by the number
+            of decisions.
+        n: tests that counted.
+    """
+
+    subject: str
+    outcome: str
+    mean: float | None
+    interval: tuple[float, float] | None
+    n: int
+
+
+class EarlyStop(Struct, frozen=True):
+    """A run that stopped since it was decided, after `after` of `tests` tests in the order in which they were drawn.
+
+    Attributes:
+        alpha: the chance that any of the decisions is wrong.
+        not_asked: cases that have no answer for that reason; `saved_requests` is about what they would have taken.
+    """
+
+    after: int
+    tests: int
+    alpha: float
+    decisions: tuple[SequentialDecision, ...]
+    not_asked: int
+    saved_requests: int
+
+
 class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
@@ -706,6 +741,8 @@ class RunSummary(Struct, frozen=True):
     on. `baseline`: the comparison with the run that was named for it, as `geval compare --json` has it; None without
     one. `rankings`: for each metric of comparisons in pairs, the columns from the best on. `order_consistency`: the
     share of its pairs of which the judge said the same in both orders, None where it was asked about none.
+    `early_stop`: how it was decided before all tests had run; None where all of them have. Intervals and p-values
+    elsewhere in the summary are for runs of a fixed size, and do not hold for one that stopped early.
     """
 
     total: int = 0
@@ -726,6 +763,7 @@ class RunSummary(Struct, frozen=True):
     baseline: JsonValue = None
     rankings: Mapping[str, tuple[RankedColumn, ...]] = field(default_factory=dict)
     order_consistency: Mapping[str, float | None] = field(default_factory=dict)
+    early_stop: EarlyStop | None = None
 
 
 def to_json(value: Any) -> JsonValue:

@@ -20,9 +20,12 @@ COMMANDS = [
 
 
 def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
-    match = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert match
-    (tmp_path / "gevalconfig.yaml").write_text(match[1], encoding="utf-8")
+    configs = re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", PAGE, re.DOTALL)
+    assert [name for name, _ in configs] == ["gevalconfig.yaml", "decided.yaml"]
+    for name, text in configs:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    questions = "".join(f"Where is invoice {number}?\n" for number in range(12))
+    (tmp_path / "questions.csv").write_text(f"question\n{questions}", encoding="utf-8")
     with LoopbackServer(respond=respond) as server:
         env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-page")
         for words in COMMANDS:

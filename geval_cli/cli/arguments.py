@@ -12,7 +12,7 @@ from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, seconds_of_age, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.runs.options import AUTO, Option, RunOptions
+from geval_cli.runs.options import AUTO, DECIDED, Option, RunOptions
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import UPTO, Scoring
@@ -164,6 +164,12 @@ def _parse_workers(option: Option, text: str) -> int | str:
     return count or AUTO
 
 
+def _parse_stop_when(option: Option, text: str) -> str:
+    if text == DECIDED:
+        return text
+    raise UsageError(f"{option.name} takes `{DECIDED}`, not `{text}`", hint=f"write {option.name} {DECIDED}")
+
+
 def _parse_share(option: Option, text: str) -> float:
     return parse_share(option.name, text)
 
@@ -198,6 +204,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "N|upto:N": _parse_samples,
     "N|auto": _parse_workers,
     "SHARE": _parse_share,
+    DECIDED: _parse_stop_when,
     "LOW,HIGH": _parse_scale,
     "A:B": _parse_costs,
 }

@@ -18,6 +18,8 @@ from geval_cli.suite.suite import Suite, TestSource
 
 _PATTERN_TIMEOUT_S = 2.0
 _ANY = "*"
+_FIRST_BLOCK, _LARGEST_BLOCK = 500, 10_000
+"""Numbers of drawn tests that are held at once."""
 NO_PROVIDER = ProviderSpec(id="none")
 """Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
 
@@ -107,6 +109,31 @@ class SelectedTests(Struct):
             if self.selection.takes(test):
                 taken += 1
                 yield test
+
+
+class DrawnTests:
+    """All `count` tests of a source in a random order, which is the same for the same seed.
+
+    They are held in blocks that grow: a run that stops early has read few of them, and one that goes through all reads
+    the source only some times over.
+    """
+
+    __test__ = False
+
+    def __init__(self, source: TestSource, count: int, seed: int) -> None:
+        self._source = source
+        self.positions = list(range(count))
+        random.Random(seed).shuffle(self.positions)
+
+    def __iter__(self) -> Iterator[TestCase]:
+        begin, size = 0, _FIRST_BLOCK
+        while begin < len(self.positions):
+            wanted = self.positions[begin : begin + size]
+            chosen = frozenset(wanted)
+            block = {position: test for position, test in enumerate(self._source) if position in chosen}
+            # One that is gone was there when the tests were checked: the run ends with fewer cases, and says so.
+            yield from (block[position] for position in wanted if position in block)
+            begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)
 
 
 def _draw(tests: Iterable[TestCase], count: int, seed: int) -> frozenset[int]:
@@ -238,13 +265,15 @@ class Plan(Struct, frozen=True, dict=True):
     """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held.
 
     With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a
-    test are compared with one another: all of its jobs come one after another.
+    test are compared with one another: all of its jobs come one after another; as with `drawn`, the tests in the order
+    in which they are run, where that is not the suite's.
     """
 
     suite: Suite
     repeats: int = 1
     is_serial: bool = False
     is_in_rows: bool = False
+    drawn: DrawnTests | None = None
 
     @property
     def providers(self) -> tuple[ProviderSpec, ...]:
@@ -282,7 +311,7 @@ class Plan(Struct, frozen=True, dict=True):
 
         Each queue goes through the tests by itself.
         """
-        if self.is_serial or self.is_in_rows:
+        if self.is_serial or self.is_in_rows or self.drawn is not None:
             return (self._lane(None),)
         return tuple(self._lane(provider) for provider in self.providers)
 
@@ -295,7 +324,7 @@ class Plan(Struct, frozen=True, dict=True):
         return next(named, own) if _is_only_name(own) else own
 
     def _lane(self, only: ProviderSpec | None) -> Iterator[Job]:
-        for test in self.suite.tests:
+        for test in self.suite.tests if self.drawn is None else self.drawn:
             yield from self.jobs_of(test, only)
 
     def jobs_of(self, test: TestCase, only: ProviderSpec | None = None) -> Iterator[Job]:

@@ -26,6 +26,7 @@ class StopReason(StrEnum):
     """Why a run stops before its end."""
 
     FAIL_FAST = "fail-fast"
+    DECIDED = "decided"
     BUDGET = "budget"
     BATCHES = "batches"
     HANDED_IN = "handed in"

@@ -173,18 +173,19 @@ def _fixed_cells(result: CaseResult) -> Iterator[str]:
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:
-    """Yield a line for each assertion that failed or could not be judged, those within sets included."""
-    yield from _reasons(result.assertions)
+    """Yield a line for each assertion that failed or was not judged where that decides, those within sets included."""
+    told = {Status.FAILED, Status.ERROR, result.status} - {Status.PASSED}
+    yield from _reasons(result.assertions, told)
 
 
-def _reasons(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
+def _reasons(assertions: tuple[AssertionResult, ...], told: set[Status]) -> Iterator[str]:
     for item in assertions:
-        if item.status in {Status.FAILED, Status.ERROR}:
+        if item.status in told:
             name = assertion_name(item)
             why = ": ".join(filter(None, (why_otherwise(item), item.reason)))
             said = why if item.error is None else f"{item.error.type}: {item.error.message}"
             yield f"{name}: {said}" if said else name
-        yield from _reasons(item.assertions)
+        yield from _reasons(item.assertions, told)
 
 
 def _number(value: float | None) -> str:

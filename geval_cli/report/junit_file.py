@@ -120,7 +120,8 @@ def _case(result: CaseResult, column: Column) -> str:
 def _outcome(result: CaseResult) -> str:
     match result.status:
         case Status.NOT_EVALUATED:
-            return _element("skipped", {})
+            reason = next((item.reason for item in result.assertions if item.reason), "")
+            return _element("skipped", {"message": one_line(reason, _MESSAGE_WIDTH)} if reason else {})
         case Status.PASSED:
             return ""
     kind = "failure" if result.status is Status.FAILED else "error"

@@ -37,8 +37,9 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun, done_cases
 from geval_cli.runs.session import call_policy, request_limit
 from geval_cli.runs.spending import Spending
+from geval_cli.runs.stopping import Decisions
 from geval_cli.runs.stored import kept_labels_of
-from geval_cli.runs.verdicts import with_verdicts
+from geval_cli.runs.verdicts import gates_of, with_verdicts
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
@@ -74,6 +75,9 @@ async def run_evaluation(
         begin_batches = await extra("batches").batch_start(
             prepared, state, run, is_resumed=resumed is not None
         )
+    decisions = await asyncio.to_thread(_open_decisions, prepared, baseline, state, resumed)
+    if decisions is not None and decisions.is_enough and not prepared.request.retry_errors:
+        stop.request(StopReason.DECIDED)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
     running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, begin_batches, stop.wire))
@@ -87,8 +91,17 @@ async def run_evaluation(
             await books.enter(event)
             if prepared.request.fail_fast and _fails(event):
                 stop.request(StopReason.FAIL_FAST)
+            if decisions is not None and isinstance(event, CaseFinished):
+                decisions.add(event.result)
+                if decisions.is_enough:
+                    stop.request(StopReason.DECIDED)
             listen(event)
         await running
+        if decisions is not None and stop.reason is StopReason.DECIDED:
+            for result in decisions.rest():
+                decisions.add(result)
+                await books.enter(CaseFinished(result))
+                listen(CaseFinished(result))
         status = _final_status(books.tally, prepared, stop, books.notices)
     except ConfigError as error:
         books.notices.say(_what_changed(error))
@@ -100,12 +113,13 @@ async def run_evaluation(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         run = _with_workers(await _with_dirt(run, dirty), running)
-        notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
+        stopped = () if decisions is None else decisions.notes()
+        notices = (*books.notices.texts, *stopped, *prepared.suite.calibrations.notes())
         if jobs.driver is not None or run.batches:
             batches = extra("batches").run_batches(state.cache, run.id, run.batches, jobs.driver)
             run = replace(run, batches=await batches)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
-        summary = await _concluded(run, books, prepared, baseline)
+        summary = await _concluded(run, books, prepared, baseline, decisions)
     run = _with_store_trouble(run, books.recording, books.tally.summary().total)
     listen(RunFinished(run, summary))
     return RunReport(
@@ -179,6 +193,19 @@ async def _begun_books(
     if resumed is None:
         return _Books(recording, budget, Tally(), Spending())
     return _Books(recording, budget, resumed.kept, Spending(dict(resumed.kept.usage), resumed.carried))
+
+
+def _open_decisions(
+    prepared: PreparedRun, baseline: Baseline | None, state: State, resumed: ResumedRun | None
+) -> Decisions | None:
+    """Return what a run is to decide, with what a resumed one knows of it; None for one that goes to its end."""
+    if prepared.plan.drawn is None:
+        return None
+    decisions = Decisions(prepared, gates_of(prepared.request, prepared.suite)[0], baseline)
+    if resumed is not None:
+        for result in filter(resumed.done.has, state.runs.results(resumed.run.id)):
+            decisions.add(result)
+    return decisions
 
 
 def _fails(event: RunEvent) -> bool:
@@ -255,7 +282,11 @@ def _what_changed(error: ConfigError) -> str:
 
 
 async def _concluded(
-    run: RunRecord, books: _Books, prepared: PreparedRun, baseline: Baseline | None
+    run: RunRecord,
+    books: _Books,
+    prepared: PreparedRun,
+    baseline: Baseline | None,
+    decisions: Decisions | None,
 ) -> RunSummary:
     """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
     sums = books.tally.summary()
@@ -263,7 +294,7 @@ async def _concluded(
     summary = replace(sums, derived=derived, usage=books.spending.with_results(books.tally.usage))
     results = books.recording.results
     await books.recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, results, run, baseline)
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, results, run, baseline, decisions)
     await books.recording.finish(run, summary)
     return summary
 

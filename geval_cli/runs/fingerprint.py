@@ -8,7 +8,7 @@ from typing import Any
 from geval_cli.errors import UsageError
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
-from geval_cli.runs.options import RunOptions, declared_options, default_of
+from geval_cli.runs.options import DECIDED, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
@@ -29,6 +29,8 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
     """Return what decides the results of a run: the suite's parts as hashes, and the options that matter."""
     request, suite = prepared.request, prepared.suite
     found = {"repeats": prepared.plan.repeats, "dialect": str(suite.rules.name)}
+    if prepared.plan.drawn is not None:
+        found["stop_when"] = DECIDED
     judged = {} if request.judged is None else {_JUDGED: request.judged.facts}
     locked = {} if prepared.lock is None else {_LOCK: prepared.lock.digest}
     return {
@@ -53,7 +55,7 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
     for field, option in declared_options(type(request)):
         value = values[field.name]
         is_given = option.is_always_written or value != default_of(field)
-        is_moot = option.only_with is not None and values[option.only_with] is None
+        is_moot = bool(option.only_with) and all(values[name] is None for name in option.only_with)
         if option.decides_results and field.name != _VARIABLES and is_given and not is_moot:
             written[option.name] = _as_json(value)
     if request.only is not None:

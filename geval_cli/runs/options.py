@@ -61,7 +61,7 @@ class Option:
         decides_results: whether it is part of a run's fingerprint, so that `--resume` refuses a changed one.
         is_always_written: whether the fingerprint holds it when it is not given, as stored runs have it. Leave it false
             for a new option: then the fingerprints of earlier runs stay what they are.
-        only_with: a field without which this one decides nothing.
+        only_with: fields without all of which this one decides nothing.
         also_in: further commands that take it.
         in_api: how clients of the HTTP API set it; None when they cannot.
     """
@@ -78,7 +78,7 @@ class Option:
     is_hidden: bool = False
     decides_results: bool = False
     is_always_written: bool = False
-    only_with: str | None = None
+    only_with: tuple[str, ...] = ()
     also_in: tuple[str, ...] = ()
     in_api: InApi | None = None
 
@@ -90,6 +90,9 @@ class Option:
 
 AUTO = "auto"
 """As a number of workers: one for each processor of the machine."""
+
+DECIDED = "decided"
+"""When a run may stop before its end: as soon as its gates, or comparisons of columns, are."""
 
 LOCAL = "local"
 """As the address of a cluster: one on this machine, for this run alone."""
@@ -429,11 +432,11 @@ class RunOptions:
         int,
         Option(
             "--seed",
-            "Random seed of --filter-sample.",
+            "Random seed of --filter-sample and --stop-when.",
             Group.SELECTION,
             decides_results=True,
             is_always_written=True,
-            only_with="filter_sample",
+            only_with=("filter_sample", "stop_when"),
         ),
     ] = 0
     allows_empty: Annotated[
@@ -469,6 +472,18 @@ class RunOptions:
             Group.GATES,
             minimum=0,
             also_in=("judge",),
+        ),
+    ] = None
+
+    stop_when: Annotated[
+        str | None,
+        Option(
+            "--stop-when",
+            "decided: stop once gates or column comparisons are settled.",
+            Group.GATES,
+            syntax=DECIDED,
+            is_text=True,
+            decides_results=True,
         ),
     ] = None
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
-from geval_cli.engine.plan import NO_PROVIDER, Plan
+from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.plugins import extra
 from geval_cli.providers.prices import FREE_KINDS, known_price
@@ -28,6 +28,8 @@ from geval_cli.runs.locking import lock_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.runs.sources import sources_for
+from geval_cli.runs.stopping import stop_problems, stops_when_decided
+from geval_cli.runs.verdicts import gates_of
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
@@ -90,7 +92,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         raise ConfigError(problems)
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
-    plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows)
+    drawn = (
+        DrawnTests(suite.tests, checked.tests, request.seed) if stops_when_decided(request, suite) else None
+    )
+    plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows, drawn=drawn)
     stored = None if request.judged is None else match_outputs(plan, request.judged, templates)
     if stored is not None:
         plan, notes = replace(plan, repeats=stored.repeats), (*notes, *stored.notes())
@@ -181,6 +186,7 @@ def _all_problems(
         *_check_batches(suite, checked, request),
         *_masked_keys(suite, checked, request),
         *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
+        *stop_problems(request, plan, gates_of(request, suite)[0], is_serial=checked.is_serial),
     ]
     leaves_out = request.judged is not None and bool(request.judged.metrics.only)
     if checked.checks_nothing and not opened.problems and not leaves_out:

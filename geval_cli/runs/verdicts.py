@@ -12,8 +12,10 @@ from geval_cli.errors import StoreError
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
 from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
-from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.stopping import Decisions, is_not_asked
 from geval_cli.suite.gates import Gate
+from geval_cli.suite.suite import Suite
 
 
 def with_verdicts(
@@ -22,6 +24,7 @@ def with_verdicts(
     results: Callable[[], Iterator[CaseResult]],
     run: RunRecord,
     baseline: Baseline | None = None,
+    decisions: Decisions | None = None,
 ) -> RunSummary:
     """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
 
@@ -30,7 +33,8 @@ def with_verdicts(
     columns = prepared.plan.columns
     if not summary.total and prepared.request.allows_empty:
         return with_columns(summary, columns, (), baseline=None, has_clusters=False)
-    gates, max_errors = gates_of(prepared)
+    gates, max_errors = gates_of(prepared.request, prepared.suite)
+    has_stopped = decisions is not None and decisions.has_stopped
     named = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
@@ -47,8 +51,12 @@ def with_verdicts(
             by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
+            asked = _asked(results) if has_stopped else results
+            judged = _judged(gates, max_errors, asked, (run, baseline), prepared.labels)
+            summary = replace(summary, gates=judged)
+        if decisions is not None and has_stopped:
             summary = replace(
-                summary, gates=_judged(gates, max_errors, results, (run, baseline), prepared.labels)
+                summary, gates=decisions.with_gates(summary.gates), early_stop=decisions.early_stop
             )
         if baseline is not None:
             summary = replace(summary, baseline=compared_with(baseline, run, results))
@@ -81,14 +89,17 @@ def _judged(
     return (*in_order, *judged)
 
 
-def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
+def _asked(results: Callable[[], Iterator[CaseResult]]) -> Callable[[], Iterator[CaseResult]]:
+    return lambda: (result for result in results() if not is_not_asked(result))
+
+
+def gates_of(request: RunRequest, suite: Suite) -> tuple[tuple[Gate, ...], int | None]:
     """Return the gates of the config and of the command line, and how many errors are allowed beside them.
 
     Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
     whoever only allows errors still wants everything that was judged to pass.
     """
-    request = prepared.request
-    gates = prepared.suite.gates
+    gates = suite.gates
     if request.baseline == NO_BASELINE:
         gates = tuple(gate for gate in gates if not gate.needs_baseline)
     if request.fail_under is not None:

@@ -284,3 +284,6 @@ class RunOptionsSpec(Spec):
         description="How many model calls may be under way at once.",
     )
     batch: BatchSpec | None = Field(None, description="How batches are made and waited for, with --batch.")
+    stop_when: Literal["decided"] | None = Field(
+        None, description="Stop once the gates, or without any the comparison of columns, are settled."
+    )

@@ -90,6 +90,7 @@ def other_values(name: str) -> Iterator[tuple[list[str], Any]]:
         "HOW": ("single", "single"),
         "DIALECT": ("promptfoo", "promptfoo"),
         "SHARE": ("90%", 0.9),
+        "decided": ("decided", "decided"),
         "USD": ("2.5", 2.5),
         "NAME=VALUE": ("a=b=c", ("a", "b=c")),
         "REGEX": ("^a", "^a"),

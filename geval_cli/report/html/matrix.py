@@ -183,10 +183,11 @@ def chips_of(result: CaseResult) -> list[Chip]:
 
 
 def first_reason(result: CaseResult) -> str:
-    """Return why a case failed or could not be judged: its error, or the reason of its first assertion that did so."""
+    """Return why a case failed, or could not or need not be judged: its error, or its first assertion's reason."""
     if result.error is not None:
         return result.error.message
-    problems = [item for item in _leaves(result.assertions) if item.status in WORST_FIRST[:2]]
+    told = {*WORST_FIRST[:2], result.status} - {Status.PASSED}
+    problems = [item for item in _leaves(result.assertions) if item.status in told]
     if not problems:
         return ""
     first = min(problems, key=lambda item: WORST_FIRST.index(item.status))
