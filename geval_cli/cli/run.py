@@ -344,13 +344,13 @@ def _run_one(
 def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
     """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
-    from geval_cli.report.terminal import print_report, print_summary
+    from geval_cli.report.terminal import print_answer, print_report
 
     console = make_console(sys.stdout, environ=os.environ)
     try:
         print_report(report, console, verbose=is_verbose, written=written)
     except StoreError as error:
-        print_summary(report, console, written=written)
+        print_answer(report, console, written=written)
         return [Problem(error.message, None, error.hint)]
     return []
 

@@ -22,7 +22,7 @@ from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
-from geval_cli.report.terminal import print_report, print_summary
+from geval_cli.report.terminal import print_answer, print_report
 from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
@@ -160,15 +160,23 @@ def show_run(
             for part in json_document(chosen):
                 sys.stdout.write(part)
         else:
-            _print(report, choice, make_console(sys.stdout, environ=os.environ), outputs)
+            _print(
+                report,
+                choice,
+                make_console(sys.stdout, environ=os.environ),
+                outputs,
+                "" if name == "latest" else name,
+            )
 
 
-def _print(report: RunReport, choice: ShowChoice, console: Console, written: Sequence[Path]) -> None:
+def _print(
+    report: RunReport, choice: ShowChoice, console: Console, written: Sequence[Path], name: str
+) -> None:
     if choice.case is not None:
         print_cases(choice.results(report), Failures(), report, console)
         return
     if not choice.wanted and not choice.is_whole:
-        print_report(report, console, verbose=choice.is_verbose, written=written, by=choice.by)
+        print_report(report, console, verbose=choice.is_verbose, written=written, by=choice.by, name=name)
         return
     failures = Failures(choice.is_verbose, choice.by, choice.wanted or PROBLEMS)
     for result in report.results():
@@ -177,7 +185,7 @@ def _print(report: RunReport, choice: ShowChoice, console: Console, written: Seq
         print_cases(choice.results(report), failures, report, console)
     else:
         print_failures(failures, report, console)
-    print_summary(report, console, written=written)
+    print_answer(report, console, written=written, name=name)
 
 
 def _no_case(choice: ShowChoice, report: RunReport) -> UsageError:

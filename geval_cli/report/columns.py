@@ -10,11 +10,12 @@ from rich.text import Text
 
 from geval_cli.numbers import fixed, format_cost, format_score
 from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
-from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import (
     format_count,
     format_difference,
     format_duration,
+    format_interval,
     format_p,
     format_share,
     plural,
@@ -26,12 +27,14 @@ from geval_cli.report.verdict import STYLES, column_title, signs_of
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
 DIFFERENCES_MAX = 30
+_MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _NAME_WIDTH = 40
 _DIGITS = 2
 _GAP = 3
-_NO_MONEY = 1e-9
 """Cells between two columns of a table."""
+_BAR_CELLS = 8
+_NO_MONEY = 1e-9
 _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
 _VERDICT_STYLES = {
     "better": "green",
@@ -153,118 +156,291 @@ def _rounded(count: int) -> int:
 
 
 class _Shape(Struct, frozen=True):
-    """Which figures the table has, and how wide the names of columns may be; 0 stands for their numbers alone."""
+    """Which figures the table has, and how wide names may be; 0 stands for the numbers of the columns alone."""
 
     title: int = 60
-    has_tokens: bool = True
-    has_p95: bool = True
-    has_intervals: bool = True
-    has_reasons: bool = True
-    has_counts: bool = True
-    has_cost: bool = True
+    metrics: int = METRICS_MAX
+    has_p: bool = True
     has_latency: bool = True
+    has_bar: bool = True
+    has_interval: bool = True
+    has_chances: bool = True
     has_errors: bool = True
-    has_metrics: bool = True
+    has_cost: bool = True
 
 
 _STEPS: tuple[dict[str, bool | int], ...] = (
     {},
-    {"has_tokens": False},
-    {"has_p95": False},
+    {"has_p": False},
+    {"has_latency": False},
+    {"has_bar": False},
     {"title": 36},
-    {"has_intervals": False},
-    {"has_reasons": False},
-    {"has_counts": False},
-    {"has_cost": False},
-    {"has_latency": False},
-    {"title": 0, "has_latency": True, "has_cost": True},
-    {"has_cost": False},
-    {"has_latency": False},
+    {"metrics": 3},
+    {"has_chances": False},
+    {"title": 24},
+    {"metrics": 2},
+    {"metrics": 1},
+    {"title": 0, "metrics": 3},
+    {"metrics": 1},
+    {"metrics": 0},
+    {"has_interval": False},
     {"has_errors": False},
-    {"has_metrics": False},
+    {"has_cost": False},
 )
 """The changes of the shape where a terminal is narrow, one after another until the table fits."""
 
 
 def print_columns(report: RunReport, console: Console) -> None:
-    """Print the columns side by side, then how far each differs from the baseline; nothing for a single column."""
+    """Print the columns, the one that passes most first, then a sentence that says how sure that is.
+
+    Prints nothing for a single column: it has nothing to be compared with.
+    """
     columns = report.summary.columns
-    # One has nothing to be compared with.
     if len(columns) < 2 or not report.summary.total:  # noqa: PLR2004
         return
     signs = signs_of(console)
     titles = [column_title(column, report.columns, signs) for column in report.columns]
+    ranked = ranking(columns)
     shape = _Shape()
     for step in _STEPS:
         shape = replace(shape, **step)
-        rows = _rows(columns, titles, shape)
+        rows = _rows(columns, titles, ranked, shape, console)
         if _width(rows) <= console.width - 1:
-            _print_legend(titles, shape, console)
+            if not shape.title:
+                print_legend(titles, console)
             _print_rows(rows, console)
             break
     else:
-        _print_blocks(columns, titles, console)
-    if note := cost_note(columns):
-        console.print(Text(f" {note}", style="dim"))
+        for place in ranked:
+            print_hanging(Text(f"[{place + 1}] ", style="bold"), Text(titles[place]), console, indent=1)
+            line = f"{share_text(columns[place].pass_rate)}, {verdict_text(columns[place])}"
+            print_hanging(Text("    "), Text(line), console, indent=1)
         console.print()
-    _print_differences(columns, console)
+    hidden = metric_names(columns)[shape.metrics :]
+    if hidden:
+        names = ", ".join(one_line(name, _NAME_WIDTH) for name in hidden)
+        print_hanging(Text(), Text(f"also measured, see -v: {names}", style="dim"), console, indent=1)
+    if sentence := leader_text(columns, titles):
+        print_hanging(Text(), Text(sentence, style="bold"), console, indent=1)
+    if note := cost_note(columns):
+        print_hanging(Text(), Text(note, style="dim"), console, indent=1)
+    console.print()
 
 
-def _print_legend(titles: Sequence[str], shape: _Shape, console: Console) -> None:
-    """Print the names of the columns, where the table has not room for all of them."""
-    if all(cell_len(title) <= shape.title for title in titles):
-        return
+def ranking(columns: Sequence[ColumnSummary]) -> list[int]:
+    """Return the positions of the columns, the highest pass rate first; of equal ones, the highest metrics."""
+
+    def place(position: int) -> tuple[bool, float, float]:
+        rate = columns[position].pass_rate.value
+        means = [stat.value for stat in columns[position].metrics.values() if stat.value is not None]
+        return rate is None, -(rate or 0.0), -(sum(means) / len(means) if means else 0.0)
+
+    return sorted(range(len(columns)), key=place)
+
+
+def leader_text(
+    columns: Sequence[ColumnSummary], titles: Sequence[str], quoted: Callable[[str], str] = str
+) -> str:
+    """Return which column passes most tests and how sure that is, in one sentence; "" where none was judged.
+
+    `quoted` writes a name of the config where it would be markup.
+    Only the comparisons with the baseline are tested: a column that leads is never said to beat the second.
+    """
+    ranked = [place for place in ranking(columns) if columns[place].pass_rate.value is not None]
+    if len(ranked) < 2:  # noqa: PLR2004
+        return ""
+    titles = [quoted(title) for title in titles]
+    base = baseline_number(columns) - 1
+    best = ranked[0]
+    top = [place for place in ranked if columns[place].pass_rate.value == columns[best].pass_rate.value]
+    better = [place for place in ranked if _pass_verdict(columns[place]) == "better"]
+    worse = [place for place in ranked if _pass_verdict(columns[place]) == "worse"]
+    rate = percent_text(columns[best].pass_rate.value or 0.0)
+    if best in better:
+        tied = [place for place in top if place in better]
+        others = [place for place in better if place not in tied]
+        are = "is" if len(tied) == 1 else "are"
+        also = f"; also better: {_names(others, titles)}" if others else ""
+        gain = _gain(columns[best])
+        return f"{_names(tied, titles)} {are} better than the baseline {titles[base]}: {gain}{also}"
+    if len(top) == len(ranked):
+        return (
+            f"no difference: every column passes {rate}{_decided_by_metrics(columns, titles, ranked, quoted)}"
+        )
+    if base in top:
+        lost = f"; worse: {_names(worse, titles)}" if worse else ""
+        return f"no column is better than the baseline {titles[base]} ({rate} passed){lost or _more(columns, ranked)}"
+    found = columns[best].vs_first
+    if found is None or found.pass_rate is None or base not in ranked:
+        return (
+            f"{titles[best]} passes most ({rate}), but has no test in common with the baseline {titles[base]}"
+        )
+    leaders = f"{_names(top, titles)} pass most" if len(top) > 1 else f"{titles[best]} passes most"
+    against = percent_text(columns[base].pass_rate.value or 0.0)
+    return (
+        f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
+        f"{_decided_by_metrics(columns, titles, top, quoted) or _more(columns, ranked)}"
+    )
+
+
+def _pass_verdict(column: ColumnSummary) -> str | None:
+    found = column.vs_first
+    return None if found is None or found.pass_rate is None else found.pass_rate.verdict
+
+
+def _gain(column: ColumnSummary) -> str:
+    """`+20 points passed (95 % CI +8 to +32)`: how far a column's pass rate is above the baseline's."""
+    assert column.vs_first is not None
+    assert column.vs_first.pass_rate is not None
+    delta = column.vs_first.pass_rate.delta
+    between = "" if delta.interval is None else f" (95 % CI {' to '.join(map(points_text, delta.interval))})"
+    return f"{points_text(delta.value or 0.0)} points in pass rate{between}"
+
+
+def _decided_by_metrics(
+    columns: Sequence[ColumnSummary],
+    titles: Sequence[str],
+    places: Sequence[int],
+    quoted: Callable[[str], str],
+) -> str:
+    """Return what metrics decide where the pass rate does not: `; polite is better in tone and worse in length`."""
+    parts = []
+    for place in places:
+        said = [
+            f"{word} in {_names(range(len(names)), names)}"
+            for word in ("better", "worse")
+            if (names := [quoted(name) for name in _decided_metrics(columns[place], word)])
+        ]
+        if said:
+            parts.append(f"{titles[place]} is {' and '.join(said)}")
+    return f"; {'; '.join(parts[:2])}" if parts else ""
+
+
+def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
+    return [
+        one_line(name, _NAME_WIDTH)
+        for name, item in differences_of(column)
+        if name != PASS_RATE and item.verdict == word
+    ]
+
+
+def _more(columns: Sequence[ColumnSummary], ranked: Sequence[int]) -> str:
+    found = columns[ranked[0]].vs_first or columns[ranked[1]].vs_first
+    if found is None or found.pass_rate is None:
+        return ""
+    more = more_tests(found.pass_rate.delta)
+    return "" if more is None else f"; about {plural(more, 'more test')} would tell"
+
+
+def _names(places: Sequence[int], titles: Sequence[str]) -> str:
+    names = [titles[place] for place in places]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def percent_text(share: float) -> str:
+    """`88 %`: a share in whole per cents; never 0 or 100 for what is not that."""
+    return f"{_bound(share)} %"
+
+
+def points_text(difference: float) -> str:
+    """`+20`: a difference of shares in percentage points, with decimals only where whole points would be 0."""
+    points = 100 * difference
+    whole = fixed(points, 0)
+    return f"{points:+.0f}" if whole != "0" else format_difference(points) if points else "0"
+
+
+def print_legend(titles: Sequence[str], console: Console) -> None:
+    """Print the names of the columns, where the table has not room for them."""
     for number, title in enumerate(titles, start=1):
         line = Text(f" [{number}] ", style="bold")
         console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
     console.print()
 
 
-def _rows(columns: Sequence[ColumnSummary], titles: Sequence[str], shape: _Shape) -> list[tuple[str, ...]]:
-    """Return the heading and a row for each column."""
-    fields = _fields(columns, shape)
-    rows = [("column", *(name for name, _ in fields))]
-    for number, (column, title) in enumerate(zip(columns, titles, strict=True), start=1):
-        name = f"[{number}] {one_line(title, shape.title)}" if shape.title else f"[{number}]"
-        rows.append((name, *(text(column) for _, text in fields)))
-    return rows
-
-
-_Field = tuple[str, Callable[[ColumnSummary], str]]
-"""A column of the table: its heading, and its text for one column of the run."""
-
-
-def _fields(columns: Sequence[ColumnSummary], shape: _Shape) -> list[_Field]:
-    """Return the columns of the table; what no column of the run has, as a cost of local models, is left out."""
-    has_cost = shape.has_cost and any(column.cost_usd_generated != 0 for column in columns)
-    has_latency = any(column.latency_ms.median is not None for column in columns)
-    has_tokens = any(usage.input_tokens for column in columns for usage in column.usage.values())
-    fields: list[tuple[bool, _Field]] = [
-        (shape.has_counts, ("passed", lambda item: f"{item.passed:,} of {item.passed + item.failed:,}")),
-        (True, (f"{PASS_RATE} [95 %]", lambda item: share_text(item.pass_rate))),
-        *((shape.has_counts, field) for field in _chances(columns)),
-        *((shape.has_metrics, _metric(name, shape)) for name in metric_names(columns)),
-        (shape.has_errors, ("errors", lambda item: f"{item.errored:,}")),
-        (has_cost, ("cost", cost_text)),
-        (shape.has_latency and has_latency, ("latency", lambda item: duration_text(item.latency_ms.median))),
-        (shape.has_p95 and has_latency, ("p95", lambda item: duration_text(item.latency_ms.p95))),
-        (shape.has_tokens and has_tokens, ("tokens", tokens_text)),
+def _rows(
+    columns: Sequence[ColumnSummary],
+    titles: Sequence[str],
+    ranked: Sequence[int],
+    shape: _Shape,
+    console: Console,
+) -> list[tuple[str, ...]]:
+    """Return the heading and a row for each column; what no column has, as a cost of local models, is left out."""
+    lead = leading(columns)
+    star = "★" if is_unicode(console) else "*"
+    fields: list[tuple[str, Callable[[ColumnSummary], str]]] = [
         (
-            True,
-            (f"against [{baseline_number(columns)}]", verdict_text if shape.has_reasons else verdict_word),
-        ),
+            "pass rate",
+            lambda item: "none" if item.pass_rate.value is None else percent_text(item.pass_rate.value),
+        )
     ]
-    return [field for is_shown, field in fields if is_shown]
+    if shape.has_interval:
+        fields.append(("95 %", lambda item: interval_text(item.pass_rate, console)))
+    if shape.has_bar and is_unicode(console):
+        fields.append(("", lambda item: _bar(item.pass_rate.value)))
+    if shape.has_chances:
+        fields += _chances(columns)
+    fields += [_metric(name) for name in metric_names(columns)[: shape.metrics]]
+    if shape.has_errors and any(column.errored for column in columns):
+        fields.append(("errors", lambda item: f"{item.errored:,}"))
+    if shape.has_cost and any(column.cost_usd_generated != 0 for column in columns):
+        fields.append(("cost", cost_text))
+    if shape.has_latency and any(column.latency_ms.median is not None for column in columns):
+        fields.append(("p50", lambda item: duration_text(item.latency_ms.median)))
+    base = "baseline" if shape.title else f"[{baseline_number(columns)}]"
+    fields.append((f"vs {base}", lambda item: _against(item, shape)))
+    rows = [("column", *(name for name, _ in fields))]
+    for place in ranked:
+        mark = f"{star if place in lead else ' '} "
+        name = one_line(titles[place], shape.title) if shape.title else f"[{place + 1}]"
+        rows.append((mark + name, *(text(columns[place]) for _, text in fields)))
+    return [(f"  {rows[0][0]}", *rows[0][1:]), *rows[1:]]
 
 
-def _metric(name: str, shape: _Shape) -> _Field:
-    def text(column: ColumnSummary) -> str:
-        return mean_text(column.metrics.get(name), has_interval=shape.has_intervals)
+def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
+    """Return the positions of the columns that pass most and are shown to be better than the baseline."""
+    best = columns[ranking(columns)[0]].pass_rate.value
+    return frozenset(
+        place
+        for place, column in enumerate(columns)
+        if column.pass_rate.value == best and _pass_verdict(column) == "better"
+    )
 
-    return one_line(name, 20), text
+
+def interval_text(stat: Stat, console: Console) -> str:
+    """`[68–96]`: the bounds of a share in whole per cents; "" without an interval."""  # noqa: RUF002
+    if stat.interval is None:
+        return ""
+    low, high = (fixed(100 * bound, 0) for bound in stat.interval)
+    return f"[{low}{'–' if is_unicode(console) else '-'}{high}]"  # noqa: RUF001
 
 
-def _chances(columns: Sequence[ColumnSummary]) -> Iterator[_Field]:
+def _bar(share: float | None) -> str:
+    eighths = round((share or 0.0) * 8 * _BAR_CELLS)
+    whole, part = divmod(eighths, 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[part].strip()
+
+
+def _against(column: ColumnSummary, shape: _Shape) -> str:
+    """`better  +20 pts, p 0.004`: the verdict on a column, and how far its pass rate is from the baseline's."""
+    found = column.vs_first
+    if found is None:
+        return "baseline"
+    rate = found.pass_rate
+    if rate is not None and rate.verdict in {"better", "worse"}:
+        text = f"{rate.verdict} {points_text(rate.delta.value or 0.0)} pts"
+        return f"{text}, p {p_of(rate)}" if shape.has_p and p_of(rate) else text
+    word = verdict_word(column)
+    if word in {"better", "worse"}:
+        names = _decided_metrics(column, word)
+        return f"{word} in {names[0] if len(names) == 1 else plural(len(names), 'metric')}"
+    return {"undecided": "no clear difference", "identical": "same"}.get(word, word)
+
+
+def _metric(name: str) -> tuple[str, Callable[[ColumnSummary], str]]:
+    return one_line(name, 16), lambda column: mean_text(column.metrics.get(name), has_interval=False)
+
+
+def _chances(columns: Sequence[ColumnSummary]) -> Iterator[tuple[str, Callable[[ColumnSummary], str]]]:
     """Yield pass@k and pass^k of as many tries as there were repeats; nothing of a run without repeats."""
     tries = max((int(k) for column in columns for k in column.pass_at_k), default=0)
     if tries:
@@ -296,11 +472,12 @@ def _print_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
     heading, *body = rows
     table = plain_table(console)
     for position, name in enumerate(heading):
-        is_text = position in {0, len(heading) - 1}
+        is_text = position in {0, len(heading) - 1} or not name
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     for cells in body:
         verdict = Text(cells[-1], style=_verdict_style(cells[-1]))
-        table.add_row(*map(Text, cells[:-1]), verdict)
+        title = Text(cells[0], style="" if cells[0].startswith(" ") else "bold")
+        table.add_row(title, *map(Text, cells[1:-1]), verdict)
     print_trimmed(indented(table), console)
     console.print()
 
@@ -308,19 +485,35 @@ def _print_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
 def _verdict_style(text: str) -> str:
     if "better" in text and "worse" in text:
         return _VERDICT_STYLES["mixed"]
-    return _VERDICT_STYLES.get(text.partition(":")[0], "dim")
+    return _VERDICT_STYLES.get(text.partition(":")[0].partition(" ")[0], "dim")
 
 
-def _print_blocks(columns: Sequence[ColumnSummary], titles: Sequence[str], console: Console) -> None:
-    """Print a block for each column, where no table fits."""
-    for number, (column, title) in enumerate(zip(columns, titles, strict=True), start=1):
-        print_hanging(Text(f"[{number}] ", style="bold"), Text(title), console, indent=1)
-        line = f"{share_text(column.pass_rate)}, {verdict_text(column)}"
-        print_hanging(Text("    "), Text(line), console, indent=1)
+def print_means(columns: Sequence[ColumnSummary], console: Console) -> None:
+    """Print every metric of every column with its interval."""
+    rows = [
+        (f"[{number}] {one_line(name, _NAME_WIDTH)}", stat)
+        for number, column in enumerate(columns, start=1)
+        for name, stat in sorted(column.metrics.items())
+    ]
+    if not rows:
+        return
+    table = plain_table(console)
+    table.add_column("metric", overflow="fold")
+    for heading in ("mean", "95 % interval", "n", "errors"):
+        table.add_column(heading, justify="right")
+    for row, stat in rows[:_MEANS_MAX]:
+        interval = "" if stat.interval is None else format_interval(stat.interval)
+        mean = "none" if stat.value is None else format_score(stat.value)
+        errors = Text(f"{stat.errored:,}", style=STYLES[Status.ERROR] if stat.errored else "dim")
+        table.add_row(Text(row), mean, interval, f"{stat.n:,}", errors)
+    print_trimmed(indented(table), console)
+    if len(rows) > _MEANS_MAX:
+        more = plural(len(rows) - _MEANS_MAX, "more mean")
+        console.print(Text(f" and {more}, in -o results.json", style="dim"))
     console.print()
 
 
-def _print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
+def print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
     """Print how far each column differs from the baseline, of the tests that both have judged."""
     rows = [
         (f"[{number}] {one_line(name, _NAME_WIDTH)}", item)

@@ -1,21 +1,22 @@
-"""Every failure and error of a run in full: what was expected, what came, how the judge reached its score."""
+"""The failures and errors of a run: one line each for the answer on the terminal, or in full with the judge's steps."""
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from msgspec import Struct, field
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import format_score
 from geval_cli.patterns import compile_later
-from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.case_view import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import plural
-from geval_cli.report.report import RunReport, case_number
+from geval_cli.report.report import RunReport, case_number, case_title, output_text, score_text
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import PROBLEMS
+from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of
 from geval_cli.statistics.intervals import RunningMean
 
 CASES_MAX = 20
@@ -24,6 +25,7 @@ _GROUPS_MAX = 200
 _REST, _WHOLE = "others", "the test as a whole"
 _REASON_COMPARED, _REASON_NAMED = 2_000, 160
 _QUOTED = compile_later(r'"[^"]*"|`[^`]*`|\u201c[^\u201d]*\u201d')
+_NUMBERS_SHOWN = 5
 _NUMBER = compile_later(r"\d+(?:[.,]\d+)*")
 _PLURALS = {Status.FAILED: "failures", Status.ERROR: "errors"}
 _OUT_OF_REACH = frozenset(
@@ -32,18 +34,18 @@ _OUT_OF_REACH = frozenset(
 
 
 class GroupBy(StrEnum):
-    """The ways to bring failures together: by the assertion that fell short, or by the reason that it gave."""
+    """The ways to bring failures together: by the assertion that failed, or by the reason that it gave."""
 
     ASSERTION = "assertion"
     REASON = "reason"
 
 
 class FailureGroup(Struct):
-    """The cases that fell short for one assertion or reason, with the first of them.
+    """The cases that failed for one assertion or reason, with the first of them.
 
     Attributes:
         name: the metric or type of the assertion, or a reason.
-        judged: results of this assertion with a verdict, of all cases; `failed` of them fell short.
+        judged: results of this assertion with a verdict, of all cases; `failed` of them failed.
         errored: those that could not be judged, or cases that could not be answered.
         cases: those that are put under this group: a case stands under the first that it belongs to.
         is_reason: whether it is named by a reason, which those that passed do not have.
@@ -73,10 +75,10 @@ class FailureGroup(Struct):
         return frozenset(status for status, count in counts.items() if count)
 
     def heading(self) -> str:
-        """`41 of 60 fell short, 2 could not be judged, mean 0.41`."""
+        """`41 of 60 failed, 2 could not be judged, mean 0.41`."""
         if self.is_reason:
             return plural(self.failed + self.errored, "case")
-        parts = [f"{self.failed:,} of {self.judged:,} fell short"] if self.judged else []
+        parts = [f"{self.failed:,} of {self.judged:,} failed"] if self.judged else []
         if self.errored:
             parts.append(
                 f"{self.errored:,} could not be judged" if self.judged else plural(self.errored, "error")
@@ -186,6 +188,288 @@ def _normalised(reason: str) -> str:
     """Return a reason without what differs from case to case: quoted texts, numbers, upper case, space."""
     text = " ".join(reason[:_REASON_COMPARED].split()).casefold()
     return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED].rstrip(" .:")
+
+
+_LINES_SHOWN, _LINES_IN_FULL, _ERRORS_SHOWN = 10, 4, 5
+_GROUPED_FROM = 3
+"""So many tests that fail for the same reason are one line."""
+_KEPT_MAX, _KEPT_OF_A_GROUP = 1_000, 10
+_WHERE_MAX, _WHAT_MAX, _REASON_MIN = 36, 34, 16
+_WIDE = 120
+
+
+class FailedTest(Struct):
+    """A test that failed, in all its columns and repeats: what one line of the list of failures tells.
+
+    `name` is the assertion that failed by most, in `margin` below its threshold (1 without a score), and `scored`,
+    `reason`, `location` and `output` are of that case.
+    """
+
+    index: int
+    number: str
+    title: str
+    columns: set[int]
+    name: str
+    scored: str
+    reason: str
+    margin: float
+    location: str | None
+    output: str
+    cases: int = 1
+
+
+class _SameReason(Struct):
+    """The tests that failed for one reason, of which the first are kept."""
+
+    tests: list[FailedTest] = field(default_factory=list)
+    count: int = 0
+    cases: int = 0
+    margin: float = 0.0
+
+    def lines(self) -> Iterator["_SameReason"]:
+        """Yield what has a line of its own: all of them as one, or one by one."""
+        if self.count >= _GROUPED_FROM:
+            yield self
+            return
+        for test in self.tests:
+            yield _SameReason([test], 1, test.cases, test.margin)
+
+
+class _ErrorKind(Struct):
+    message: str
+    hint: str
+    count: int = 0
+    numbers: list[str] = field(default_factory=list)
+    has_more: bool = False
+
+
+class FailedTests(Struct):
+    """The failures and errors of a run, one line each, picked while its results go by in the order of the tests."""
+
+    failed: int = 0
+    errored: int = 0
+    total: int = 0
+    tests: int = 0
+    repeats: int = 1
+    counts: dict[str, int] = field(default_factory=dict)
+    _errors: dict[str, _ErrorKind] = field(default_factory=dict)
+    _reasons: dict[tuple[str, str], _SameReason] = field(default_factory=dict)
+    _hidden: int = 0
+    _last: FailedTest | None = None
+    _index: int = -1
+
+    def add(self, result: CaseResult) -> None:
+        """Take in the next result."""
+        self.total += 1
+        self.tests += result.test_index != self._index
+        self._index = result.test_index
+        self.repeats = max(self.repeats, result.repeat_index + 1)
+        if result.status is Status.ERROR:
+            self.errored += 1
+            errors = (
+                [result.error] if result.error else [item.error for item in result.assertions if item.error]
+            )
+            for error in errors[:1]:
+                key = _normalised(error.message)
+                if key in self._errors or len(self._errors) < _GROUPS_MAX:
+                    kind = self._errors.setdefault(key, _ErrorKind(error.message, error.hint))
+                    kind.count += 1
+                    if case_number(result) in kind.numbers:
+                        continue
+                    if len(kind.numbers) < _NUMBERS_SHOWN:
+                        kind.numbers.append(case_number(result))
+                    else:
+                        kind.has_more = True
+        elif result.status is Status.FAILED:
+            self.failed += 1
+            for item in result.assertions:
+                if item.status is Status.FAILED:
+                    name = one_line(item.metric or item.type, 40)
+                    if name in self.counts or len(self.counts) < _GROUPS_MAX:
+                        self.counts[name] = self.counts.get(name, 0) + 1
+            self._add_failed(_failed_test(result))
+
+    @property
+    def worst(self) -> str:
+        """Return the number of the test to look at first: the worst failure, else the first error; "" of none."""
+        self._end_test()
+        groups = sorted(self._reasons.values(), key=_badness)
+        if groups:
+            return groups[-1].tests[0].number
+        return next((kind.numbers[0] for kind in self._errors.values() if kind.numbers), "")
+
+    def _add_failed(self, new: FailedTest) -> None:
+        last = self._last
+        if last is None or last.index != new.index:
+            self._end_test()
+            self._last = new
+            return
+        worse, other = (new, last) if new.margin > last.margin else (last, new)
+        worse.columns |= other.columns
+        worse.cases = last.cases + 1
+        self._last = worse
+
+    def _end_test(self) -> None:
+        test, self._last = self._last, None
+        if test is None:
+            return
+        same = self._reasons.setdefault((test.name, _normalised(test.reason) or test.number), _SameReason())
+        same.count += 1
+        same.cases += test.cases
+        same.margin = max(same.margin, test.margin)
+        if len(same.tests) < _KEPT_OF_A_GROUP:
+            same.tests.append(test)
+        if len(self._reasons) > 2 * _KEPT_MAX:
+            worst_first = sorted(self._reasons.items(), key=lambda item: _badness(item[1]), reverse=True)
+            self._reasons = dict(worst_first[:_KEPT_MAX])
+            self._hidden += sum(group.count for _, group in worst_first[_KEPT_MAX:])
+
+    def print(self, report: RunReport, console: Console, show: str) -> None:
+        """Print the errors, then what failed, the worst first, one line a test; `show` is the command for the rest."""
+        self._end_test()
+        if self.errored:
+            self._print_errors(console, show)
+        if not self.failed:
+            return
+        counted = sorted(self.counts.items(), key=lambda item: -item[1])
+        parts = [f"{name} {count:,}" for name, count in counted[:6]]
+        head = Text(f"{self.failed:,} of {self.total:,} failed", style="bold red")
+        print_hanging(head.append("   "), Text(f" {signs_of(console).dot} ".join(parts)), console, indent=1)
+        groups = [line for group in self._reasons.values() for line in group.lines()]
+        groups.sort(key=_badness, reverse=True)
+        shown = groups[:_LINES_SHOWN]
+        self._print_lines(shown, report, console)
+        rest = self._hidden + sum(group.count for group in groups[_LINES_SHOWN:])
+        if rest:
+            more = plural(rest, "more test")
+            console.print(Text(f"  ... {more}: {show} --failed", style="dim"))
+        console.print()
+
+    def _print_errors(self, console: Console, show: str) -> None:
+        console.print(Text(f" {plural(self.errored, 'error')}", style=STYLES[Status.ERROR]))
+        kinds = sorted(self._errors.values(), key=lambda kind: (-kind.count, kind.hint))
+        hint = ""
+        for kind in kinds[:_ERRORS_SHOWN]:
+            some = ", ".join(kind.numbers) + (", ..." if kind.has_more else "")
+            text = Text(one_line(kind.message, 300)).append(f"  {some}", style="dim")
+            print_hanging(Text(f"{kind.count:,} {signs_of(console).times} "), text, console, indent=2)
+            if kind.hint and kind.hint != hint:
+                hint = kind.hint
+                print_hanging(
+                    Text("hint: ", style="dim"),
+                    Text(one_line(kind.hint, 300), style="dim"),
+                    console,
+                    indent=6,
+                )
+        if len(kinds) > _ERRORS_SHOWN:
+            console.print(
+                Text(f"  ... {plural(len(kinds) - _ERRORS_SHOWN, 'more kind')}: {show} --errors", style="dim")
+            )
+        console.print()
+
+    def _print_lines(self, groups: list[_SameReason], report: RunReport, console: Console) -> None:
+        width = console.width - 1
+        titles = [column_title(column, report.columns, signs_of(console)) for column in report.columns]
+        heads = [
+            (group.tests[0].number, group.tests[0].title)
+            if group.count == 1
+            else (group.tests[0].number, f"and {group.count - 1:,} more")
+            for group in groups
+        ]
+        wheres = [_where(group, report, titles, is_wide=width >= _WIDE) for group in groups]
+        whats = [
+            one_line(f"{group.tests[0].name} {group.tests[0].scored}".rstrip(), _WHAT_MAX) for group in groups
+        ]
+        number = max(len(head[0]) for head in heads)
+        where = min(max(map(cell_len, wheres)), _WHERE_MAX)
+        what = max(map(cell_len, whats))
+        gaps = 2 + 2 + 2 + (2 if where else 0)
+        title = min(max(cell_len(head[1]) for head in heads), max(width // 4, 16))
+        is_short = len(groups) > _LINES_IN_FULL
+        if not is_short:
+            title = max(cell_len(head[1]) for head in heads)
+        left = width - number - where - what - gaps - title - (0 if is_short else -_REASON_MIN)
+        if left < _REASON_MIN:
+            title = max(12, title + left - _REASON_MIN)
+            left = width - number - where - what - gaps - title
+        for group, head, at, failed in zip(groups, heads, wheres, whats, strict=True):
+            line = Text(f"  {head[0]:<{number}}  ", style="bold")
+            line.append(_padded(head[1], title), style="not bold")
+            if where:
+                line.append(f"  {_padded(at, where)}", style="not bold dim")
+            line.append(f"  {_padded(failed, what)}", style="not bold red")
+            test = group.tests[0]
+            if is_short and left >= _REASON_MIN // 2:
+                line.append(f"  {one_line(test.reason, left - 2)}", style="not bold")
+            line.truncate(width)
+            line.rstrip()
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+            if is_short:
+                continue
+            for label, text in (
+                ("output", test.output),
+                ("reason", test.reason),
+                ("at", test.location or ""),
+            ):
+                if text:
+                    room = max(2 * (width - 14), _REASON_MIN)
+                    style = "dim" if label == "at" else ""
+                    body = Text(one_line(text, room), style=style)
+                    print_hanging(Text(f"{label:<8}", style="dim"), body, console, indent=4)
+
+
+def _badness(group: _SameReason) -> tuple[int, float]:
+    return group.cases, group.margin
+
+
+def _failed_test(result: CaseResult) -> FailedTest:
+    failed = [item for item in result.assertions if item.status is Status.FAILED]
+    title, output = case_title(result, 60), one_line(output_text(result)[:_REASON_COMPARED], 400)
+    number = f"#{result.test_index + 1}"
+    worst = max(failed, key=_margin, default=None)
+    if worst is None:
+        score = "" if result.score is None else format_score(result.score)
+        return FailedTest(
+            result.test_index, number, title, {result.column}, _WHOLE, score, "", 0.0, None, output
+        )
+    return FailedTest(
+        result.test_index,
+        number,
+        title,
+        {result.column},
+        one_line(worst.metric or worst.type, 40),
+        score_text(worst) if worst.threshold is not None else "",
+        one_line((worst.reason or "")[:_REASON_COMPARED], 400),
+        _margin(worst),
+        worst.location,
+        output,
+    )
+
+
+def _margin(item: AssertionResult) -> float:
+    if item.score is None or item.threshold is None or item.type.startswith("not-"):
+        return 1.0
+    return max(item.threshold - item.score, 0.0)
+
+
+def _where(group: _SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
+    """Return in which columns a test failed: their names where there is room, else how many."""
+    count = len(report.columns)
+    if count == 1:
+        return ""
+    columns = set().union(*(test.columns for test in group.tests))
+    if len(columns) == count:
+        return "all columns"
+    names = [titles[place] for place, column in enumerate(report.columns) if column.index in columns]
+    named = ", ".join(names)
+    if cell_len(named) <= (_WHERE_MAX if is_wide else _WHERE_MAX // 2):
+        return named
+    return f"{len(columns)} of {count} columns"
+
+
+def _padded(text: str, width: int) -> str:
+    text = one_line(text, width)
+    return text + " " * (width - cell_len(text))
 
 
 def print_failures(failures: Failures, report: RunReport, console: Console) -> None:

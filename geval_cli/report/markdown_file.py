@@ -30,6 +30,7 @@ from geval_cli.report.columns import (
     differences_of,
     duration_text,
     interval_of,
+    leader_text,
     mde_of,
     mean_text,
     metric_names,
@@ -70,6 +71,8 @@ from geval_cli.report.sanitize import (
 from geval_cli.report.verdict import (
     DERIVED_HEADER,
     RANKING_HEADER,
+    UNICODE_SIGNS,
+    column_title,
     derived_rows,
     gate_value,
     ranking_note,
@@ -152,7 +155,10 @@ def _head(report: RunReport) -> str:
         f"{_MARKS[Status.NOT_EVALUATED]} {summary.not_evaluated:,} not evaluated",
     )
     duration = "" if report.run.duration_ms is None else f" in {format_duration(report.run.duration_ms)}"
-    return f"# geval: {_headline(report)}\n\n{' · '.join(counts)}{duration}\n\n{_pass_rate(summary)}\n"
+    columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+    leader = leader_text(summary.columns, columns, code_span) if len(columns) > 1 else ""
+    lines = [f"# geval: {_headline(report)}", leader, f"{' · '.join(counts)}{duration}", _pass_rate(summary)]
+    return "\n\n".join(line for line in lines if line) + "\n"
 
 
 def _headline(report: RunReport) -> str:

@@ -5,7 +5,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.records import CaseResult, Column
+from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import indented, plain_table, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport, case_number, case_title
@@ -21,6 +21,8 @@ from geval_cli.report.verdict import (
 )
 
 ROWS_MAX = 50
+SMALL_MAX, _WITH_EXCERPTS_MAX = 30, 6
+_NAME_MIN = 4
 _TITLE_MIN, _TITLE_MAX = 16, 40
 _EXCERPT_MIN = 18
 """A narrower cell shows its verdict alone: fragments of an output are of no use."""
@@ -95,6 +97,22 @@ def print_table(rows: TableRows, report: RunReport, console: Console) -> None:
     _print_notes(rows, report, console)
 
 
+def print_small_table(rows: TableRows, report: RunReport, console: Console) -> None:
+    """Print the matrix of a run of at most 30 tests, where a cell has room for a verdict: a line a test.
+
+    A failed cell names the metric that failed it; where the whole is a few lines, cells show the beginning of outputs.
+    """
+    rows.end()
+    if not 0 < rows.total <= SMALL_MAX:
+        return
+    layout = _fit(rows.rows, len(report.columns), console.width)
+    if layout.cell:
+        _print_matrix(
+            rows.rows, report.columns, console, layout, has_excerpts=rows.total <= _WITH_EXCERPTS_MAX
+        )
+        console.print()
+
+
 def _place(result: CaseResult) -> tuple[int, int]:
     return result.test_index, result.repeat_index
 
@@ -111,12 +129,18 @@ def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
 
 
 def _print_matrix(
-    rows: tuple[Row, ...], columns: tuple[Column, ...], console: Console, layout: _Layout
+    rows: tuple[Row, ...],
+    columns: tuple[Column, ...],
+    console: Console,
+    layout: _Layout,
+    *,
+    has_excerpts: bool = True,
+    has_marks: bool = True,
 ) -> None:
     signs = signs_of(console)
     titles = [column_title(column, columns, signs) for column in columns]
     is_numbered = not all(_fits_in_heading(title, layout.cell) for title in titles)
-    has_excerpts = layout.cell >= _EXCERPT_MIN
+    has_excerpts = has_excerpts and layout.cell >= _EXCERPT_MIN
     line_count = 2 if has_excerpts else 1
     table = plain_table(console, has_blank_lines=has_excerpts)
     table.add_column("#", width=layout.number, justify="right", style="dim")
@@ -125,7 +149,10 @@ def _print_matrix(
         heading = Text(f"[{position}]" if is_numbered else title)
         table.add_column(heading, width=layout.cell, overflow="fold")
     for row in rows:
-        cells = {result.column: _cell(result, layout.cell, console) for result in row}
+        cells = {
+            result.column: _cell(result, layout.cell, console, has_excerpt=has_excerpts, has_marks=has_marks)
+            for result in row
+        }
         test = _clipped(case_title(row[0], layout.title * line_count), layout.title, line_count, console)
         number = case_number(row[0]).removeprefix("#")
         table.add_row(number, test, *(cells.get(column.index, Text("")) for column in columns))
@@ -138,15 +165,19 @@ def _fits_in_heading(title: str, width: int) -> bool:
     return cell_len(title) <= 2 * width and all(cell_len(word) <= width for word in title.split())
 
 
-def _cell(result: CaseResult, width: int, console: Console) -> Text:
-    text = case_verdict(result, signs_of(console))
+def _cell(result: CaseResult, width: int, console: Console, *, has_excerpt: bool, has_marks: bool) -> Text:
+    text = case_verdict(result, signs_of(console), has_marks=has_marks)
     text.no_wrap = None
-    if width < _EXCERPT_MIN:
+    failed = next((item for item in result.assertions if item.status is Status.FAILED), None)
+    room = width - text.cell_len - 1
+    if failed is not None and room >= _NAME_MIN:
+        text.append(f" {one_line(failed.metric or failed.type, room)}")
+    excerpt = _excerpt(result, width * 2) if has_excerpt else ""
+    if not excerpt:
         return text
-    excerpt = _excerpt(result, width * 2)
     shown = _clipped(excerpt, width, 2, console)
     shown.stylize("dim")
-    return text.append("\n").append_text(shown) if excerpt else text
+    return text.append("\n").append_text(shown)
 
 
 def _clipped(text: str, width: int, line_count: int, console: Console) -> Text:

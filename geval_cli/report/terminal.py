@@ -1,33 +1,50 @@
-"""A whole run on the terminal: table, failures, and the last lines with counts, metrics, cost and duration."""
+"""A run on the terminal: who is best and how sure that is, what failed and why, the verdict and what to do next."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import format_cost, format_score
-from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
-from geval_cli.report.columns import print_columns
+from geval_cli.records import Role, RunStatus, RunSummary, Stat, Status, Usage
+from geval_cli.report.columns import (
+    PASS_RATE,
+    interval_text,
+    mean_text,
+    percent_text,
+    print_columns,
+    print_differences,
+    print_legend,
+    print_means,
+)
 from geval_cli.report.comparison_text import print_baseline
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.failures import Failures, GroupBy, print_failures
+from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
 from geval_cli.report.numbers import (
     format_count,
     format_duration,
     format_interval,
-    format_percentage,
-    format_share,
     plural,
 )
-from geval_cli.report.report import RunReport, telling_metrics
+from geval_cli.report.report import RunReport, run_title, telling_metrics
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.table import TableRows, print_table
-from geval_cli.report.verdict import STYLES, print_derived, print_flaky, print_gates, print_rankings, signs_of
+from geval_cli.report.table import TableRows, print_small_table, print_table
+from geval_cli.report.verdict import (
+    STYLES,
+    column_title,
+    gate_value,
+    print_derived,
+    print_flaky,
+    print_gates,
+    print_rankings,
+    signs_of,
+)
 
 METRICS_MAX = 30
-_LABEL_WIDTH = len("pass rate  ")
+_LABEL_WIDTH = len("warning  ")
+_METRICS_ON_A_LINE, _WARNINGS_SHOWN, _RANKING_LINES_MAX = 6, 5, 16
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
@@ -38,49 +55,169 @@ def print_report(
     verbose: bool = False,
     written: Sequence[Path] = (),
     by: GroupBy = GroupBy.ASSERTION,
+    name: str = "",
 ) -> None:
-    """Print what `geval run` and `geval show` show of a run.
+    """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
 
-    `written` are the results files of this run; `by` is what its failures are grouped by.
+    `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
+    knows it by, where that is not the latest.
     """
-    rows, failures = TableRows(), Failures(verbose, by)
+    rows, failures, failed = TableRows(), Failures(verbose, by), FailedTests()
     for result in report.results():
         rows.add(result)
-        failures.add(result)
-    print_table(rows, report, console)
-    print_failures(failures, report, console)
-    print_baseline(report.summary.baseline, console)
-    print_summary(report, console, written=written)
+        failed.add(result)
+        if verbose or by is not GroupBy.ASSERTION:
+            failures.add(result)
+    if verbose:
+        print_table(rows, report, console)
+    if verbose or by is not GroupBy.ASSERTION:
+        print_failures(failures, report, console)
+        print_baseline(report.summary.baseline, console)
+        print_details(report, console)
+    else:
+        print_baseline(report.summary.baseline, console)
+    print_answer(report, console, failed=failed, rows=None if verbose else rows, written=written, name=name)
 
 
-def print_summary(report: RunReport, console: Console, *, written: Sequence[Path] = ()) -> None:
-    """Print the summary; `written` are the results files of this run."""
+def print_details(report: RunReport, console: Console) -> None:
+    """Print the figures behind the answer: differences, metrics, rankings, flaky tests, gates, tokens."""
     summary = report.summary
     console.print()
-    print_columns(report, console)
+    if len(summary.columns) > 1:
+        signs = signs_of(console)
+        print_legend([column_title(column, report.columns, signs) for column in report.columns], console)
+        print_differences(summary.columns, console)
+        print_means(summary.columns, console)
     _print_metrics(summary, console)
     print_rankings(report, console)
     print_derived(report, console)
     print_flaky(report, console)
     print_gates(report, console)
-    for text in report.run.warnings:
-        _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
     for role, usage in summary.usage.items():
         if usage.requests:
             _print_line(_ROLE_NAMES[role], Text(_usage_text(usage)), console)
-    _print_line("pass rate", Text(_pass_rate(summary)), console)
+
+
+def print_answer(
+    report: RunReport,
+    console: Console,
+    *,
+    failed: FailedTests | None = None,
+    rows: TableRows | None = None,
+    written: Sequence[Path] = (),
+    name: str = "",
+) -> None:
+    """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
+    summary = report.summary
+    show = f"geval show {sanitize(name)}".rstrip()
+    console.print()
+    print_hanging(Text(), _title(report, failed, console), console, indent=1)
+    console.print()
+    if rows is not None:
+        print_small_table(rows, report, console)
+    print_columns(report, console)
+    if len(summary.columns) < 2:  # noqa: PLR2004
+        _print_metrics_line(summary, console)
+    if failed is not None:
+        failed.print(report, console, show)
+    _print_remarkable(report, console, show)
     for path in written:
-        _print_line("written", Text(sanitize(str(path))), console)
-    if report.run.title is not None:
-        _print_line("name", Text(one_line(report.run.title, 200)), console)
-    _print_line("config", Text(sanitize(report.run.config_path)), console)
-    _print_line("run", _run_text(report, console), console)
+        _print_line("wrote", Text(sanitize(str(path))), console)
+    config = Text(f"  {sanitize(report.run.config_path)}", style="dim")
+    _print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console)
+    _print_next(report, failed, console, show)
+
+
+def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
+    """Return what was run, on one line: `support.yaml · 25 tests × 2 prompts × 2 models · judge openai:gpt-4.1`."""  # noqa: RUF002
+    signs, columns, run = signs_of(console), report.columns, report.run
+    prompts = {column.prompt_label for column in columns}
+    models = {column.provider_label for column in columns}
+    parts = [plural(report.summary.total, "case") if failed is None else plural(failed.tests, "test")]
+    if failed is None:
+        pass  # its cases are those of all columns
+    elif len(prompts) * len(models) == len(columns):
+        parts += [plural(len(prompts), "prompt")] if len(prompts) > 1 else []
+        parts += [plural(len(models), "model")] if len(models) > 1 else []
+    elif len(columns) > 1:
+        parts.append(plural(len(columns), "column"))
+    if failed is not None and failed.repeats > 1:
+        parts.append(plural(failed.repeats, "repeat"))
+    shape = f" {signs.times} ".join(parts)
+    if len(models) == 1 and next(iter(models)):
+        shape += f" {signs.dot} {one_line(next(iter(models)), 60)}"
+    if run.judges:
+        judges = ", ".join(one_line(judge, 60) for judge in run.judges[:3])
+        shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
+    return Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}")
+
+
+def _print_metrics_line(summary: RunSummary, console: Console) -> None:
+    """Print pass rate and metrics of a run with one column."""
+    dot = signs_of(console).dot
+    judged = summary.passed + summary.failed
+    rate = Stat(summary.passed / judged if judged else None, summary.pass_interval)
+    parts = [f"{PASS_RATE} {percent_text(rate.value or 0.0)} {interval_text(rate, console)}".rstrip()]
+    metrics = telling_metrics(summary)
+    for name, metric in list(metrics.items())[:_METRICS_ON_A_LINE]:
+        mean = Stat(metric.mean, metric.interval)
+        parts.append(f"{one_line(name, 40)} {mean_text(mean)}")
+    if len(metrics) > _METRICS_ON_A_LINE:
+        parts.append(f"{plural(len(metrics) - _METRICS_ON_A_LINE, 'more metric')} (-v)")
+    if judged or metrics:
+        print_hanging(Text(), Text(f" {dot} ".join(parts if judged else parts[1:])), console, indent=1)
+        console.print()
+
+
+def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
+    """Print what is worth a line: derived metrics, flaky tests, gates that are not met, warnings."""
+    summary, dot = report.summary, f" {signs_of(console).dot} "
+    if sum(len(entries) + 3 for entries in summary.rankings.values()) <= _RANKING_LINES_MAX:
+        print_rankings(report, console)
+    if summary.derived:
+        values = (
+            f"{one_line(name, 40)} {'none' if value is None else format_score(value)}"
+            for name, value in list(summary.derived.items())[:_METRICS_ON_A_LINE]
+        )
+        _print_line("derived", Text(dot.join(values)), console)
+    if summary.flaky_count:
+        some = ", ".join(dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky))
+        text = f"{plural(summary.flaky_count, 'test')} passed in some repeats only: {one_line(some, 40)} (-v)"
+        _print_line("flaky", Text(text), console)
+    for gate in summary.gates:
+        if gate.status is not Status.PASSED:
+            said = Text(f"{one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
+            if gate.note:
+                said.append(f"  {sanitize(gate.note)}", style="not bold dim")
+            _print_line("gate", said, console)
+    warnings = report.run.warnings
+    for text in warnings[:_WARNINGS_SHOWN]:
+        _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
+    if len(warnings) > _WARNINGS_SHOWN:
+        more = plural(len(warnings) - _WARNINGS_SHOWN, "more warning")
+        _print_line("", Text(f"{more}: {show} --json", style="yellow"), console)
+
+
+def _print_next(report: RunReport, failed: FailedTests | None, console: Console, show: str) -> None:
+    """Print the commands that answer the next question, where the run is stored."""
+    if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
+        return
+    commands = (
+        [f"{show} --case {failed.worst.removeprefix('#')}"] if failed is not None and failed.worst else []
+    )
+    commands += [f"{show} -v", "geval view"]
+    print_hanging(
+        Text("next: ", style="dim"),
+        Text(f" {signs_of(console).dot} ".join(commands), style="dim"),
+        console,
+        indent=1,
+    )
 
 
 def _print_counts(report: RunReport, console: Console) -> None:
-    summary = report.summary
+    summary, dot = report.summary, f" {signs_of(console).dot} "
     counts = (
         (Status.PASSED, summary.passed, "passed"),
         (Status.FAILED, summary.failed, "failed"),
@@ -89,10 +226,16 @@ def _print_counts(report: RunReport, console: Console) -> None:
     )
     line = Text()
     for status, count, word in counts:
-        line.append("" if not line else ", ")
-        line.append(f"{count:,} {word}", style=STYLES[status] if count else "dim")
+        if count or status in (Status.PASSED, Status.FAILED):
+            line.append("" if not line else ", ")
+            line.append(f"{count:,} {word}", style=STYLES[status] if count else "dim")
+    if summary.gates:
+        met = sum(gate.status is Status.PASSED for gate in summary.gates)
+        line.append(f"{dot}{met:,} of {plural(len(summary.gates), 'gate')} met")
+    if cost := _cost_text(summary.usage):
+        line.append(f"{dot}{cost}")
     if report.run.duration_ms is not None:
-        line.append(f" in {format_duration(report.run.duration_ms)}")
+        line.append(f"{dot}{format_duration(report.run.duration_ms)}")
     print_hanging(_headline(report), line, console, indent=1)
     remark = _remark(report)
     if remark:
@@ -157,33 +300,25 @@ def _remark(report: RunReport) -> str:
     return ""
 
 
-def _pass_rate(summary: RunSummary) -> str:
-    judged = summary.passed + summary.failed
-    if not judged:
-        return "none: nothing was judged"
-    left_out = summary.errored + summary.not_evaluated
-    beside = f"; {left_out:,} not counted" if left_out else ""
-    share = format_percentage(summary.passed, judged)
-    between = ""
-    if summary.pass_interval is not None:
-        low, high = summary.pass_interval
-        between = f"; 95 % interval {format_share(low)} to {format_share(high)}"
-    return f"{share} ({summary.passed:,} of {judged:,} judged{beside}{between})"
-
-
 def _usage_text(usage: Usage) -> str:
     answers = plural(usage.requests, "answer")
     if 0 < usage.cached_requests == usage.requests:
         return f"{answers}, all from the cache"
     cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
     tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
-    return f"{answers}{cached}, {tokens}{_cost_text(usage)}"
+    cost = "cost unknown" if usage.cost_usd is None else format_cost(usage.cost_usd) if usage.cost_usd else ""
+    return ", ".join(part for part in (f"{answers}{cached}", tokens, cost) if part)
 
 
-def _cost_text(usage: Usage) -> str:
-    if usage.cost_usd is None:
-        return ", cost unknown"
-    return f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
+def _cost_text(by_role: Mapping[Role, Usage]) -> str:
+    """`$0.30 (judge $0.21)`: what this run paid; "" where it paid nothing, as with local models."""
+    known = [usage.cost_usd for usage in by_role.values() if usage.cost_usd is not None]
+    total, is_partial = sum(known), len(known) < len(by_role)
+    judge = by_role.get(Role.JUDGE, Usage()).cost_usd
+    if not total:
+        return "cost unknown" if is_partial else ""
+    said = f"{format_cost(total)}{' or more' if is_partial else ''}"
+    return f"{said} (judge {format_cost(judge)})" if judge else said
 
 
 def _print_metrics(summary: RunSummary, console: Console) -> None:
@@ -206,18 +341,15 @@ def _print_metrics(summary: RunSummary, console: Console) -> None:
     console.print()
 
 
-def _run_text(report: RunReport, console: Console) -> Text:
+def _run_text(report: RunReport) -> str:
     run = sanitize(report.run.id)
     if report.file:
-        return Text.assemble(run, (f" in {sanitize(report.file)}", "dim"))
+        return f"{run} in {sanitize(report.file)}"
     if report.is_partly_stored:
-        return Text(f"{run} (partly stored: geval show {run} shows what is)")
+        return f"{run} (partly stored: geval show {run} shows what is)"
     if not report.is_stored:
-        return Text(f"{run} (not stored, so it cannot be shown again)")
-    command = f"geval show {run}"
-    if console.width < _LABEL_WIDTH + len(run) + len(command) + len(" . see it again: ") + 2:
-        return Text(command)
-    return Text.assemble(run, (f" {signs_of(console).dot} see it again: {command}", "dim"))
+        return f"{run} (not stored, so it cannot be shown again)"
+    return run
 
 
 def _print_line(label: str, text: Text, console: Console) -> None:

@@ -99,7 +99,7 @@ class Signs(Struct, frozen=True):
     times: str
 
 
-_UNICODE_SIGNS = Signs(
+UNICODE_SIGNS = Signs(
     MappingProxyType(
         {Status.PASSED: "✓", Status.FAILED: "✗", Status.ERROR: "!", Status.NOT_EVALUATED: "–"}  # noqa: RUF001
     ),
@@ -115,12 +115,12 @@ _ASCII_SIGNS = Signs(
 
 def signs_of(console: Console) -> Signs:
     """Return the signs that the console's stream can show."""
-    return _UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
+    return UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
 def with_signs(text: str, signs: Signs) -> str:
     """Return a text with names of columns in it as the stream can show them."""
-    return text.replace(_UNICODE_SIGNS.times, signs.times)
+    return text.replace(UNICODE_SIGNS.times, signs.times)
 
 
 def verdict(
@@ -135,9 +135,12 @@ def verdict(
     return text.append(f" {marks}", style="yellow") if marks else text
 
 
-def case_verdict(result: CaseResult, signs: Signs) -> Text:
-    """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed."""
-    assertions = result.assertions
+def case_verdict(result: CaseResult, signs: Signs, *, has_marks: bool = True) -> Text:
+    """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed.
+
+    With `has_marks`, it is marked where a judge fell back to another estimator, or several judges disagree.
+    """
+    assertions = result.assertions if has_marks else ()
     marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
     return verdict(result.status, _case_score(result), signs, **marks)
 

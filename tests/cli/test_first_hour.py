@@ -91,7 +91,7 @@ def test_the_demo_names_the_one_command_that_helps(monkeypatch: pytest.MonkeyPat
 def test_the_demo_is_a_real_run(tmp_path: Path) -> None:
     done = run_geval("demo", "--no-progress", "-o", "demo.json", cwd=tmp_path, timeout_s=600)
     assert done.code in {0, 1, 3}, done.stderr
-    assert "model      2 answers" in done.stdout
+    assert "2 tests" in done.stdout
     assert (tmp_path / "demo.json").is_file()
 
 

@@ -249,9 +249,9 @@ class TestShow:
     ) -> None:
         tests = rows_of("ab", "a", "b", "", "c", words=("a", "b"))
         store_run(write_config(tmp_path, "config.json", tests))
-        text = shown()
-        places = [text.index(part) for part in ("a: 3 of 5 fell short, mean 0.40", "#3", "#4", "#5")]
-        section = text[text.index("failures and errors") :]
+        text = shown(wanted=frozenset({Status.FAILED}))
+        places = [text.index(part) for part in ("a: 3 of 5 failed, mean 0.40", "#3", "#4", "#5")]
+        section = text[text.index("failures") :]
         assert places
         assert (
             section.index("a: 3 of 5")
@@ -298,7 +298,9 @@ class TestShow:
 
     def test_all_of_many_failures_are_shown(self, tmp_path: Path, shown: Callable[..., str]) -> None:
         stored(tmp_path, *(f"{number}b" for number in range(30)), "a")
-        assert "10 more failures and errors not shown; everything: geval show" in shown()
+        assert "10 more failures and errors not shown; everything: geval show" in shown(
+            wanted=frozenset({Status.FAILED})
+        )
         text = shown(is_whole=True, wanted=frozenset({Status.FAILED}))
         assert all(f"#{number}  " in text for number in range(1, 31))
         assert "#31" not in text

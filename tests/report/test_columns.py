@@ -1,6 +1,8 @@
+# ruff: noqa: RUF001 - names of columns have the sign of multiplication
+
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from geval_cli.records import (
     RunSummary,
     Stat,
 )
-from geval_cli.report.columns import print_columns, share_text, verdict_text
+from geval_cli.report.columns import leader_text, percent_text, print_columns, share_text, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 
@@ -54,7 +56,63 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_torn(width: int) ->
 
     assert max(map(cell_len, lines)) <= width
     for column in FIGURES:
-        assert sum(share_text(column.pass_rate) in line for line in lines) == 1
+        shown = {share_text(column.pass_rate), percent_text(column.pass_rate.value or 0)}
+        assert any(text in line for line in lines for text in shown)
+
+
+def test_the_best_column_is_first_and_a_lead_that_is_shown_has_a_star() -> None:
+    text = printed(200, report=report_of(FIGURES[:4]))
+    rows = [" ".join(line.split("  ")[:2]).strip() for line in text.splitlines() if " %   [" in line]
+
+    assert rows == [
+        "★ brief × claude-haiku",
+        "thorough × gpt-4o-mini",
+        "polite × gpt-4o-mini",
+        "brief × gpt-4o-mini",
+    ]
+    assert "brief × claude-haiku is better than the baseline brief × gpt-4o-mini: +24 points" in text
+    assert "also better: thorough × gpt-4o-mini" in text
+
+
+def rated(*shares: float | None, verdicts: Sequence[str | None]) -> tuple[ColumnSummary, ...]:
+    """Return columns with these pass rates; the first is the baseline, whose verdict is None."""
+    return tuple(
+        replace(
+            FIGURES[index],
+            pass_rate=Stat(share, None, 20, 20),
+            metrics={},
+            vs_first=None
+            if index == 0
+            else ColumnComparison(
+                "a", difference((share or 0) - (shares[0] or 0), verdict or "undecided", 0.5)
+            ),
+        )
+        for index, (share, verdict) in enumerate(zip(shares, verdicts, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdicts", "sentence"),
+    [
+        ((0.5, 0.9), (None, "better"), "b is better than the baseline a: +40 points in pass rate"),
+        ((0.5, 0.9, 0.9), (None, "better", "better"), "b and c are better than the baseline a: +40 points"),
+        ((0.5, 0.9, 0.8), (None, "better", "better"), "(95 % CI +29 to +51); also better: c"),
+        ((0.9, 0.5), (None, "worse"), "no column is better than the baseline a (90 % passed); worse: b"),
+        ((0.9, 0.8), (None, "undecided"), "no column is better than the baseline a (90 % passed)"),
+        ((0.5, 0.6), (None, "undecided"), "no clear winner: b passes most (60 %; the baseline a: 50 %)"),
+        ((0.5, 0.6, 0.6), (None, "undecided", "undecided"), "no clear winner: b and c pass most"),
+        ((0.5, 0.5), (None, "identical"), "no difference: every column passes 50 %"),
+        ((None, 0.5), (None, "undecided"), ""),
+        ((None, None), (None, "undecided"), ""),
+    ],
+)
+def test_one_sentence_says_who_wins_and_how_sure_that_is(
+    shares: tuple[float | None, ...], verdicts: tuple[str | None, ...], sentence: str
+) -> None:
+    said = leader_text(rated(*shares, verdicts=verdicts), list("abc")[: len(shares)])
+
+    assert sentence in said
+    assert bool(said) == bool(sentence)
 
 
 def test_one_column_has_no_table_of_columns() -> None:

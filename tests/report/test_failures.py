@@ -1,10 +1,16 @@
 import io
+from random import Random
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.sample_run import STEPS, console_of, make_case, make_judged, make_report
+from rich.cells import cell_len
+from support.sample_columns import FIGURES
+from support.sample_run import COLUMNS, STEPS, SUMMARY, console_of, make_case, make_judged, make_report
 
-from geval_cli.records import INTERNAL_ERROR, CaseResult, ErrorInfo, Status
-from geval_cli.report.failures import Failures, GroupBy, print_failures
+from geval_cli.records import INTERNAL_ERROR, CaseResult, Column, ErrorInfo, Status
+from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
+from geval_cli.report.terminal import print_report
 
 
 def printed(
@@ -197,7 +203,7 @@ def test_each_group_says_how_many_of_how_many_fell_short() -> None:
         case(4, Status.ERROR, None),
         case(5, Status.NOT_EVALUATED, None),
     ]
-    assert grouped(*cases) == ["fluency: 3 of 4 fell short, 1 could not be judged, mean 0.40"]
+    assert grouped(*cases) == ["fluency: 3 of 4 failed, 1 could not be judged, mean 0.40"]
 
 
 def test_a_case_that_only_its_own_threshold_fails_has_a_group() -> None:
@@ -228,3 +234,106 @@ def test_hostile_names_and_reasons_of_groups_are_harmless() -> None:
         text = printed(*(failed(number, assertions=(hostile,)) for number in range(2)), by=by)
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def in_short(*cases: CaseResult, width: int = 100, columns: tuple[Column, ...] = COLUMNS) -> list[str]:
+    """Return the lines that the answer of a run has about its failures and errors."""
+    found, stream = FailedTests(), io.StringIO()
+    for case in cases:
+        found.add(case)
+    found.print(make_report(columns), console_of(stream, width), "geval show")
+    return stream.getvalue().rstrip("\n").split("\n")
+
+
+def judged_failure(test: int, column: int = 0, score: float = 0.4, **changes: object) -> CaseResult:
+    reason = changes.pop("reason", f"what is wrong with {'abcdefghijklmnopqrstuvwxyz'[test % 26] * 9}")
+    judged = make_judged(Status.FAILED, score, reason=reason, **changes)
+    title = f"question {test + 1}"
+    return make_case(
+        test, COLUMNS[column], Status.FAILED, score=score, description=title, assertions=(judged,)
+    )
+
+
+def test_a_failed_test_is_one_line_and_the_worst_is_first() -> None:
+    cases = [
+        judged_failure(0, score=0.45),
+        judged_failure(1, score=0.1),
+        judged_failure(2, 0, score=0.3),
+        judged_failure(2, 1, score=0.2),
+        *(judged_failure(test, score=0.49) for test in range(3, 7)),
+    ]
+    head, *lines = in_short(*cases)
+
+    assert head == " 8 of 8 failed   consistency 8"
+    assert [line.split()[0] for line in lines] == ["#3", "#2", "#1", "#4", "#5", "#6", "#7"]
+    assert "all columns" in lines[0]
+    assert "consistency 0.20 < 0.50  what is wrong with ccccccccc" in lines[0]
+    assert "short" in lines[1]
+
+
+def test_few_failures_show_output_reason_and_the_line_of_the_config() -> None:
+    _, line, *rest = in_short(judged_failure(6, reason="14 days, the policy says 30"), width=80)
+
+    assert "#7  question 7  short  consistency 0.40 < 0.50" in line
+    assert rest[0].startswith("    output  You have 28 days of paid vacation")
+    assert rest[-2:] == [
+        "    reason  14 days, the policy says 30",
+        "    at      examples/configs/vacation.yaml:18:9",
+    ]
+
+
+def test_tests_that_fail_for_the_same_reason_are_one_line() -> None:
+    same = [judged_failure(test, reason=f"the output has {test} words") for test in range(40)]
+    lines = in_short(*same, judged_failure(40), width=80)
+
+    assert lines[0] == " 41 of 41 failed   consistency 41"
+    assert lines[1].split()[:4] == ["#1", "and", "39", "more"]
+    assert sum("#" in line for line in lines) == 2
+
+
+def test_errors_are_counted_by_what_went_wrong() -> None:
+    errors = [
+        ErrorInfo("ProviderTimeoutError", f"no answer within {n} s", "raise `timeout_s`") for n in (30, 60)
+    ]
+    cases = [make_case(n, status=Status.ERROR, output=None, error=errors[n % 2]) for n in range(12)]
+
+    assert in_short(*cases) == [
+        " 12 errors",
+        "  12 × no answer within 30 s  #1, #2, #3, #4, #5, ...",  # noqa: RUF001
+        "      hint: raise `timeout_s`",
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 9_999), is_told_apart=st.booleans(), width=st.sampled_from([80, 100, 200]))
+def test_a_run_of_100_cases_is_read_on_one_screen(seed: int, is_told_apart: bool, width: int) -> None:
+    random = Random(seed)
+    statuses = random.choices(list(Status), [random.random() for _ in Status], k=100)
+    scores = [random.uniform(0, 0.49) for _ in range(100)]
+    columns = tuple(Column(n, ("brief", "polite")[n % 2], ("small", "large")[n // 2]) for n in range(4))
+    cases = [
+        replace(
+            judged_failure(n // 4, score=score) if is_told_apart else judged_failure(n // 4, reason="no"),
+            column=n % 4,
+            status=status,
+            error=ErrorInfo("E", "no answer") if status is Status.ERROR else None,
+        )
+        for n, (status, score) in enumerate(zip(statuses, scores, strict=True))
+    ]
+    stream = io.StringIO()
+    report = make_report(columns, results=lambda: iter(cases), summary=replace(SUMMARY, columns=FIGURES[:4]))
+    print_report(report, console_of(stream, width))
+    lines = stream.getvalue().split("\n")
+
+    assert len(lines) <= 45 + (30 if width > 80 else 0)  # where a table of the tests has room, it is shown
+    assert max(map(cell_len, lines)) <= width
+    for status, word in ((Status.FAILED, "failed"), (Status.PASSED, "passed")):
+        assert status not in statuses or word in stream.getvalue()
+
+
+def test_thousands_of_reasons_are_bounded_and_counted() -> None:
+    letters = [f"{a}{b}{c}" for a in "abcdefghijklmn" for b in "abcdefghijklmn" for c in "abcdefghijklmn"]
+    cases = [judged_failure(n, reason=f"wrong {word}", score=0.4) for n, word in enumerate(letters)]
+    lines = in_short(*cases)
+
+    assert lines[-1] == f"  ... {len(letters) - 10:,} more tests: geval show --failed"

@@ -11,7 +11,7 @@ from geval_cli.report.comparison import ComparedRun
 from geval_cli.report.comparison_text import run_name
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import run_title
-from geval_cli.report.terminal import print_summary
+from geval_cli.report.terminal import print_answer
 
 TITLE = "Before <the> move\n\u202e| 1"
 SHOWN = "Before <the> move"
@@ -37,9 +37,12 @@ def test_in_a_report(ending: str, words: str, tmp_path: Path) -> None:
 
 def test_on_the_terminal() -> None:
     stream = io.StringIO()
-    print_summary(make_report(run=replace(RUN, title=TITLE)), console_of(stream, 100))
-    lines = [line.split() for line in stream.getvalue().splitlines()]
-    assert ["name", "Before", "<the>", "move"] in [line[:4] for line in lines]
+    print_answer(make_report(run=replace(RUN, title=TITLE)), console_of(stream, 100))
+    title, run = (
+        line.split() for line in stream.getvalue().splitlines() if "Before" in line or RUN.id in line
+    )
+    assert title[:3] == ["Before", "<the>", "move"]
+    assert run == ["run", RUN.id, RUN.config_path]
     assert "\u202e" not in stream.getvalue()
 
 

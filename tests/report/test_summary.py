@@ -6,14 +6,15 @@ from msgspec.structs import replace
 from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
-from geval_cli.report.terminal import print_summary
+from geval_cli.report.terminal import print_answer, print_details
 
 
 def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:
     stream = io.StringIO()
     written = changes.pop("written", ())
     report = make_report(summary=summary, **{"run": replace(RUN, status=status), **changes})
-    print_summary(report, console_of(stream, 100), written=written)  # type: ignore[arg-type]
+    print_details(report, console_of(stream, 100))
+    print_answer(report, console_of(stream, 100), written=written)  # type: ignore[arg-type]
     return stream.getvalue()
 
 
@@ -24,36 +25,37 @@ def last_lines(text: str) -> list[str]:
 def test_all_passed() -> None:
     text = printed(RunSummary(3, passed=3))
 
-    assert "pass rate  100% (3 of 3 judged)" in text
-    assert last_lines(text) == ["PASSED  3 passed, 0 failed, 0 errors, 0 not evaluated in 16.2 s"]
+    assert "pass rate 100 %" in text
+    verdict, after = last_lines(text)
+    assert verdict == "PASSED  3 passed, 0 failed · 16.2 s"
+    assert after == "next: geval show -v · geval view"
 
 
 def test_one_failure_among_many_is_not_rounded_away() -> None:
     text = printed(RunSummary(100_000, passed=99_999, failed=1))
 
-    assert "pass rate  99.999% (99,999 of 100,000 judged)" in text
+    assert "pass rate 99.999 %" in text
     assert "FAILED  99,999 passed, 1 failed" in text
 
 
 def test_errors_without_failures_are_no_failure() -> None:
     text = printed(RunSummary(3, passed=2, errored=1))
 
-    assert last_lines(text)[0].startswith("NOT ALL JUDGED  2 passed, 0 failed, 1 error,")
-    assert "pass rate  100% (2 of 2 judged; 1 not counted)" in text
+    assert last_lines(text)[0].startswith("NOT ALL JUDGED  2 passed, 0 failed, 1 error ")
 
 
 def test_no_tests() -> None:
     text = printed(RunSummary())
 
-    assert "pass rate  none: nothing was judged" in text
-    assert last_lines(text)[-1] == "no test was run"
+    assert "pass rate" not in text
+    assert last_lines(text)[1] == "no test was run"
 
 
 def test_nothing_evaluated() -> None:
     text = printed(RunSummary(2, not_evaluated=2))
 
-    assert last_lines(text)[0].startswith("NOTHING EVALUATED  0 passed, 0 failed, 0 errors, 2 not evaluated")
-    assert "give the tests an `assert`" in last_lines(text)[-1]
+    assert last_lines(text)[0].startswith("NOTHING EVALUATED  0 passed, 0 failed, 2 not evaluated")
+    assert "give the tests an `assert`" in last_lines(text)[1]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_run_whose_process_died() -> None:
     )
 
     assert last_lines(text) == [
-        "UNFINISHED  1 passed, 0 failed, 0 errors, 0 not evaluated",
+        "UNFINISHED  1 passed, 0 failed",
         "the run is still going on, or its process died before the end",
     ]
 
@@ -121,22 +123,22 @@ def test_a_run_whose_process_died() -> None:
 def test_an_unknown_price_is_said_and_never_zero() -> None:
     text = printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage(2, 100, 20, 0, None)}))
 
-    assert "judge      2 answers, 100 tokens in, 20 out, cost unknown" in text
+    assert "judge    2 answers, 100 tokens in, 20 out, cost unknown" in text
     assert "$" not in text
 
 
 def test_a_price_of_nothing_is_not_shown() -> None:
     text = printed(RunSummary(1, passed=1, usage={Role.GENERATION: Usage(2, 100, 20, 0, 0.0)}))
 
-    assert "model      2 answers, 100 tokens in, 20 out\n" in text
+    assert "model    2 answers, 100 tokens in, 20 out\n" in text
 
 
 def test_what_the_cache_gave_is_said() -> None:
     usage = {Role.GENERATION: Usage(5, 0, 0, 5, 0.0), Role.JUDGE: Usage(5, 1_200, 30, 2, 0.01)}
     text = printed(RunSummary(1, passed=1, usage=usage))
 
-    assert "model      5 answers, all from the cache\n" in text
-    assert "judge      5 answers (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
+    assert "model    5 answers, all from the cache\n" in text
+    assert "judge    5 answers (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
 
 
 def test_a_role_without_requests_is_left_out() -> None:
@@ -146,7 +148,9 @@ def test_a_role_without_requests_is_left_out() -> None:
 def test_a_metric_that_nothing_scored_has_no_mean() -> None:
     text = printed(RunSummary(1, errored=1, metrics={"tone": MetricSummary(None, 0, 1)}))
 
-    assert [line.split() for line in text.split("\n") if "tone" in line] == [["tone", "none", "0", "1"]]
+    table, line = (line.split() for line in text.split("\n") if "tone" in line)
+    assert table == ["tone", "none", "0", "1"]
+    assert line == ["tone", "none"]
 
 
 def test_many_metrics_are_bounded() -> None:
@@ -159,6 +163,6 @@ def test_warnings_files_and_the_run_are_named() -> None:
     run = replace(RUN, warnings=("--grader did not apply to 2 assertions",))
     text = printed(RunSummary(1, passed=1), run=run, written=(Path("out/results.json"),))
 
-    assert "warning    --grader did not apply to 2 assertions" in text
-    assert "written    out/results.json" in text
-    assert "geval show 20261121-214544-k3f9" in text
+    assert "warning  --grader did not apply to 2 assertions" in text
+    assert "wrote    out/results.json" in text
+    assert f"run      {RUN.id}  {RUN.config_path}" in text
