@@ -27,8 +27,8 @@ def test_every_command_of_the_section_on_columns_runs(tmp_path: Path) -> None:
         for line in block("sh").splitlines():
             finished = run_geval(*shlex.split(line)[1:], cwd=tmp_path, env=env)
             assert finished.code in {0, 1}, finished.stderr
-            assert "[1] brief × small" in finished.stdout  # noqa: RUF001
-            assert "against [1]" in finished.stdout
+            assert "brief × small" in finished.stdout  # noqa: RUF001
+            assert "vs baseline" in finished.stdout
     assert (tmp_path / "results.json").exists()
 
 

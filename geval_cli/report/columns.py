@@ -180,7 +180,10 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
     {"title": 24},
     {"metrics": 2},
     {"metrics": 1},
-    {"title": 0, "metrics": 3},
+    {"has_interval": False},
+    {"title": 16},
+    {"metrics": 0},
+    {"title": 0, "metrics": 3, "has_interval": True},
     {"metrics": 1},
     {"metrics": 0},
     {"has_interval": False},
@@ -367,14 +370,16 @@ def _rows(
     """Return the heading and a row for each column; what no column has, as a cost of local models, is left out."""
     lead = leading(columns)
     star = "★" if is_unicode(console) else "*"
-    fields: list[tuple[str, Callable[[ColumnSummary], str]]] = [
-        (
-            "pass rate",
-            lambda item: "none" if item.pass_rate.value is None else percent_text(item.pass_rate.value),
-        )
-    ]
-    if shape.has_interval:
-        fields.append(("95 %", lambda item: interval_text(item.pass_rate, console)))
+
+    def rate_text(column: ColumnSummary) -> str:
+        rate = column.pass_rate
+        if rate.value is None:
+            return "none"
+        bounds = interval_text(rate, console) if shape.has_interval else ""
+        return f"{percent_text(rate.value)} {bounds}".rstrip()
+
+    heading = "pass rate [95 %]" if shape.has_interval else PASS_RATE
+    fields: list[tuple[str, Callable[[ColumnSummary], str]]] = [(heading, rate_text)]
     if shape.has_bar and is_unicode(console):
         fields.append(("", lambda item: _bar(item.pass_rate.value)))
     if shape.has_chances:

@@ -423,26 +423,25 @@ def _badness(group: _SameReason) -> tuple[int, float]:
 
 
 def _failed_test(result: CaseResult) -> FailedTest:
-    failed = [item for item in result.assertions if item.status is Status.FAILED]
-    title, output = case_title(result, 60), one_line(output_text(result)[:_REASON_COMPARED], 400)
-    number = f"#{result.test_index + 1}"
+    failed = (item for item in result.assertions if item.status is Status.FAILED)
     worst = max(failed, key=_margin, default=None)
-    if worst is None:
-        score = "" if result.score is None else format_score(result.score)
-        return FailedTest(
-            result.test_index, number, title, {result.column}, _WHOLE, score, "", 0.0, None, output
-        )
+    if worst is None:  # its own threshold decides, or what is compared
+        what, score, reason, location = _WHOLE, result.score, "", None
+        scored, margin = "" if score is None else format_score(score), 0.0
+    else:
+        what, reason, location = worst.metric or worst.type, worst.reason or "", worst.location
+        scored, margin = score_text(worst) if worst.threshold is not None else "", _margin(worst)
     return FailedTest(
-        result.test_index,
-        number,
-        title,
-        {result.column},
-        one_line(worst.metric or worst.type, 40),
-        score_text(worst) if worst.threshold is not None else "",
-        one_line((worst.reason or "")[:_REASON_COMPARED], 400),
-        _margin(worst),
-        worst.location,
-        output,
+        index=result.test_index,
+        number=f"#{result.test_index + 1}",
+        title=case_title(result, 60),
+        columns={result.column},
+        name=one_line(what, 40),
+        scored=scored,
+        reason=one_line(reason[:_REASON_COMPARED], 400),
+        margin=margin,
+        location=location,
+        output=one_line(output_text(result)[:_REASON_COMPARED], 400),
     )
 
 

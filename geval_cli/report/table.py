@@ -107,9 +107,8 @@ def print_small_table(rows: TableRows, report: RunReport, console: Console) -> N
         return
     layout = _fit(rows.rows, len(report.columns), console.width)
     if layout.cell:
-        _print_matrix(
-            rows.rows, report.columns, console, layout, has_excerpts=rows.total <= _WITH_EXCERPTS_MAX
-        )
+        is_short = rows.total <= _WITH_EXCERPTS_MAX
+        _print_matrix(rows.rows, report.columns, console, layout, has_excerpts=is_short, has_marks=False)
         console.print()
 
 
