@@ -19,6 +19,7 @@ from geval_cli.report.console import make_console
 from geval_cli.report.plan import RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.dry_run import plan_run
+from geval_cli.runs.power import planned_power
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import find_run
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
@@ -79,6 +80,10 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             print_warnings(cache.warnings)
             cache.ttl_s = choice.ttl_s
         plan = asyncio.run(plan_run(prepared, cache, resumed))
+        with suppress(UsageError):  # no run was ever stored here
+            plan = replace(
+                plan, power=planned_power(prepared, stack.enter_context(open_runs(home, os.environ)))
+            )
     if not prepared.request.is_shared:
         return plan
     return replace(plan, workers=planned_workers(prepared))

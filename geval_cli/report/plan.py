@@ -80,6 +80,26 @@ class WorkersPlan(Struct, frozen=True):
     requests_at_once: int
 
 
+class PowerPlan(Struct, frozen=True):
+    """The number of tests that show a drop, by the spread of an earlier run.
+
+    Attributes:
+        metric: whose mean drops; None for the pass rate.
+        drop: below what it was.
+        needed: so many tests show it with a chance of 80 %, at a level of 5 %.
+        tests: of the suite.
+        shown: the drop that they show with that chance; None above 1, and for fewer than two tests.
+        run: the earlier run.
+    """
+
+    metric: str | None
+    drop: float
+    needed: int
+    tests: int
+    shown: float | None
+    run: str
+
+
 _STAGES: Mapping[Purpose, int] = {
     Purpose.ANSWER: 0,
     Purpose.FALLBACK_SAMPLES: 2,
@@ -96,12 +116,14 @@ class RunPlan(Struct, frozen=True):
     Attributes:
         workers: None where one process does it.
         batched: the kinds of requests that go into batches.
+        power: what it can show; empty where there is no earlier run to tell the spread.
     """
 
     cases: int
     counts: Mapping[RequestKind, RequestCounts]
     workers: WorkersPlan | None = None
     batched: frozenset[RequestKind] = frozenset()
+    power: tuple[PowerPlan, ...] = ()
 
     @property
     def waves(self) -> dict[RequestKind, int]:
@@ -135,7 +157,8 @@ def plan_document(plan: RunPlan) -> JsonValue:
     head = {"schema_version": SCHEMA_VERSION, "kind": "plan"}
     workers = {} if plan.workers is None else {"workers": to_json(plan.workers)}
     batches = {"waves": max(waves.values(), default=0)} if plan.batched else {}
-    return {**head, "total": total, "cases": plan.cases, **workers, **batches, "rows": rows}
+    power = {"power": to_json(plan.power)} if plan.power else {}
+    return {**head, "total": total, "cases": plan.cases, **workers, **batches, **power, "rows": rows}
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
@@ -181,6 +204,10 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         count = max(waves.values(), default=0)
         text = f"{plural(count, 'wave')} of batches, each answered within a day; {_DIRECTLY}"
         print_hanging(Text(" batches ", style="bold"), Text(text), console, indent=0)
+    for item in plan.power:
+        print_hanging(
+            Text(" power   ", style="bold"), Text(_describe_power(item, plan.total)), console, indent=0
+        )
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
 
@@ -189,6 +216,20 @@ def _describe_workers(plan: WorkersPlan) -> str:
     shards = f"{plural(plan.shards, 'shard')} of at most {plural(plan.shard_tests, 'test')}"
     requests = plural(plan.requests_at_once, "request")
     return f"{plural(plan.workers, 'process', 'processes')} with {requests} at once each, {shards}"
+
+
+def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
+    what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
+    told = f"{plural(item.needed, 'test')} show a drop of {item.drop:g} in {what} with a chance of 80 %"
+    if total.most and total.cost_least_usd is not None:
+        # More tests would be answered by no cache.
+        scale = (total.most + total.cached) / total.most * item.needed / item.tests
+        low, high = (
+            None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
+        )
+        told += f", price {_price(low, high)}"
+    here = f"; the {item.tests:,} here show one of {item.shown:.2f}" if item.shown else ""
+    return f"{told}{here} (spread as in run {item.run})"
 
 
 def _cells(counts: RequestCounts) -> list[str]:
