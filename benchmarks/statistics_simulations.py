@@ -5,9 +5,10 @@ with its name, and say in its docstring what its figures should be.
 """
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
+from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
+from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
 
 RUNS = 3_000
@@ -199,8 +202,100 @@ def _cases(scores: np.ndarray) -> Iterator[CaseResult]:
             )
 
 
+def stopping(runs: int) -> None:
+    """Wrong decisions of `--stop-when decided` with a limit of 0.8 (at most 5 % may be), and tests asked on average.
+
+    Of "exact" suites that share of the tests passes, and a decision is wrong when all tests would have led to another
+    one. Of "drawn" ones it is the chance of each test, and at the limit itself every decision is wrong. Beside it (t):
+    a 95 % t interval, looked at after every test from the tenth on.
+    """
+    random = np.random.default_rng(SEED + 3)
+    for tests in (20, 100, 500):
+        for share in (0.5, 0.7, 0.8, 0.9, 0.95):
+            cells = []
+            for kind in ("exact", "drawn"):
+                suites = random.random((runs, tests)) < share
+                truth = None if share == 0.8 else share > 0.8
+                if kind == "exact":
+                    suites = random.permuted(
+                        np.tile(np.arange(tests) < round(share * tests), (runs, 1)), axis=1
+                    )
+                    truth = share >= 0.8
+                wrong = naive = asked = 0
+                for suite in suites.astype(float):
+                    count, found = _decided(suite.tolist(), 0.8)
+                    looked = _looked_at(suite, 0.8)
+                    asked += count
+                    wrong += found is not None and found is not truth
+                    naive += looked is not None and looked is not truth
+                told = f"wrong {wrong / runs:.4f} (t {naive / runs:.2f}), {asked / runs:.0f} asked"
+                cells.append(f"{kind}: {told}")
+            print(f"{tests} tests, {share:.0%} pass  {'   '.join(cells)}")
+
+
+def _decided(scores: list[float], limit: float) -> tuple[int, bool | None]:
+    """Return after how many tests a gate is decided before the last one, and whether it holds; None if it is not."""
+    sequence = SequentialMean(0.05, limit)
+    for score in scores[:-1]:
+        sequence.add(score)
+        if sequence.is_above or sequence.is_below:
+            return sequence.n, sequence.is_above
+    return len(scores), None
+
+
+def _looked_at(scores: np.ndarray, limit: float) -> bool | None:
+    """Return what the first 95 % t interval that leaves out the limit says, looked at from the tenth test on."""
+    counts = np.arange(1, len(scores) + 1)
+    means = scores.cumsum() / counts
+    variances = (counts * means - counts * means**2) / np.maximum(counts - 1, 1)
+    quantiles = np.array([t_quantile(0.975, max(1, count - 1)) for count in counts])
+    spread = quantiles * np.sqrt(variances / counts)
+    out = (np.abs(means - limit) > spread) & (counts >= 10) & (counts < len(scores)) & (variances > 0)
+    return bool(means[out.argmax()] > limit) if out.any() else None
+
+
+def stopping_by_command(runs: int) -> None:
+    """The same through `geval run`: what is decided and asked is what the functions say, test by test as drawn."""
+    random = np.random.default_rng(SEED + 4)
+    count = min(runs, COMMAND_RUNS)
+    for share in (0.5, 0.8, 0.95):
+        wrong = asked = 0
+        for number in range(count):
+            passes = random.permuted(np.arange(50) < round(share * 50))
+            with tempfile.TemporaryDirectory() as folder:
+                summary = _stopped_summary(Path(folder), passes.tolist(), seed=number)
+            stop = summary["early_stop"]
+            asked += 50 if stop is None else 50 - stop["not_asked"]
+            wrong += (summary["gates"][0]["status"] == "passed") is not bool(share >= 0.8)
+        told = f"wrong {wrong / count:.4f}, {asked / count:.0f} asked"
+        print(f"50 tests, {share:.0%} pass, {count} runs: {told}")
+
+
+def _stopped_summary(folder: Path, passes: list[bool], *, seed: int) -> dict[str, Any]:
+    tests = [
+        {
+            "vars": {"x": f"{'fine' if good else 'poor'} {number}"},
+            "assert": [{"type": "contains", "value": "fine"}],
+        }
+        for number, good in enumerate(passes)
+    ]
+    config = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": tests, "gates": ["pass_rate >= 80%"]}
+    (folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+    output = folder / "results.json"
+    words = (
+        f"run {folder}/config.yaml --stop-when decided --seed {seed} -j 1 -o {output} --home {folder}/home"
+    )
+    sys.argv[1:] = words.split()
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), suppress(SystemExit):
+        geval_command()
+    found: dict[str, Any] = json.loads(output.read_text("utf-8"))["summary"]
+    return found
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
     "means_by_commands": means_by_commands,
+    "stopping": stopping,
+    "stopping_by_command": stopping_by_command,
 }
