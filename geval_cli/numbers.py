@@ -32,6 +32,12 @@ def format_score(score: float) -> str:
     return fixed(value, _DIGITS_MAX)
 
 
+def errors_failed(errors: int) -> str:
+    """`if all 20 errors failed`: under what assumption a pass rate beside errors is the least that it can be."""
+    which = {1: "the error", 2: "both errors"}.get(errors, f"all {errors:,} errors")
+    return f"if {which} failed"
+
+
 def format_comparison(score: float, threshold: float) -> str:
     """`0.40 < 0.50` or `0.87 ≥ 0.50`, with as many decimals as it takes for the line to be true as printed."""
     left, right = _compared(score, threshold)

@@ -547,6 +547,11 @@ class MetricSummary(Struct, frozen=True):
     errored: int
     interval: tuple[float, float] | None = None
 
+    @property
+    def is_half(self) -> bool:
+        """Return whether the mean is a half, which that of comparisons of all columns with each other always is."""
+        return self.mean is not None and abs(self.mean - 0.5) < 1e-9  # noqa: PLR2004
+
 
 class GateResult(Struct, frozen=True):
     """The result of a gate: `failed` it did not hold, `error` nothing could be counted for it.
@@ -648,6 +653,7 @@ class ColumnSummary(Struct, frozen=True):
     Attributes:
         label: tells it from the other columns of the run.
         pass_rate: of the cases that were judged; `errored` and `not_evaluated` are not in it.
+        pass_rate_at_least: what it would be if every error had been a failure; None where nothing was judged.
         metrics: means; the repeats of a test are averaged first.
         cost_usd: what this run paid for its answers, judges not counted; None when a price is unknown.
         cost_usd_generated: what they cost when they were generated, those from the cache included.
@@ -674,6 +680,7 @@ class ColumnSummary(Struct, frozen=True):
     pass_hat_k: Mapping[str, Stat] = field(default_factory=dict)
     vs_first: ColumnComparison | None = None
     cost_usd_generated: float | None = 0.0
+    pass_rate_at_least: float | None = None
 
 
 class RankedColumn(Struct, frozen=True):
@@ -734,6 +741,7 @@ class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
     `pass_interval`: the lower and upper bound of the pass rate's 95 % interval; None of fewer than two tests.
+    `pass_rate_at_least`: the pass rate if every error had been a failure; None like the rate.
     `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
@@ -764,6 +772,7 @@ class RunSummary(Struct, frozen=True):
     rankings: Mapping[str, tuple[RankedColumn, ...]] = field(default_factory=dict)
     order_consistency: Mapping[str, float | None] = field(default_factory=dict)
     early_stop: EarlyStop | None = None
+    pass_rate_at_least: float | None = None
 
 
 def to_json(value: Any) -> JsonValue:

@@ -202,12 +202,14 @@ class Tally(Struct):
 
     def summary(self) -> RunSummary:
         """Return the sums so far."""
-        passed, failed = self.counts[Status.PASSED], self.counts[Status.FAILED]
+        passed, failed, errored = (
+            self.counts[status] for status in (Status.PASSED, Status.FAILED, Status.ERROR)
+        )
         return RunSummary(
             total=sum(self.counts.values()),
             passed=passed,
             failed=failed,
-            errored=self.counts[Status.ERROR],
+            errored=errored,
             not_evaluated=self.counts[Status.NOT_EVALUATED],
             pass_rate=passed / (passed + failed) if passed + failed else None,
             metrics={
@@ -215,6 +217,7 @@ class Tally(Struct):
                 for metric, scores in sorted(self._scores.items())
             },
             usage=dict(self.usage),
+            pass_rate_at_least=passed / (passed + failed + errored) if passed + failed else None,
             pass_interval=None if self.has_clusters else share_interval(passed, passed + failed),
         )
 

@@ -344,6 +344,7 @@ class _Figures(Struct):
         """Return all but the comparison with another column. Latencies are good to half a per cent (`Quantiles`)."""
         rate = Stat(self.judged.mean, self.judged.interval(), self.judged.n, self.judged.clusters)
         tries = sorted({k for k in _SHOWN_K if k < repeats} | {repeats}) if repeats > 1 else []
+        finished = self.judged.n + self.counts[Status.ERROR]
         return ColumnSummary(
             prompt=column.prompt_label,
             provider=column.provider_label,
@@ -353,6 +354,7 @@ class _Figures(Struct):
             errored=self.counts[Status.ERROR],
             not_evaluated=self.counts[Status.NOT_EVALUATED],
             pass_rate=rate,
+            pass_rate_at_least=self.counts[Status.PASSED] / finished if self.judged.n else None,
             metrics={name: metric.stat() for name, metric in sorted(self.metrics.items())},
             cost_usd=self.usage[Role.GENERATION.value].cost_usd,
             cost_usd_generated=self.generated_usd,

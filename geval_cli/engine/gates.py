@@ -9,6 +9,7 @@ from geval_cli.assertions.metric_names import metric_name
 from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
+from geval_cli.numbers import errors_failed
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import PromptSpec
@@ -133,7 +134,11 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
             case Statistic.PASS_RATE:
-                return _share(self.judged)
+                share, note = _share(self.judged)
+                if share is None or not self.errored:
+                    return share, note
+                least = share * self.judged.n / (self.judged.n + self.errored)
+                return share, f"{note}; {least:.2f} {errors_failed(self.errored)}"
             case Statistic.PASSED:
                 return _share(self.finished)
             case Statistic.BORDERLINE:

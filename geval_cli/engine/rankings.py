@@ -90,8 +90,13 @@ class RankingSums(Struct):
         """Return `summary` with a ranking for each metric of pairs. To be asked for when all results are in."""
         self._end_test()
         found = sorted(self._metrics.items())
+        fixed = {name for name, _ in found if name in summary.metrics and summary.metrics[name].is_half}
         return replace(
             summary,
+            metrics={
+                name: replace(metric, interval=None) if name in fixed else metric
+                for name, metric in summary.metrics.items()
+            },
             rankings={name: self._ranking(ranked) for name, ranked in found},
             order_consistency={
                 name: ranked.consistent / ranked.asked if ranked.asked else None for name, ranked in found

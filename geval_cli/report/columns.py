@@ -27,6 +27,7 @@ from geval_cli.report.verdict import STYLES, column_title, signs_of
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
 DIFFERENCES_MAX = 30
+_WORST_CASES_SHOWN = 4
 _MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _NAME_WIDTH = 40
@@ -223,11 +224,25 @@ def print_columns(report: RunReport, console: Console) -> None:
     if hidden:
         names = ", ".join(one_line(name, _NAME_WIDTH) for name in hidden)
         print_hanging(Text(), Text(f"also measured, see -v: {names}", style="dim"), console, indent=1)
+    if least := _worst_cases(columns, titles, ranked):
+        print_hanging(Text(), Text(least, style="dim"), console, indent=1)
     if sentence := leader_text(columns, titles):
         print_hanging(Text(), Text(sentence, style="bold"), console, indent=1)
     if note := cost_note(columns):
         print_hanging(Text(), Text(note, style="dim"), console, indent=1)
     console.print()
+
+
+def _worst_cases(columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int]) -> str:
+    """`pass rate if all errors failed: a 31 %, b 6 %`: what errors could hide; empty without any."""
+    least = [
+        f"{titles[place]} {percent_text(column.passed / (column.passed + column.failed + column.errored))}"
+        for place in ranked
+        if (column := columns[place]).errored and column.passed
+    ]
+    more = len(least) - _WORST_CASES_SHOWN
+    parts = [*least[:_WORST_CASES_SHOWN], f"and {more:,} more"] if more > 0 else least
+    return f"{PASS_RATE} if all errors failed: {', '.join(parts)}" if least else ""
 
 
 def ranking(columns: Sequence[ColumnSummary]) -> list[int]:

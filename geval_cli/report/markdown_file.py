@@ -58,6 +58,7 @@ from geval_cli.report.report import (
     output_text,
     score_text,
     telling_metrics,
+    worst_case,
 )
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
@@ -178,7 +179,7 @@ def _pass_rate(summary: RunSummary) -> str:
     judged = summary.passed + summary.failed
     if not judged:
         return "Pass rate: none, since nothing was judged."
-    rate = f"Pass rate: **{format_percentage(summary.passed, judged)}**"
+    rate = f"Pass rate: **{format_percentage(summary.passed, judged)}**{worst_case(summary)}"
     return rate if summary.pass_interval is None else f"{rate} {_between(summary.pass_interval)}"
 
 

@@ -10,7 +10,7 @@ from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import ASSISTANT, USER, said
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_comparison, format_score
+from geval_cli.numbers import errors_failed, format_comparison, format_score
 from geval_cli.records import (
     AskedTest,
     AssertionResult,
@@ -23,10 +23,10 @@ from geval_cli.records import (
     Turn,
 )
 from geval_cli.report.charts.drawing import Chart, Links
+from geval_cli.report.numbers import format_share
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 _TITLE_WIDTH = 200
-_HALF, _DUST = 0.5, 1e-9
 
 
 class HumanLabels(Protocol):
@@ -147,12 +147,20 @@ def output_text(result: CaseResult) -> str:
     return said(Turn(ASSISTANT, output, calls_beside(result.output, result.tool_calls)))
 
 
+def worst_case(summary: RunSummary, percent: Callable[[float], str] = format_share) -> str:
+    """Return what follows a pass rate: `, at least 50% if all 20 errors failed`; nothing without errors or passes."""
+    if not summary.passed or not summary.errored:
+        return ""
+    least = summary.passed / (summary.passed + summary.failed + summary.errored)
+    return f", at least {percent(least)} {errors_failed(summary.errored)}"
+
+
 def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:
     """Return the metrics of a run but for comparisons of all columns with each other, whose mean is always a half."""
     return {
         name: metric
         for name, metric in summary.metrics.items()
-        if name not in summary.rankings or metric.mean is None or abs(metric.mean - _HALF) > _DUST
+        if name not in summary.rankings or not metric.is_half
     }
 
 

@@ -28,7 +28,7 @@ from geval_cli.report.numbers import (
     format_interval,
     plural,
 )
-from geval_cli.report.report import RunReport, run_title, telling_metrics
+from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.table import TableRows, print_small_table, print_table
 from geval_cli.report.verdict import (
@@ -159,7 +159,8 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
     dot = signs_of(console).dot
     judged = summary.passed + summary.failed
     rate = Stat(summary.passed / judged if judged else None, summary.pass_interval)
-    parts = [f"{PASS_RATE} {percent_text(rate.value or 0.0)} {interval_text(rate, console)}".rstrip()]
+    share = f"{percent_text(rate.value or 0.0)} {interval_text(rate, console)}".rstrip()
+    parts = [f"{PASS_RATE} {share}{worst_case(summary, percent_text)}"]
     metrics = telling_metrics(summary)
     for name, metric in list(metrics.items())[:_METRICS_ON_A_LINE]:
         mean = Stat(metric.mean, metric.interval)

@@ -138,7 +138,7 @@ class RunPoint(Struct, frozen=True):
     Attributes:
         is_partial: it did not run to its end.
         pass_interval: the 95 % interval of the pass rate.
-        metrics: over all its cases.
+        metrics: over all its cases, but for comparisons of all columns with each other, whose mean is always a half.
         config_file: as in `RunOutline`.
     """
 
@@ -179,7 +179,7 @@ _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
            json_extract(summary, '$.errored'), status, json_extract(summary, '$.pass_interval'),
-           json_extract(summary, '$.metrics'), config_file
+           json_extract(summary, '$.metrics'), json_extract(summary, '$.rankings'), config_file
     FROM {runs} WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
@@ -498,7 +498,10 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
 
 
 def _point(row: tuple[Any, ...]) -> RunPoint:
-    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics, config_file = row
+    run_id, config_path, started_at, passed, failed, errored, status, interval, metrics, *more = row
+    rankings, config_file = more
+    ranked = msgspec.json.decode(rankings or "{}", type=dict[str, msgspec.Raw])
+    found = msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary])
     return RunPoint(
         run_id,
         config_path,
@@ -508,7 +511,7 @@ def _point(row: tuple[Any, ...]) -> RunPoint:
         errored=errored,
         is_partial=status != RunStatus.COMPLETED,
         pass_interval=msgspec.json.decode(interval or "null", type=tuple[float, float] | None),
-        metrics=msgspec.json.decode(metrics or "{}", type=dict[str, MetricSummary]),
+        metrics={name: item for name, item in found.items() if name not in ranked or not item.is_half},
         config_file=config_file,
     )
 

@@ -26,6 +26,7 @@ from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     CaseResult,
     Choice,
+    MetricSummary,
     ModelRequest,
     ModelResponse,
     RankedColumn,
@@ -324,7 +325,17 @@ def test_a_fair_judge_ranks_models_of_known_strength() -> None:
         results, _ = done(one, by_length, {name: "x" * length for name, length in lengths.items()})
         for result in results:
             sums.add(result)
-    [entries] = sums.with_rankings(RunSummary()).rankings.values()
+    fixed = MetricSummary(0.5, 90, 0, interval=(0.4, 0.6))
+    name = results[0].assertions[0].metric
+    assert name is not None
+    others = {name: fixed, "tone": fixed}
+    summary = sums.with_rankings(RunSummary(metrics=others))
+    # The mean over all columns is a half by design, so an interval would say nothing.
+    assert {metric: found.interval for metric, found in summary.metrics.items()} == {
+        name: None,
+        "tone": fixed.interval,
+    }
+    [entries] = summary.rankings.values()
     assert [entry.label for entry in entries] == ["c", "b", "a"]
     assert all(
         entry.low < entry.rating < entry.high

@@ -23,6 +23,7 @@ from geval_cli.report.html.environment import make_environment
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import score_text, telling_metrics
+from geval_cli.report.terminal import print_answer
 from geval_cli.report.verdict import signs_of
 
 P, F = Status.PASSED, Status.FAILED
@@ -79,6 +80,30 @@ def test_every_file_says_why(tmp_path: Path) -> None:
     stream = io.StringIO()
     CasePrinter(report, console_of(stream, 100), UNCUT).print_entry(ShownCase(case))
     assert "0.40, a required item is missing" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "errored", "text"),
+    [
+        (25, 5, 20, "83.3%, at least 50% if all 20 errors failed"),
+        (1, 0, 1, "100%, at least 50% if the error failed"),
+        (0, 2, 1, "0%"),
+        (25, 5, 0, "83.3%"),
+    ],
+)
+def test_a_pass_rate_says_what_it_is_at_least(
+    passed: int, failed: int, errored: int, text: str, tmp_path: Path
+) -> None:
+    summary = RunSummary(total=passed + failed + errored, passed=passed, failed=failed, errored=errored)
+    report = make_report(summary=summary)
+    stream = io.StringIO()
+    print_answer(report, console_of(stream, 100))
+    shown = re.sub(r"([\d.]+)%", lambda found: f"{float(found[1]):.0f} %", text)
+    assert f"\n pass rate {shown}\n" in stream.getvalue()
+    write_results_file(tmp_path / "r.md", report)
+    assert f"Pass rate: **{text.replace('%', '%**', 1)}\n" in (tmp_path / "r.md").read_text(encoding="utf-8")
+    page = make_environment().get_template("run_summary.html").render(**run_values(report), filter_link=str)
+    assert re.findall(r"[\d.]+%, at least [^<]*", page) == ([text] if errored and passed else [])
 
 
 def test_a_mean_that_is_always_a_half_is_not_shown() -> None:

@@ -52,7 +52,7 @@ RATE_BOUNDS = (0.92, 0.985)
 def coverage_of_rates(
     labels: int, outputs: int, *, good: float, trials: int, seed: int
 ) -> tuple[float, float]:
-    """Return the share of intervals of a true pass rate that contain it, and the share of Wilson's by labels alone.
+    """Return the share of intervals of a true pass rate that contain it, and the share of those by labels alone.
 
     The judge passes nine of ten good outputs and four of ten bad ones, so its own rate is far off.
     """

@@ -50,6 +50,13 @@ def test_a_pair_is_the_same_from_either_side_and_a_tie_is_half_a_win_for_each() 
     assert halves.ratings() == whole.ratings()
 
 
+@pytest.mark.parametrize(("won", "has_interval"), [(1, False), (2, False), (3, False), (4, True)])
+def test_fewer_than_five_tests_have_no_interval(won: int, has_interval: bool) -> None:
+    found = ratings_of({(0, 1): (won, 1)})
+    assert found is not None
+    assert [rating.interval is not None for rating in found.values()] == [has_interval] * 2
+
+
 def test_players_that_nothing_connects_have_no_ranking() -> None:
     assert ratings_of({(0, 1): (3, 1), (2, 3): (1, 3)}) is None
     assert Comparisons().ratings() is None

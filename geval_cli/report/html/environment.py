@@ -17,6 +17,7 @@ from geval_cli.report.numbers import (
     format_share,
     plural,
 )
+from geval_cli.report.report import worst_case
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.version import __version__
 
@@ -68,6 +69,7 @@ def make_environment(*folders: Path) -> Environment:
         "duration": lambda duration_ms: "" if duration_ms is None else format_duration(duration_ms),
         "plural": plural,
         "rate": pass_rate,
+        "worst_case": worst_case,
         "total_cost": total_cost,
         "when": readable_time,
         "bar_pieces": bar_pieces,
