@@ -25,6 +25,8 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.results_file import open_reports
 
 _ENDINGS = (".json", ".md")
+_KEPT = "kept"
+"""Stands for a file: the labels that `geval label` keeps for the two runs."""
 
 
 def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
@@ -45,9 +47,10 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         if given.labels is not None:
             by_labels = extra("true differences")
             options = by_labels.CorrectOptions(columns=given.columns, cluster=given.cluster)
-            corrected = by_labels.correct(
-                given.labels, before, b, options, allow_unmatched=given.allow_unmatched
-            )
+            labels: Any = given.labels
+            if str(labels) == _KEPT:
+                labels = extra("human labels").labels_kept_for(a.run.id, b.run.id, home=given.home)
+            corrected = by_labels.correct(labels, before, b, options, allow_unmatched=given.allow_unmatched)
     for path in given.outputs:
         is_markdown = path.suffix.lower() == ".md"
         with SafeFile(path) as file:

@@ -317,7 +317,10 @@ class CompareOptions:
     labels: Annotated[
         Path | None,
         Option(
-            "--labels", "Correct the judge by human labels of A, B or both.", Group.COMPARING, syntax="FILE"
+            "--labels",
+            "Correct the judge by labels of A, B or both, or by those `kept`.",
+            Group.COMPARING,
+            syntax="FILE",
         ),
     ] = None
     allow_unmatched: Annotated[

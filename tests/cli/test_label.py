@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from rich.cells import cell_len
 from support.geval_command import clean_environment, run_geval
-from support.sample_run import make_case, make_judged
+from support.sample_run import COLUMNS, make_case, make_judged
 from support.stored_runs import HOSTILE, store_judged_run
 
 from geval_cli.cli.arguments import parse_option
@@ -67,7 +67,16 @@ def store(folder: Path, outputs: Iterator[str] | list[str], run_id: str = "run-1
     """A stored run with an output for each text, each judged 0.5 of 1 on `tone`."""
     runs = RunStore.open(folder / ".geval")
     run = RunRecord(
-        run_id, RunStatus.RUNNING, "2026-11-22T10:00:00+00:00", None, None, "0", "c.yaml", "d", {}
+        run_id,
+        RunStatus.RUNNING,
+        "2026-11-22T10:00:00+00:00",
+        None,
+        None,
+        "0",
+        "c.yaml",
+        "d",
+        {},
+        columns=COLUMNS,
     )
     runs.begin(run)
     last = None
@@ -118,6 +127,32 @@ class TestKeys:
         assert (first["label"], second["label"], second["note"]) == ("pass", "pass", "zu kurz, schön")
         assert first["annotator"] == "anna"
         assert first.keys() >= {"id", "metric", "run_id", "output_sha256", "prompt", "provider", "repeat"}
+
+    def test_outputs_of_two_runs_are_rated_side_by_side_and_each_label_is_kept_for_its_run(
+        self, tmp_path: Path
+    ) -> None:
+        texts = {"run-a": "of the earlier one", "run-b": "of the later one"}
+        for name, text in texts.items():
+            store(tmp_path, [f"answer {number} {text}" for number in range(4)], name)
+        words = ("run-a,run-b", "--draw", "2", "--seed", "7", "--annotator", "anna")
+        child = label(tmp_path, *words)
+        shown = [press(child, "p") for _ in range(3)]
+        child.expect_exact(PROMPT)
+        shown.append(ESCAPE.sub("", child.before or ""))
+        child.send("f")
+        said, code = finish(child)
+        assert code == 0
+        assert "geval compare run-a run-b --labels kept" in said
+        found = rows(tmp_path)
+        assert sorted(row["run_id"] for row in found) == ["run-a", "run-a", "run-b", "run-b"]
+        assert len({row["id"] for row in found}) == 2
+        assert [row["label"] for row in found] == ["pass"] * 3 + ["fail"]
+        for row, screen in zip(found, shown, strict=True):
+            assert f"answer {row['id'][0]} {texts[row['run_id']]}" in screen
+            assert "run-a" not in screen.replace("run-a,run-b", "")
+        done = run_geval("label", *words, "--export", "sheet.jsonl", cwd=tmp_path)
+        assert (done.code, done.stderr) == (0, "")
+        assert run_geval("label", "run-a,run-b,run-c", cwd=tmp_path).code == 2
 
     def test_keys_that_mean_nothing_label_nothing(self, judged: Path) -> None:
         child = label(judged)

@@ -438,3 +438,86 @@ def test_command_says_the_sentence_first_and_keeps_the_comparison(tmp_path: Path
     text = (tmp_path / "c.md").read_text(encoding="utf-8")
     assert text.startswith("# Two runs, corrected by human labels\n\nhelpful: the judge shows")
     assert "## The judge alone" in text
+
+
+class TestDrawnPairs:
+    def test_are_both_outputs_of_the_same_tests_in_an_order_that_tells_nothing(self) -> None:
+        a, b = two_runs(200)
+        rows = trust.draw_pairs(a, b, 60, seed=7)
+        assert rows == trust.draw_pairs(a, b, 60, seed=7)
+        assert len({row["id"] for row in rows}) == 60
+        assert [row["id"] for row in rows[::2]] == [row["id"] for row in rows[1::2]]
+        first = sum(row["output"].endswith("A") for row in rows[::2])
+        assert 15 < first < 45
+        assert not {"run_id", "prompt", "provider", "score"} & {key for row in rows for key in row}
+        smaller = trust.draw_pairs(a, b, 20, seed=7)
+        assert {row["id"] for row in smaller} <= {row["id"] for row in rows}
+
+    def test_every_test_is_as_likely(self) -> None:
+        a, b = two_runs(20)
+        counts = dict.fromkeys(range(20), 0)
+        for seed in range(600):
+            for number in {int(row["id"].split(".")[0]) for row in trust.draw_pairs(a, b, 5, seed)}:
+                counts[number] += 1
+        assert all(100 < count < 200 for count in counts.values()), counts
+
+    @pytest.mark.parametrize("name", ["sheet.jsonl", "sheet.csv"])
+    def test_are_read_back_once_they_are_labelled(self, tmp_path: Path, name: str) -> None:
+        a, b = two_runs(60, equal=10)
+        sheet = trust.draw_pairs(a, b, 30, seed=7)
+        equal = sum(int(row["id"].split(".")[0]) < 10 for row in sheet)
+        assert len(sheet) == 60 - equal
+        for row in sheet:
+            row["label"] = 0.6 if row["output"].endswith("B") and int(row["id"].split(".")[0]) % 2 else 0.4
+        write_labels(tmp_path / name, sheet)
+        found = compare(tmp_path / name, a, b)
+        row = only_row(found)
+        assert (row.tests, row.equal, row.unused) == ((30, 30), equal, 0)
+        assert not any("drawn" in note for note in found.notes)
+        sheet[-1]["label"] = None
+        write_labels(tmp_path / name, sheet)
+        assert any("1 drawn rows have no label yet" in note for note in compare(tmp_path / name, a, b).notes)
+
+    def test_only_what_both_runs_have_is_drawn(self) -> None:
+        a, _ = two_runs(10)
+        b = run(
+            "b",
+            [
+                case(n, f"{n} of B", {"tone": 0.5 if n > 2 else None, "style": 1.0}, number=n)
+                for n in range(6)
+            ],
+        )
+        assert {row["id"] for row in trust.draw_pairs(a, b, 50)} == {"3.0.0", "4.0.0", "5.0.0"}
+        with pytest.raises(UsageError):
+            trust.draw_pairs(a, b, 5, only=["style"])
+        with pytest.raises(UsageError):
+            trust.draw_pairs(a, run("c", [case("another", "x", {"tone": 1.0}, number=0)]), 5)
+
+
+def test_command_draws_pairs_and_reads_what_is_kept_for_the_runs(tmp_path: Path) -> None:
+    test = {
+        "assert": [{"type": "javascript", "metric": "helpful", "value": "Math.min(output.length / 40, 1)"}]
+    }
+    tests = [{"vars": {"x": f"answer {n:02}"}} for n in range(20)]
+    ids = [
+        store_run(write_config(tmp_path, f"{name}.json", tests, prompts=[prompt], defaultTest=test))
+        for name, prompt in (("a", "{{ x }}"), ("b", "{{ x }}, as said above"))
+    ]
+    words = ("estimate", "sheet.jsonl", "--draw", "15", "--of", "latest~1,latest")
+    done = run_geval(*words, cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.startswith("sheet.jsonl: 30 rows to label, 30 outputs of both runs on 15 tests")
+    assert "geval compare <ID> <ID> --labels sheet.jsonl" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8").splitlines()]
+    write_labels(tmp_path / "sheet.jsonl", [{**row, "label": len(row["output"]) % 7 / 7} for row in rows])
+    compared = ("compare", *ids, "--json", "--labels")
+    by_sheet = run_geval(*compared, "sheet.jsonl", cwd=tmp_path)
+    missing = run_geval(*compared, "kept", cwd=tmp_path)
+    assert (missing.code, "no labels are kept for run" in missing.stderr) == (2, True)
+    taken = run_geval("label", ",".join(ids), "--import", "sheet.jsonl", cwd=tmp_path)
+    assert taken.stdout == "kept 30 labels for run <ID>, <ID>\n"
+    by_store = run_geval(*compared, "kept", cwd=tmp_path)
+    found, kept = (json.loads(done.stdout)["corrected"] for done in (by_sheet, by_store))
+    assert (found["rows"], found["matched"]) == (kept["rows"], 30)
+    for wrong in (("--of", "latest"), ("--of", "latest~1,latest,latest"), ("--of", "latest,nowhere")):
+        assert run_geval("estimate", "x.jsonl", "--draw", "3", *wrong, cwd=tmp_path).code == 2

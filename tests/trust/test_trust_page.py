@@ -38,12 +38,12 @@ def test_the_walk_through_the_example_suite_prints_what_the_page_shows(tmp_path:
         assert finished.code == (1 if words[1] == "run" else 0), finished.stderr
         printed.append(finished.stdout)
     shown = [text for kind, text in BLOCKS if kind == "text" and text.startswith("helpful")]
-    assert len(shown) == 3
+    assert len(shown) == 4
     assert [text for text in shown if text.strip() not in "".join(printed)] == []
     config = next(text for kind, text in BLOCKS if kind == "yaml")
     whole = (folder / "calibrated.yaml").read_text(encoding="utf-8")
     assert [line for line in config.splitlines()[1:] if line not in whole.splitlines()] == []
-    finished = run_geval("run", "calibrated.yaml", cwd=folder, env=clean_environment(COLUMNS="80"))
+    finished = run_geval("run", "calibrated.yaml", "-v", cwd=folder, env=clean_environment(COLUMNS="80"))
     assert finished.code == 0
     assert "0.50 < 0.625  P(pass) 0.11" in finished.stdout
 

@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from geval_cli.extras.trust.agreement import Agreement, agree
     from geval_cli.extras.trust.calibration import Calibrated, calibrate
-    from geval_cli.extras.trust.estimation import Estimated, draw_sheet, estimate
+    from geval_cli.extras.trust.estimation import Estimated, estimate
+    from geval_cli.extras.trust.labelling import draw_pairs, draw_sheet
     from geval_cli.extras.trust.options import (
         AgreeOptions,
         CalibrateOptions,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "agreement": ("Agreement", "agree"),
     "calibration": ("Calibrated", "calibrate"),
-    "estimation": ("Estimated", "draw_sheet", "estimate"),
+    "estimation": ("Estimated", "estimate"),
+    "labelling": ("draw_pairs", "draw_sheet"),
     "options": ("AgreeOptions", "CalibrateOptions", "CorrectOptions", "EstimateOptions", "ProbeOptions"),
     "probes": ("ProbeReport",),
     "probing": ("aprobe", "probe"),
@@ -71,6 +73,7 @@ __all__ = [
     "aprobe",
     "calibrate",
     "compare",
+    "draw_pairs",
     "draw_sheet",
     "estimate",
     "probe",

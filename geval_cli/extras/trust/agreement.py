@@ -218,7 +218,7 @@ def agree(
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
-            kept = labels_kept_for(report.run.id, home) if labels is None else labels
+            kept = labels_kept_for(report.run.id, home=home) if labels is None else labels
             return agree(kept, report, options=options, require=require, allow_unmatched=allow_unmatched)
     if labels is None:
         raise UsageError(

@@ -5,16 +5,15 @@ are no random draw of the run's outputs the figure is wrong, so the command also
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.documents import ESTIMATE, Document, Section, Table, estimate_cells, of_run
-from geval_cli.extras.trust.labels import DRAW_COLUMN, LabelFile, draw, draw_name
+from geval_cli.extras.trust.labels import DRAW_COLUMN, LabelFile
 from geval_cli.extras.trust.matching import (
-    JudgedItem,
     Labels,
     Match,
     chosen_metrics,
@@ -23,7 +22,6 @@ from geval_cli.extras.trust.matching import (
     marks_of,
     match_labels,
     read_given,
-    scores_of,
     threshold_of,
 )
 from geval_cli.extras.trust.options import EstimateOptions
@@ -271,65 +269,6 @@ def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float
         failed_bad=sum(not passed and not good for passed, good in pairs),
         bad=len(pairs) - good,
     )
-
-
-def draw_sheet(
-    results: Iterable[CaseResult], count: int, seed: int, *, run_id: str = "", only: Sequence[str] = ()
-) -> list[dict[str, JsonValue]]:
-    """Return rows to label, of outputs drawn at random: the same ones for the same seed.
-
-    Each output has a row for each metric, without the judge's score, which would sway the reader.
-
-    Raises:
-        UsageError: no output is judged, or not by a metric of `only`.
-    """
-    if count < 1:
-        raise UsageError(f"--draw takes a number from 1, found {count}", hint="for example --draw 100")
-    metrics: dict[str, None] = {}
-
-    def judged() -> Iterator[CaseResult]:
-        for result in results:
-            scores = [name for name, score in scores_of(result).items() if score is not None]
-            if any(not only or name in only for name in scores):
-                metrics.update(dict.fromkeys(scores))
-                yield result
-
-    # The same draw as that of `geval label --draw`.
-    drawn = draw(judged(), count, seed=seed, id_of=lambda result: result.id)
-    kept = [(result, next(judged_items([result]))) for result in drawn]
-    if not kept:
-        what = f" by {', '.join(only)}" if only else ""
-        raise UsageError(f"no output of this run is judged{what}", hint="name another run with --run")
-    kept.sort(key=lambda pair: (pair[1].test_index, pair[1].repeat, pair[1].id))
-    taken = list(only) or list(metrics)
-    return [
-        _row(result, item, metric, seed, run_id)
-        for metric in taken
-        for result, item in kept
-        if item.scores.get(metric) is not None
-    ]
-
-
-def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: str) -> dict[str, JsonValue]:
-    low_high = item.ranges.get(metric)
-    return {
-        "id": item.id,
-        "metric": metric,
-        "label": None,
-        "scale": [0, 1] if low_high is None else [_short(end) for end in low_high],
-        "output": result.output,
-        **({"vars": dict(result.vars)} if result.vars else {}),
-        **({"test": result.asked.texts} if result.asked else {}),
-        **({"description": item.description} if item.description else {}),
-        "output_sha256": item.output_sha256,
-        **({"test_key": item.test_key} if item.test_key else {}),
-        **({"run_id": run_id} if run_id else {}),
-        DRAW_COLUMN: draw_name(seed),
-    }
-
-
-def _short(end: float) -> float:
-    return int(end) if float(end).is_integer() else end
 
 
 def check_sheet_path(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Outputs of a run that people label: which ones, their labels as rows, and people's word beside the judge's."""
+"""Outputs of a run, or of two, that people label: which ones, their labels as rows, and people beside the judge."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,17 @@ from geval_cli.extras.trust.labels import (
     LabelledOutput,
     Scale,
     draw,
+    draw_name,
     labels_from_rows,
     read_labels,
 )
-from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_labels, scores_of
+from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_in_runs, scores_of
 from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.charts.drawing import Chart, Links
+from geval_cli.report.comparison import EarlierRun, Pairing
 from geval_cli.report.criteria import Criterion, MetricCriteria
+from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text
 from geval_cli.store.labels import RunLabels, StoredLabel
@@ -32,6 +35,8 @@ from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
 _DIGITS = 12
+_TELLING = frozenset({"run_id", "prompt", "provider"})
+"""Keys of a row that say which run an output is of."""
 _WORDS = {1.0: "pass", 0.0: "fail"}
 
 
@@ -41,6 +46,7 @@ class Output(Struct, frozen=True):
     Attributes:
         id: of the result; `test_index`, `repeat_index` and `column` find it in the run.
         output_sha256: of the text, as labels name it.
+        run: the id of the run.
     """
 
     id: str
@@ -49,13 +55,18 @@ class Output(Struct, frozen=True):
     column: int
     metric: str
     output_sha256: str
+    run: str = ""
 
 
 class Sheet(Struct, frozen=True):
-    """The outputs to label, in the order in which they are shown, and the criteria of each metric."""
+    """The outputs to label, in the order in which they are shown, and the criteria of each metric.
+
+    Of two runs, nothing that is shown says which output is of which run: `is_blind`.
+    """
 
     outputs: tuple[Output, ...]
     criteria: Mapping[str, Criterion]
+    is_blind: bool = False
 
 
 class LabelChoice(Struct, frozen=True):
@@ -63,7 +74,7 @@ class LabelChoice(Struct, frozen=True):
 
     Attributes:
         metrics: which ones; empty for all that a model judged, or all there are where none did.
-        count: how many outputs are drawn at random; None for all, in the order of the run.
+        count: how many outputs are drawn at random, of two runs how many tests; None for all, in the order of the run.
         seed: of the draw.
     """
 
@@ -72,7 +83,7 @@ class LabelChoice(Struct, frozen=True):
     seed: int = 0
 
 
-def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Sheet:
+def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id: str = "") -> Sheet:
     """Return what is to be labelled of a run. Goes through it once and keeps no texts.
 
     Raises:
@@ -84,12 +95,9 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Shee
     for result in results:
         if result.output is None:
             continue
-        digest = output_digest(result.output)
-        place = (result.id, result.test_index, result.repeat_index, result.column)
         criteria.add(result)
-        scores = scores_of(result)
-        found[result.id] = [Output(*place, metric, digest) for metric in scores]
-        scored[result.id] = frozenset(metric for metric, score in scores.items() if score is not None)
+        found[result.id] = _outputs(result, run_id)
+        scored[result.id] = _scored(result)
     known = {item.metric for items in found.values() for item in items}
     metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
     named = {name: [item for item in items if item.metric in metrics] for name, items in found.items()}
@@ -97,6 +105,61 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Shee
     if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
         order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
     return Sheet(tuple(item for name in order for item in named[name]), criteria.criteria)
+
+
+def pairs_to_label(a: RunReport, b: RunReport, choice: LabelChoice) -> Sheet:
+    """Return both outputs of tests of two runs, in an order that does not tell which is which.
+
+    Only what the judge scored in both runs is taken. Of equal texts one is enough: a label of it is of both.
+
+    Raises:
+        UsageError: the runs have no test or metric in common, or not one that is chosen.
+    """
+    places: dict[tuple[int, int, int], tuple[list[Output], frozenset[str]]] = {}
+    for result in a.results():
+        if result.output is not None:
+            place = result.test_index, result.repeat_index, result.column
+            places[place] = _outputs(result, a.run.id), _scored(result)
+    criteria = MetricCriteria()
+    tests: dict[int, list[list[list[Output]]]] = {}
+    pairing = Pairing(places, EarlierRun(a).tests, match_columns(a.columns, b.columns))
+    for before, result in pairing.of(b.results()):
+        if before is None or result.output is None:
+            continue
+        criteria.add(result)
+        both = before[1] & _scored(result)
+        pair = [
+            [item for item in outputs if item.metric in both]
+            for outputs in (before[0], _outputs(result, b.run.id))
+        ]
+        if both:
+            tests.setdefault(result.test_index, []).append(pair)
+    if not tests:
+        raise UsageError("no test is judged by the same metric in both runs", hint="are these the right runs?")
+    known = {item.metric for pairs in tests.values() for pair in pairs for item in pair[0]}
+    metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
+    numbers = [number for number, pairs in tests.items() if any(_of(pair[0], metrics) for pair in pairs)]
+    order = numbers if choice.count is None else draw(numbers, choice.count, seed=choice.seed)
+    outputs: list[Output] = []
+    for pair in (pair for number in order for pair in tests[number]):
+        texts = {items[0].output_sha256: _of(items, metrics) for items in pair}
+        for digest in draw(texts, seed=choice.seed):
+            outputs += texts[digest]
+    return Sheet(tuple(outputs), criteria.criteria, is_blind=True)
+
+
+def _outputs(result: CaseResult, run_id: str) -> list[Output]:
+    digest = output_digest(result.output)
+    place = (result.id, result.test_index, result.repeat_index, result.column)
+    return [Output(*place, metric, digest, run_id) for metric in scores_of(result)]
+
+
+def _of(items: Iterable[Output], metrics: set[str]) -> list[Output]:
+    return [item for item in items if item.metric in metrics]
+
+
+def _scored(result: CaseResult) -> frozenset[str]:
+    return frozenset(metric for metric, score in scores_of(result).items() if score is not None)
 
 
 def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
@@ -134,7 +197,7 @@ def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[
         "annotator": given.annotator or None,
         "note": given.note.strip() or None,
         DRAW_COLUMN: given.draw or None,
-        "run_id": run_id,
+        "run_id": run_id or None,
         "output_sha256": item.output_sha256,
         "test_key": item.test_key,
         "prompt": item.prompt[1] or None,
@@ -160,17 +223,17 @@ def stored_label(row: Mapping[str, JsonValue]) -> StoredLabel:
     return StoredLabel(row["id"], row["metric"], row.get("annotator") or "", row["output_sha256"], dict(row))
 
 
-def kept_labels(labels: RunLabels, run_id: str) -> LabelFile:
-    """Return the labels that are kept for a run.
+def kept_labels(labels: RunLabels, *run_ids: str) -> LabelFile:
+    """Return the labels that are kept for a run, or for several.
 
     Raises:
         UsageError: there are none.
     """
-    rows = [item.row for item in labels.of_run(run_id)]
+    rows = [item.row for run_id in run_ids for item in labels.of_run(run_id)]
     if not rows:
-        hint = f"make them with `geval label {run_id}`, or name a file of labels"
-        raise UsageError(f"no labels are kept for run {run_id}", hint=hint)
-    return labels_from_rows(rows, f"labels kept for {run_id}")
+        hint = f"make them with `geval label {','.join(run_ids)}`, or name a file of labels"
+        raise UsageError(f"no labels are kept for run {' or '.join(run_ids)}", hint=hint)
+    return labels_from_rows(rows, f"labels kept for {' and '.join(run_ids)}")
 
 
 def removed_run(runs: RunStore, name: str) -> str | None:
@@ -189,14 +252,14 @@ def removed_run(runs: RunStore, name: str) -> str | None:
     return None
 
 
-def labels_kept_for(run_id: str, home: Path | None) -> LabelFile:
-    """Return the labels that the state in `home` keeps for a run.
+def labels_kept_for(*run_ids: str, home: Path | None) -> LabelFile:
+    """Return the labels that the state in `home` keeps for a run, or for several.
 
     Raises:
         UsageError: there are none.
     """
     with open_runs(home, os.environ) as runs:
-        return kept_labels(runs.labels(), run_id)
+        return kept_labels(runs.labels(), *run_ids)
 
 
 def scales_of(
@@ -223,7 +286,6 @@ def rows_of_sheet(
     sheet: Sheet,
     kept: Iterable[StoredLabel],
     *,
-    run_id: str,
     scales: Mapping[str, Scale],
     fetch: Callable[[Output], CaseResult],
     drawn: str = "",
@@ -232,18 +294,20 @@ def rows_of_sheet(
 
     Nothing in it says what the judge found.
     """
-    labels: dict[tuple[str, str], list[StoredLabel]] = {}
+    labels: dict[tuple[str, str, str], list[StoredLabel]] = {}
     for label in kept:
-        labels.setdefault((label.case_id, label.metric), []).append(label)
+        labels.setdefault((label.row.get("run_id", ""), label.case_id, label.metric), []).append(label)
     for item in sheet.outputs:
-        here = labels.get((item.id, item.metric), [])
+        here = labels.get((item.run, item.id, item.metric), [])
         valid = [label for label in here if label.output_sha256 == item.output_sha256]
         yield from (label.row for label in valid)
         if valid:
             continue
         result = fetch(item)
         [judged] = judged_items([result])
-        row = label_row(judged, item.metric, run_id, Given(scale=scales[item.metric], draw=drawn))
+        row = label_row(judged, item.metric, item.run, Given(scale=scales[item.metric], draw=drawn))
+        if sheet.is_blind:
+            row = {key: value for key, value in row.items() if key not in _TELLING}
         given = {"description": result.description} if result.description else {}
         yield {
             **row,
@@ -254,33 +318,101 @@ def rows_of_sheet(
         }
 
 
-def labels_to_keep(
-    path: Path, report: RunReport, *, annotator: str, allow_unmatched: bool
-) -> list[StoredLabel]:
-    """Return the labels of a file, each about an output of a run; `annotator` gave those that name nobody.
+def draw_sheet(
+    run: RunReport | Sequence[CaseResult], count: int, seed: int = 0, *, only: Sequence[str] = ()
+) -> list[dict[str, JsonValue]]:
+    """Return rows to label, of outputs drawn at random: the same ones for the same seed.
+
+    Each output has a row for each metric that a model judged, or of `only`, without the judge's score, which would sway
+    the reader.
 
     Raises:
-        ConfigError: the file is broken, or a label has no output in the run.
+        UsageError: no output is judged, or not by a metric of `only`.
     """
-    file = read_labels(path)
-    items = judged_items(report.results())
-    found = match_labels(file.labels, items, run_id=report.run.id, allow_unmatched=allow_unmatched)
-    kept = []
-    for match in found.matches:
-        low, high = match.label.scale
-        for name, mark in match.label.marks.items():
-            said = round(low + mark * (high - low), _DIGITS)
-            note = match.label.notes.get(name, "")
-            given = Given(said, match.label.scale, name or annotator, note)
-            row = label_row(match.item, match.label.metric, report.run.id, given)
-            doc = {} if match.label.doc is None else {"doc": match.label.doc}
-            kept.append(stored_label({**row, **doc, **match.label.columns}))
+    run_id, results = (run.run.id, run.results) if isinstance(run, RunReport) else ("", lambda: iter(run))
+    choice = _draw_choice(count, seed, only)
+    return _drawn_rows(outputs_to_label(results(), choice, run_id), {run_id: results}, seed)
+
+
+def draw_pairs(
+    a: RunReport, b: RunReport, count: int, seed: int = 0, *, only: Sequence[str] = ()
+) -> list[dict[str, JsonValue]]:
+    """Return rows to label, of both runs' outputs of tests drawn at random: the same ones for the same seed.
+
+    The two outputs of a test come in an order that says nothing, and their rows do not say whose they are.
+
+    Raises:
+        UsageError: no test is judged in both runs, or not by a metric of `only`.
+    """
+    sheet = pairs_to_label(a, b, _draw_choice(count, seed, only))
+    return _drawn_rows(sheet, {a.run.id: a.results, b.run.id: b.results}, seed)
+
+
+def _draw_choice(count: int, seed: int, only: Sequence[str]) -> LabelChoice:
+    if count < 1:
+        raise UsageError(f"--draw takes a number from 1, found {count}", hint="for example --draw 100")
+    return LabelChoice(tuple(only), count, seed)
+
+
+def _drawn_rows(
+    sheet: Sheet, runs: Mapping[str, Callable[[], Iterable[CaseResult]]], seed: int
+) -> list[dict[str, JsonValue]]:
+    """Return the rows of a sheet, on the scale that the judge rated on."""
+    wanted = {(item.run, item.id) for item in sheet.outputs}
+    found = {
+        (name, result.id): result
+        for name, results in runs.items()
+        for result in results()
+        if (name, result.id) in wanted
+    }
+    if not found:
+        raise UsageError("no output of this run is judged", hint="name another run with --run")
+    scales: dict[str, Scale] = {}
+    for item in judged_items(found.values()):
+        for metric in item.scores:
+            scales.setdefault(metric, item.ranges.get(metric, UNIT_SCALE))
+    return list(
+        rows_of_sheet(
+            sheet,
+            (),
+            scales=scales,
+            fetch=lambda item: found[item.run, item.id],
+            drawn=draw_name(seed),
+        )
+    )
+
+
+def labels_to_keep(
+    path: Path, reports: Sequence[RunReport], *, annotator: str, allow_unmatched: bool
+) -> dict[str, list[StoredLabel]]:
+    """Return by run the labels of a file, each about an output of it; `annotator` gave those that name nobody.
+
+    Raises:
+        ConfigError: the file is broken, or a label has no output in any of the runs.
+    """
+    runs = [(report.run.id, judged_items(report.results())) for report in reports]
+    found = match_in_runs(read_labels(path).labels, runs, allow_unmatched=allow_unmatched)
+    kept: dict[str, list[StoredLabel]] = {}
+    for (run_id, _), matching in zip(runs, found, strict=True):
+        stored = kept.setdefault(run_id, [])
+        for match in matching.matches:
+            low, high = match.label.scale
+            for name, mark in match.label.marks.items():
+                said = round(low + mark * (high - low), _DIGITS)
+                note = match.label.notes.get(name, "")
+                given = Given(said, match.label.scale, name or annotator, note)
+                row = label_row(match.item, match.label.metric, run_id, given)
+                doc = {} if match.label.doc is None else {"doc": match.label.doc}
+                stored.append(stored_label({**row, **doc, **match.label.columns}))
     return kept
 
 
-def parts_to_read(result: CaseResult) -> Iterator[tuple[str, str]]:
-    """Yield what stands above an output, title and text: what the model was asked, and the variables not in it."""
-    prompt = result.prompt.rendered
+def parts_to_read(result: CaseResult, *, is_blind: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield what stands above an output, title and text: what the model was asked, and the variables not in it.
+
+    With `is_blind` the prompt is left out: of two runs it may tell which one the output is of.
+    """
+    prompt = "" if is_blind else result.prompt.rendered
     if prompt.strip():
         yield "asked", prompt
     for name, text in (result.asked.texts if result.asked else {}).items():

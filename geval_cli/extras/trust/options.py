@@ -228,6 +228,10 @@ class EstimateCommand(ReportOptions, EstimateOptions):
         ),
     ] = None
     seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
+    of: Annotated[
+        str | None,
+        Option("--of", "Draw tests, with the outputs of both runs.", Group.CONFIG, syntax="A,B"),
+    ] = None
     require: Annotated[
         tuple[str, ...],
         Option(

@@ -69,6 +69,25 @@ class TestSheet:
         assert [item["id"] for item in drawn["outputs"]] == [row["id"] for row in rows]
         assert drawn["draw"] == rows[0]["draw"] == "seed 7"
 
+    def test_of_two_runs_both_outputs_are_there_and_equal_ones_once(
+        self, server: RunningServer, judged: str, tmp_path: Path
+    ) -> None:
+        later = store_judged_run(tmp_path, good=("one",))
+        sheet = f"/api/runs/{later}/labels/sheet?against={judged}&draw=9&annotator=anna"
+        outputs = server.get(sheet).json["outputs"]
+        found = sorted((item["id"], item["run_id"]) for item in outputs)
+        both = [(f"1.0.{column}", run_id) for column in (0, 1) for run_id in sorted((judged, later))]
+        assert [item for item in found if item[0][0] == "1"] == both
+        assert [name for name, _ in found if name[0] == "0"] == ["0.0.0", "0.0.1"]
+        [chosen] = [item for item in outputs if (item["id"], item["run_id"]) == ("1.0.0", judged)]
+        assert keep(server, judged, one(id="1.0.0", annotator="anna")).status == 200
+        again = {(item["id"], item["run_id"]): item["label"] for item in server.get(sheet).json["outputs"]}
+        assert (again["1.0.0", judged], again["1.0.0", later]) == ("pass", None)
+        page = f"/runs/{judged}/label/output?id=1.0.0&metric=coherence"
+        assert "Tell me about two" in server.get(page).text
+        assert "Tell me about two" not in server.get(f"{page}&blind=true").text
+        assert chosen["label"] is None
+
     def test_own_labels_stand_beside_the_outputs_and_those_of_others_do_not(
         self, server: RunningServer, judged: str
     ) -> None:

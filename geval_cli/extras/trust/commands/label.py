@@ -24,6 +24,7 @@ from geval_cli.extras.trust.labelling import (
     label_row,
     labels_to_keep,
     outputs_to_label,
+    pairs_to_label,
     parts_to_read,
     removed_run,
     review,
@@ -43,7 +44,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
-from geval_cli.runs.results_file import is_results_file, open_report
+from geval_cli.runs.results_file import is_results_file, open_reports
 from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.labels import RunLabels, StoredLabel
@@ -59,33 +60,43 @@ _ANNOTATOR = 40
 
 
 class _Opened(Struct, frozen=True):
-    """A run that is labelled, where its labels are kept, and a way to read one output again."""
+    """The run that is labelled, or two, where labels are kept, and a way to read one output again."""
 
-    report: RunReport
+    name: str
+    reports: Sequence[RunReport]
     labels: RunLabels
     fetch: Callable[[Output], CaseResult]
+
+    def kept(self) -> list[StoredLabel]:
+        """Return the labels that are kept for the runs."""
+        return [label for report in self.reports for label in self.labels.of_run(report.run.id)]
 
 
 @contextmanager
 def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
-    if is_results_file(name):
-        with open_report(name, home, os.environ) as (report, _):
-            results = {result.id: result for result in report.results()}
+    names = [part.strip() for part in name.split(",")]
+    if len(names) > 2 or not all(names):  # noqa: PLR2004
+        raise UsageError(f"`{name}` is neither a run nor two of them", hint="write RUN, or A,B for two runs")
+    if any(map(is_results_file, names)):
+        with open_reports(names, home, os.environ) as (reports, _):
+            results = {
+                (report.run.id, result.id): result for report in reports for result in report.results()
+            }
             runs = RunStore.open(home_folder(home, env=os.environ, cwd=current_folder()))
             try:
-                yield _Opened(report, runs.labels(), lambda output: results[output.id])
+                yield _Opened(name, reports, runs.labels(), lambda output: results[output.run, output.id])
             finally:
                 runs.close()
         return
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
-        report, pages = load_report(runs, name), runs.pages()
+        pages = runs.pages()
 
         def fetch(output: Output) -> CaseResult:
-            row = pages.row(report.run.id, output.test_index, output.repeat_index)
+            row = pages.row(output.run, output.test_index, output.repeat_index)
             return next(result for result in row if result.column == output.column)
 
-        yield _Opened(report, runs.labels(), fetch)
+        yield _Opened(name, [load_report(runs, part) for part in names], runs.labels(), fetch)
 
 
 def run_label(name: str, given: LabelCommand) -> None:
@@ -106,16 +117,19 @@ def run_label(name: str, given: LabelCommand) -> None:
     if given.export is not None and _exported_without_run(name, given, given.export):
         return
     with _opened(name, given.home) as opened:
-        run_id = opened.report.run.id
         if given.read is not None:
             _import(opened, given.read, given)
             return
-        kept = opened.labels.of_run(run_id)
+        kept = opened.kept()
         if given.review:
-            _show_review(opened, kept, given)
+            _show_review(opened, given)
             return
         choice = LabelChoice(given.metrics, given.draw, given.seed)
-        sheet = outputs_to_label(opened.report.results(), choice)
+        report, *others = opened.reports
+        if others:
+            sheet = pairs_to_label(report, others[0], choice)
+        else:
+            sheet = outputs_to_label(report.results(), choice, report.run.id)
         scales = scales_of({item.metric for item in sheet.outputs}, kept, given.scale)
         if given.export is not None:
             _export(opened, sheet, scales, kept, given)
@@ -146,7 +160,7 @@ def _annotator(given: LabelCommand) -> str:
 
 def _exported_without_run(name: str, given: LabelCommand, path: Path) -> bool:
     """Write the labels of a run that was removed; return whether that was what was asked for."""
-    if is_results_file(name):
+    if is_results_file(name) or "," in name:
         return False
     with open_runs(given.home, os.environ) as runs:
         removed = removed_run(runs, name)
@@ -165,16 +179,7 @@ def _export(
     metrics = {item.metric for item in sheet.outputs}
     is_sheet = given.draw is not None or not any(item.metric in metrics for item in kept)
     if is_sheet:
-        rows = list(
-            rows_of_sheet(
-                sheet,
-                kept,
-                run_id=opened.report.run.id,
-                scales=scales,
-                fetch=opened.fetch,
-                drawn=_drawn(given),
-            )
-        )
+        rows = list(rows_of_sheet(sheet, kept, scales=scales, fetch=opened.fetch, drawn=_drawn(given)))
     else:
         rows = [item.row for item in kept if item.metric in metrics]
     if given.export is not None:
@@ -196,18 +201,24 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
 
 
 def _import(opened: _Opened, path: Path, given: LabelCommand) -> None:
-    labels = labels_to_keep(
-        path, opened.report, annotator=(given.annotator or "").strip(), allow_unmatched=given.allow_unmatched
+    by_run = labels_to_keep(
+        path,
+        opened.reports,
+        annotator=(given.annotator or "").strip(),
+        allow_unmatched=given.allow_unmatched,
     )
-    run_id = opened.report.run.id
-    kept = opened.labels.of_run(run_id)
+    labels = [label for found in by_run.values() for label in found]
+    kept = opened.kept()
     for metric, scale in scales_of({item.metric for item in labels}, labels).items():
         scales_of([metric], kept, scale)
-    before = {_key(item): item.row["label"] for item in kept}
-    changed = sum(before.get(_key(item), item.row["label"]) != item.row["label"] for item in labels)
-    opened.labels.put(run_id, labels)
+    changed = 0
+    for run_id, found in by_run.items():
+        before = {_key(item): item.row["label"] for item in opened.labels.of_run(run_id)}
+        changed += sum(before.get(_key(item), item.row["label"]) != item.row["label"] for item in found)
+    for run_id, found in by_run.items():
+        opened.labels.put(run_id, found)
     more = f", {changed:,} of them in place of another by the same person" if changed else ""
-    sys.stdout.write(f"kept {plural(len(labels), 'label')} for run {run_id}{more}\n")
+    sys.stdout.write(f"kept {plural(len(labels), 'label')} for run {', '.join(by_run)}{more}\n")
 
 
 def _key(label: StoredLabel) -> tuple[str, str, str]:
@@ -229,30 +240,33 @@ class _Session:
         self.seen: list[int] = []
 
     @property
-    def run_id(self) -> str:
-        return self.opened.report.run.id
+    def name(self) -> str:
+        """Return what the runs are called by in commands."""
+        return one_line(",".join(report.run.id for report in self.opened.reports), 80)
 
     def found(self, output: Output) -> StoredLabel | None:
         """Return what this person said about the text that the run has now."""
-        found = self.opened.labels.find(self.run_id, output.id, output.metric, self.annotator)
+        found = self.opened.labels.find(output.run, output.id, output.metric, self.annotator)
         return found if found is not None and found.output_sha256 == output.output_sha256 else None
 
     def done(self) -> int:
         """Return how many of the outputs this person has labelled."""
         mine = {
-            (item.case_id, item.metric, item.output_sha256)
-            for item in self.opened.labels.of_run(self.run_id)
+            (report.run.id, item.case_id, item.metric, item.output_sha256)
+            for report in self.opened.reports
+            for item in self.opened.labels.of_run(report.run.id)
             if item.annotator == self.annotator
         }
-        return sum((item.id, item.metric, item.output_sha256) in mine for item in self.sheet.outputs)
+        return sum(
+            (item.run, item.id, item.metric, item.output_sha256) in mine for item in self.sheet.outputs
+        )
 
     def keep(self, output: Output, result: CaseResult, label: float, note: str) -> None:
         """Store a label. Returns when it is committed."""
         [judged] = judged_items([result])
         given = Given(label, self.scales[output.metric], self.annotator, note, self.drawn)
-        self.opened.labels.put(
-            self.run_id, [stored_label(label_row(judged, output.metric, self.run_id, given))]
-        )
+        row = label_row(judged, output.metric, output.run, given)
+        self.opened.labels.put(output.run, [stored_label(row)])
         self.given += 1
 
 
@@ -263,7 +277,7 @@ def _rate(session: _Session, given: LabelCommand) -> None:
         UsageError: nobody can be asked.
     """
     if not is_terminal():
-        run = one_line(session.run_id, 60)
+        run = session.name
         hint = f"geval label {run} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
         raise UsageError("labels are given on a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
@@ -283,14 +297,17 @@ def _rate(session: _Session, given: LabelCommand) -> None:
 
 def _say_goodbye(session: _Session, console: Console) -> None:
     total, done = len(session.sheet.outputs), session.done()
-    run = one_line(session.run_id, 60)
+    run = session.name
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
     if done < total:
         console.print(Text(f" geval label {run}  continues where you stopped"), soft_wrap=True)
     if done:
         console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
-        console.print(Text(f" geval agree --run {run}  says how far it agrees"), soft_wrap=True)
+        says = f"geval agree --run {run}  says how far it agrees"
+        if len(session.opened.reports) > 1:
+            says = f"geval compare {run.replace(',', ' ')} --labels kept  says which run people prefer"
+        console.print(Text(f" {says}"), soft_wrap=True)
 
 
 _ESCAPE = "\x1b"
@@ -470,7 +487,7 @@ class _Rater:
         head = f" {place + 1:,} of {total:,}   {one_line(output.metric, 60)}   {number} {name}".rstrip()
         console.print(Text(head, style="bold"))
         self._print_criterion(output.metric)
-        for title, text in parts_to_read(result):
+        for title, text in parts_to_read(result, is_blind=self._session.sheet.is_blind):
             console.print(Text(f" {title}", style="dim"))
             self._print_lines(clipped_lines(text, line_count=_FEW_LINES, character_count=_FEW_CHARACTERS))
         console.print(Text(" output", style="dim"))
@@ -527,19 +544,21 @@ def _label_text(label: float, scale: Scale) -> str:
     return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
 
 
-def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelCommand) -> None:
+def _show_review(opened: _Opened, given: LabelCommand) -> None:
     rows = [
         row
-        for row in review(opened.report.results(), kept)
+        for report in opened.reports
+        for row in review(report.results(), opened.labels.of_run(report.run.id))
         if not given.metrics or row.metric in given.metrics
     ]
+    name = ",".join(report.run.id for report in opened.reports)
     if not rows:
-        hint = f"make them with `geval label {opened.report.run.id}`"
-        raise UsageError(f"no labels are kept for run {opened.report.run.id}", hint=hint)
+        raise UsageError(f"no labels are kept for run {name}", hint=f"make them with `geval label {name}`")
+    rows.sort(key=lambda row: row.order)
     if given.as_json:
         fields = [name for name in Reviewed.__struct_fields__ if name != "output"]
         found = [{name: getattr(row, name) for name in fields} for row in rows]
-        document = {"schema_version": 1, "kind": "label_review", "run": opened.report.run.id, "rows": found}
+        document = {"schema_version": 1, "kind": "label_review", "run": name, "rows": found}
         sys.stdout.write(json_text(document, indent=2) + "\n")
         return
     _print_review(rows, make_console(sys.stdout, environ=os.environ))

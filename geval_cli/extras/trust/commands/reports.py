@@ -2,21 +2,22 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ExitCode
+from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.estimation import check_sheet_path, draw_sheet, estimate, estimate_document
-from geval_cli.extras.trust.labelling import labels_kept_for
+from geval_cli.extras.trust.estimation import check_sheet_path, estimate, estimate_document
+from geval_cli.extras.trust.labelling import draw_pairs, draw_sheet, labels_kept_for
 from geval_cli.extras.trust.labels import LabelFile, read_labels, write_labels
 from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, EstimateCommand
+from geval_cli.records import JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.runs.results_file import open_report
+from geval_cli.runs.results_file import is_results_file, open_report, open_reports
 from geval_cli.store.runs import LATEST
 
 Found = TypeVar("Found")
@@ -81,7 +82,7 @@ def _of_labels(
         return find(read, None)
     with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
-        return find(labels_kept_for(report.run.id, given.home) if read is None else read, report)
+        return find(labels_kept_for(report.run.id, home=given.home) if read is None else read, report)
 
 
 def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
@@ -92,20 +93,16 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
         UsageError: there is no such run, metric, method or gate.
     """
     check_document_paths(given.outputs, "an estimate")
+    if given.of is not None:
+        return _draw_pairs(labels, given, given.of)
     with open_report(given.run, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if given.draw is not None:
             check_sheet_path(labels)
-            run_id = report.run.id
-            rows = draw_sheet(report.results(), given.draw, given.seed, run_id=run_id, only=given.only)
-            write_labels(labels, rows)
-            outputs = len({row["id"] for row in rows})
-            sys.stdout.write(
-                f"{labels}: {plural(len(rows), 'row')} to label, of {plural(outputs, 'output')} of run {run_id}\n"
-                f"Write a number of the scale, or pass or fail, into `label`; then:\n"
-                f"geval estimate {labels} --run {run_id}\n"
+            rows = draw_sheet(report, given.draw, given.seed, only=given.only)
+            return _write_sheet(
+                labels, rows, f"of run {report.run.id}", f"estimate {labels} --run {report.run.id}"
             )
-            return ExitCode.OK
         found = estimate(
             read_labels(labels),
             report,
@@ -114,3 +111,33 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
             allow_unmatched=given.allow_unmatched,
         )
     return deliver(estimate_document(found), given)
+
+
+def _draw_pairs(sheet: Path, given: EstimateCommand, named: str) -> ExitCode:
+    """Write both outputs of tests of two runs, to be labelled for `geval compare --labels`."""
+    two = [name.strip() for name in named.split(",")]
+    if len(two) != 2 or not all(two):  # noqa: PLR2004
+        raise UsageError(f"--of {named} does not name two runs", hint="for example --of latest~1,latest")
+    if given.draw is None:
+        raise UsageError("--of says what to draw from, and there is no --draw", hint="for example --draw 30")
+    check_sheet_path(sheet)
+    with open_reports(two, given.home, os.environ) as ((a, b), warnings):
+        print_warnings(warnings)
+        rows = draw_pairs(a, b, given.draw, given.seed, only=given.only)
+        names = [
+            name if is_results_file(name) else report.run.id for name, report in zip(two, (a, b), strict=True)
+        ]
+    tests = len({row["test_key"] if "test_key" in row else row["id"] for row in rows})
+    what = f"of both runs on {plural(tests, 'test')}, in an order that does not tell which is which"
+    return _write_sheet(sheet, rows, what, f"compare {' '.join(names)} --labels {sheet}")
+
+
+def _write_sheet(path: Path, rows: Sequence[Mapping[str, JsonValue]], of_what: str, then: str) -> ExitCode:
+    write_labels(path, rows)
+    outputs = len({(row["id"], row["output_sha256"]) for row in rows})
+    sys.stdout.write(
+        f"{path}: {plural(len(rows), 'row')} to label, {plural(outputs, 'output')} {of_what}\n"
+        f"Write a number of the scale, or pass or fail, into `label`; then:\n"
+        f"geval {then}\n"
+    )
+    return ExitCode.OK

@@ -17,6 +17,7 @@ from geval_cli.extras.trust.labelling import (
     Sheet,
     label_row,
     outputs_to_label,
+    pairs_to_label,
     removed_run,
     review,
     scales_of,
@@ -87,6 +88,9 @@ class SheetAsked(BaseModel):
         [], max_length=100, description="Only these; without it all that a judge rates."
     )
     draw: int | None = Field(None, ge=1, le=2**31, description="So many, drawn at random; without it all.")
+    against: str = Field(
+        "", max_length=200, description="An earlier run: both outputs of each test, and `draw` counts tests."
+    )
     seed: int = Field(0, ge=0, le=2**53, description="Of the draw.")
     annotator: str = Field("", max_length=200, description="Whose labels are given beside them.")
     scale: str | None = Field(
@@ -118,9 +122,13 @@ class SheetMetric(Struct, frozen=True):
 
 
 class SheetOutput(Struct, frozen=True):
-    """One metric of one output to rate, without its text; `label` and `note` are the annotator's own so far."""
+    """One metric of one output to rate, without its text; `label` and `note` are the annotator's own so far.
+
+    It is of the run `run_id`, which people are not to be shown.
+    """
 
     id: str
+    run_id: str
     metric: str
     test_index: int
     repeat_index: int
@@ -211,8 +219,9 @@ async def list_outputs_to_rate(
 ) -> Response:
     """Return the outputs to rate: the same draw as `geval label --draw --seed` makes. It tells no verdict."""
     choice = LabelChoice(tuple(asked.metric), asked.draw, asked.seed)
+    names = [name for name in (asked.against, run_id) if name]
     sheet = asyncio.to_thread(
-        sheet_of, _runs(request), run_id, choice, asked.annotator.strip(), _scale(asked.scale)
+        sheet_of, _runs(request), names, choice, asked.annotator.strip(), _scale(asked.scale)
     )
     return _json(await sheet)
 
@@ -229,29 +238,34 @@ async def review_labels(request: Request, run_id: RunId) -> Response:
 
 
 def sheet_of(
-    runs: RunStore, run_id: str, choice: LabelChoice, annotator: str, scale: Scale | None = None
+    runs: RunStore, names: Sequence[str], choice: LabelChoice, annotator: str, scale: Scale | None = None
 ) -> SheetAnswer:
-    """Return the outputs of a run to rate, with what the annotator said of them so far.
+    """Return the outputs of a run to rate, or of two, with what the annotator said of them so far.
 
     Raises:
         UsageError: there is no such run or metric.
         RefusedError: labels on another scale are kept.
     """
-    report = load_report(runs, run_id)
-    sheet = outputs_to_label(report.results(), choice)
-    kept = runs.labels().of_run(report.run.id)
-    names = dict.fromkeys(output.metric for output in sheet.outputs)
+    *earlier, report = [load_report(runs, name) for name in names]
+    if earlier:
+        sheet = pairs_to_label(earlier[0], report, choice)
+    else:
+        sheet = outputs_to_label(report.results(), choice, report.run.id)
+    kept = [(one.run.id, item) for one in (*earlier, report) for item in runs.labels().of_run(one.run.id)]
+    metrics = dict.fromkeys(output.metric for output in sheet.outputs)
     try:
-        scales = scales_of(names, kept, scale)
+        scales = scales_of(metrics, [item for _, item in kept], scale)
     except UsageError as error:
         raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
-    own = {(item.case_id, item.metric): item for item in kept if item.annotator == annotator}
+    own = {(name, item.case_id, item.metric): item for name, item in kept if item.annotator == annotator}
     return SheetAnswer(
         run_id=report.run.id,
         annotator=annotator,
         draw="" if choice.count is None else draw_name(choice.seed),
-        metrics=[_sheet_metric(name, scales[name], sheet) for name in names],
-        outputs=[_sheet_output(output, own.get((output.id, output.metric))) for output in sheet.outputs],
+        metrics=[_sheet_metric(name, scales[name], sheet) for name in metrics],
+        outputs=[
+            _sheet_output(output, own.get((output.run, output.id, output.metric))) for output in sheet.outputs
+        ],
     )
 
 
@@ -264,6 +278,7 @@ def _sheet_output(output: Output, kept: StoredLabel | None) -> SheetOutput:
     row = own_row(kept, output.output_sha256)
     return SheetOutput(
         id=output.id,
+        run_id=output.run,
         metric=output.metric,
         test_index=output.test_index,
         repeat_index=output.repeat_index,

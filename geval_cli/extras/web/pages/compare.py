@@ -277,6 +277,7 @@ def _page(
         ),
         all_link=link_with("/compare", runs) + "#cases",
         charts_link=link_with("/compare/charts", runs),
+        label_link=link_with(f"{run_link(after.run.id)}/label", {"against": before.run.id, "draw": 30}),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,

@@ -55,8 +55,12 @@ def show_output(
     metric: str = "",
     annotator: str = "",
     verdict: bool = False,
+    blind: bool = False,
 ) -> HTMLResponse:
-    """Return one output to read; the judge's verdict too once the annotator rated it, or when it is asked for."""
+    """Return one output to read; the judge's verdict too once the annotator rated it, or when it is asked for.
+
+    With `blind`, nothing says which of two runs it is of.
+    """
     runs = stored_runs(request)
     run = runs.find(run_id).run
     result = runs.pages().cases(run.id, [id]).get(id)
@@ -64,7 +68,7 @@ def show_output(
         hint = "it may have been judged again; reload the page"
         raise UsageError(f"the run {run.id} has no output {id} to rate", hint=hint)
     kept = runs.labels().find(run.id, result.id, metric, annotator.strip())
-    messages = chat_messages(result.prompt.rendered)
+    messages = [] if blind else chat_messages(result.prompt.rendered)
     row = own_row(kept, output_digest(result.output))
     shows_verdict = verdict or "label" in row
     return render_page(
@@ -72,7 +76,7 @@ def show_output(
         case=result,
         title=row_title(result),
         messages=messages,
-        parts=list(parts_to_read(result))[1 if messages else 0 :],
+        parts=list(parts_to_read(result, is_blind=blind))[1 if messages else 0 :],
         output=output_text(result),
         row_text=json_text({"label": row.get("label"), "note": row.get("note") or ""}),
         verdicts=[

@@ -14,22 +14,31 @@ async function get(address, accept) {
 
 class ServerLabels {
   constructor(runId, backLink) {
-    this.api = `/api/runs/${encodeURIComponent(runId)}`;
-    this.pages = `/runs/${encodeURIComponent(runId)}`;
+    this.runId = runId;
+    this.against = new URLSearchParams(location.search).get("against") ?? ""; // of two runs, nothing says which is shown
     this.backLink = backLink;
   }
 
+  api(runId) {
+    return `/api/runs/${encodeURIComponent(runId)}`;
+  }
+
+  pages(runId) {
+    return `/runs/${encodeURIComponent(runId)}`;
+  }
+
   async sheet(choice) {
-    const query = new URLSearchParams(Object.entries(choice).filter(([, value]) => value));
-    const response = await get(`${this.api}/labels/sheet?${query}`, "application/json");
+    const { against } = this;
+    const query = new URLSearchParams(Object.entries({ ...choice, against }).filter(([, value]) => value));
+    const response = await get(`${this.api(this.runId)}/labels/sheet?${query}`, "application/json");
     const body = await response.json();
     if (!response.ok) throw new Error(sentence(body));
     return body;
   }
 
   async show(output, { annotator, verdict }) {
-    const query = new URLSearchParams({ id: output.id, metric: output.metric, annotator, verdict });
-    const response = await get(`${this.pages}/label/output?${query}`, "text/html");
+    const query = new URLSearchParams({ id: output.id, metric: output.metric, annotator, verdict, blind: Boolean(this.against) });
+    const response = await get(`${this.pages(output.run_id)}/label/output?${query}`, "text/html");
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const found = page.querySelector("[data-rated]");
     if (!found) throw new Error(page.querySelector("main")?.textContent.trim().replace(/\s+/g, " ") ?? `the server answered ${response.status}`);
@@ -42,7 +51,7 @@ class ServerLabels {
   async keep(output, { label, note, annotator, scale, draw }) {
     const given = { id: output.id, metric: output.metric, output_sha256: output.output_sha256, label, note, annotator, scale };
     if (draw) given.seed = Number(draw.replace("seed ", ""));
-    const answer = await send(`${this.api}/labels`, { labels: [given] });
+    const answer = await send(`${this.api(output.run_id)}/labels`, { labels: [given] });
     if (!answer.ok) throw new Error(sentence(answer.body));
   }
 
@@ -54,7 +63,7 @@ class ServerLabels {
 
   /** Put the choice into the address, so that a reloaded page goes on where it was. */
   remember({ metric, draw, seed, scale }, at) {
-    const query = new URLSearchParams(Object.entries({ metric, draw, seed, scale, at }).filter(([, value]) => value));
+    const query = new URLSearchParams(Object.entries({ against: this.against, metric, draw, seed, scale, at }).filter(([, value]) => value));
     history.replaceState(history.state, "", location.pathname + (query.size ? `?${query}` : ""));
   }
 
@@ -67,11 +76,14 @@ class ServerLabels {
   }
 
   endLinks() {
-    const review = document.createElement("a");
-    review.className = "button is-primary";
-    review.href = `${this.pages}/labels`;
-    review.textContent = "Judge beside people";
-    return [review];
+    const reviews = [this.runId, this.against].filter(Boolean).map((runId, place) => {
+      const review = document.createElement("a");
+      review.className = place ? "button" : "button is-primary";
+      review.href = `${this.pages(runId)}/labels`;
+      review.textContent = this.against ? `Judge beside people, ${place ? "before" : "after"}` : "Judge beside people";
+      return review;
+    });
+    return reviews;
   }
 }
 
