@@ -5,6 +5,7 @@ with its name, and say in its docstring what its figures should be.
 """
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,14 @@ from numpy.random import Generator
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.statistics.estimate import (
+    CarriesOver,
+    Item,
+    TrueDifference,
+    carry_over_of,
+    infer_difference,
+    infer_shift,
+)
 from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
@@ -292,10 +301,155 @@ def _stopped_summary(folder: Path, passes: list[bool], *, seed: int) -> dict[str
     return found
 
 
+RATED = (15, 30, 60)
+"""Tests with labels, of so many in all."""
+OF_TESTS = (100, 300)
+
+
+class World(msgspec.Struct, frozen=True):
+    """Two runs of the same tests: ratings of 1 to 5 by two people (or pass and fail), and by a judge that is flattered.
+
+    Attributes:
+        moved: by how much the later outputs are better, in ratings.
+        flattery: by how much the judge likes the later outputs better for their length, on average.
+        equal: share of tests whose texts are equal in both runs.
+        is_verdict: whether people say pass or fail.
+    """
+
+    moved: float = 0.0
+    flattery: float = 0.0
+    equal: float = 0.0
+    is_verdict: bool = False
+
+    def draw(self, random: Generator, tests: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and labels, 0..1: of each run a row."""
+        easy = random.normal(3.4, 0.6, tests)
+        quality = easy + random.normal(0, 0.7, (2, tests)) + np.array([[0.0], [self.moved]])
+        length = random.gamma(2, self.flattery / 2, tests) if self.flattery else np.zeros(tests)
+        judged = quality + random.normal(0, 0.5, (2, tests)) + np.array([np.zeros(tests), length])
+        scores = (np.clip(np.rint(judged), 1, 5) - 1) / 4
+        rated = quality + random.normal(0, 0.5, (2, 2, tests))
+        labels = (np.clip(np.rint(rated), 1, 5) - 1).mean(axis=0) / 4
+        if self.is_verdict:
+            labels = (rated[0] >= 3.5).astype(float)
+        same = random.random(tests) < self.equal
+        labels[1, same] = labels[0, same]
+        return scores, labels
+
+    def truth(self) -> float:
+        """Return the true difference of labels, from a draw so large that its own error does not matter."""
+        _, labels = self.draw(np.random.default_rng(SEED), 2_000_000)
+        return float((labels[1] - labels[0]).mean())
+
+
+WORLDS = {
+    "no difference, judge flattered": World(flattery=0.8),
+    "worse, judge flattered": World(moved=-0.5, flattery=0.8),
+    "better, judge fair": World(moved=0.5),
+    "no difference, pass or fail, flattered": World(flattery=0.8, is_verdict=True),
+    "no difference, 70 % equal texts, flattered": World(flattery=0.8, equal=0.7),
+}
+
+
+def corrected_differences(runs: int) -> None:
+    """Two runs by labels: share of 95 % intervals with the truth, and of differences that are shown where none is.
+
+    Of both outputs of the same tests, and of outputs of different tests (as many of each run). In brackets: the share
+    of runs in which the judge alone shows a difference (t).
+    """
+    random = np.random.default_rng(SEED + 5)
+    for name, world in WORLDS.items():
+        truth = world.truth()
+        for tests in OF_TESTS:
+            cells = []
+            for rated in RATED:
+                held, shown, judged, made = np.zeros(2), np.zeros(2), 0, np.zeros(2)
+                for _ in range(runs):
+                    scores, labels = world.draw(random, tests)
+                    moves = scores[1] - scores[0]
+                    error = moves.std(ddof=1) / math.sqrt(tests)
+                    judged += abs(moves.mean()) > t_quantile(0.975, tests - 1) * error
+                    for place, found in enumerate(_by_labels(scores, labels, rated)):
+                        if found is not None and found.interval is not None:
+                            low, high = found.interval
+                            made[place] += 1
+                            held[place] += low <= truth <= high
+                            shown[place] += not low <= 0 <= high
+                same, other = (f"{held[i] / made[i]:.3f} shown {shown[i] / made[i]:.3f}" for i in (0, 1))
+                cells.append(f"n={rated} same {same}, different {other} (judge {judged / runs:.2f})")
+            print(f"{name} ({truth:+.3f}), {tests} tests: {'  '.join(cells)}")
+
+
+def _by_labels(scores: np.ndarray, labels: np.ndarray, rated: int) -> Iterator[TrueDifference | None]:
+    """Yield the corrected difference by labels of both outputs of the first tests, and of different ones."""
+    moves, moved = (scores[1] - scores[0]).tolist(), (labels[1] - labels[0]).tolist()
+    yield infer_difference(
+        [Item(move, moved[n] if n < rated else None, str(n)) for n, move in enumerate(moves)]
+    )
+    # The earlier run's labels are of the first tests, the later one's of the last.
+    sides = []
+    for side, is_rated in enumerate((lambda n: n < rated, lambda n: n >= len(moves) - rated)):
+        marks = labels[side].tolist()
+        sides.append(
+            [
+                Item(score, marks[n] if is_rated(n) else None, str(n))
+                for n, score in enumerate(scores[side].tolist())
+            ]
+        )
+    yield infer_shift(*sides)
+
+
+def carried_over(runs: int) -> None:
+    """Corrections that are said to carry over although they are off by exactly the margin (at most 5 % may be)."""
+    random = np.random.default_rng(SEED + 6)
+    for name, draw in (
+        ("people's means of 1 to 5", _rated_residuals),
+        ("pass or fail", _verdict_residuals),
+        ("pass, but for one in twenty", _rare_residuals),
+    ):
+        cells = []
+        for before, after in ((15, 20), (30, 30), (30, 60), (100, 34), (100, 100), (100, 200)):
+            said = dict.fromkeys(CarriesOver, 0)
+            for _ in range(runs):
+                found = carry_over_of(draw(random, before, 0.0), draw(random, after, 0.05), 0.05)
+                if found is not None:
+                    said[found.verdict] += 1
+            yes, no = said[CarriesOver.YES] / runs, said[CarriesOver.NO] / runs
+            cells.append(f"{before} and {after}: {yes:.3f} (does not {no:.3f})")
+        print(f"{name:<30} {'  '.join(cells)}")
+
+
+def _rated_residuals(random: Generator, count: int, shift: float) -> list[Item]:
+    scores = random.integers(0, 5, count) / 4
+    marks = np.clip(0.2 + 0.5 * scores + shift + random.normal(0, 0.08, count), 0, 1)
+    return _labelled(scores, marks, random)
+
+
+def _verdict_residuals(random: Generator, count: int, shift: float) -> list[Item]:
+    scores = random.integers(0, 5, count) / 4
+    return _labelled(scores, (random.random(count) < 0.2 + 0.5 * scores + shift).astype(float), random)
+
+
+def _rare_residuals(random: Generator, count: int, shift: float) -> list[Item]:
+    """Labels are 1 for every score, but for a share of 0."""
+    scores = random.integers(3, 5, count) / 4
+    return _labelled(scores, (random.random(count) >= shift).astype(float), random)
+
+
+def _labelled(scores: np.ndarray, marks: np.ndarray, random: Generator) -> list[Item]:
+    names = random.integers(0, 2**62, len(scores)).tolist()
+    return [
+        Item(score, mark, str(name))
+        for score, mark, name in zip(scores.tolist(), marks.tolist(), names, strict=True)
+    ]
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
     "means_by_commands": means_by_commands,
     "stopping": stopping,
     "stopping_by_command": stopping_by_command,
+    "corrected_differences": corrected_differences,
+    "carried_over": carried_over,
 }

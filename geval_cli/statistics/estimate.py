@@ -141,6 +141,8 @@ LEAST_LABELLED = 15
 """Tests with labels that the interval of a difference takes: with fewer it promises more than it keeps."""
 LEAST_AUDITED = 20
 """Tests with labels before a correction can be shown to carry over."""
+MARGIN = 0.05
+"""A mean residual of a calibration up to here does not matter, unless another margin is asked for."""
 _GROUPS = 200
 """Of a jackknife: more clusters are put together."""
 
@@ -329,28 +331,49 @@ def carry_over_of(before: Sequence[Item], after: Sequence[Item], margin: float) 
     without = [value for group in groups if (value := residual(group)) is not None]
     centre = _mean(without)
     variance = math.fsum((value - centre) ** 2 for value in without) * (len(without) - 1) / len(without)
-    count = len({cluster for *_, cluster in judged})
-    return carry_over(residual(set()) or 0.0, variance, (len(judged), count), margin)
+    counts = len(judged), len({cluster for *_, cluster in judged})
+    return carry_over(residual(set()) or 0.0, variance, counts, margin, marks=[mark for _, mark, _ in judged])
 
 
-def carry_over(mean: float, variance: float, counts: tuple[int, int], margin: float) -> CarryOver:
+def residuals_carry_over(
+    residuals: Sequence[float], clusters: Sequence[str], margin: float, *, marks: Sequence[float]
+) -> CarryOver | None:
+    """Return whether labels lie where a calibration that is known without error expects them; None without any."""
+    if not residuals:
+        return None
+    counts = len(residuals), len(set(clusters))
+    return carry_over(_mean(residuals), _squared_error(residuals, clusters), counts, margin, marks=marks)
+
+
+def carry_over(
+    mean: float, variance: float, counts: tuple[int, int], margin: float, *, marks: Sequence[float]
+) -> CarryOver:
     """Return whether a mean residual, label minus calibrated score, is small enough.
+
+    Labels that are pass or fail are wrong rarely and then by much, which few of them do not show: residuals of 1, 1, -1
+    and -1 are added to them.
 
     Args:
         mean: of residuals of -1..1.
         variance: the square of its standard error.
         counts: labels, and the groups that they come in.
         margin: residuals up to here do not matter.
+        marks: the labels.
     """
+    n, clusters = counts
+    centre, more = mean, 0
+    if all(mark in (0.0, 1.0) for mark in marks):
+        more = len(_PSEUDO_LABELS)
+        share = clusters / (clusters + more)
+        centre, variance = mean * share, variance * share**2 + more / (clusters + more) ** 2
     interval, verdict = None, CarriesOver.UNCLEAR
-    if counts[1] > 1:
-        spread = t_quantile(1 - SIGNIFICANCE, counts[1] - 1) * math.sqrt(variance)
-        interval = max(-1.0, mean - spread), min(1.0, mean + spread)
-        if interval[0] > margin or interval[1] < -margin:
-            verdict = CarriesOver.NO
-        elif counts[1] >= LEAST_AUDITED and max(map(abs, interval)) <= margin:
-            verdict = CarriesOver.YES
-    return CarryOver(Estimate(mean, interval, *counts), margin, verdict)
+    if clusters > 1:
+        interval = mean_interval(centre, variance, clusters + more, level=0.9, lowest=-1)
+    if interval is not None and (interval[0] > margin or interval[1] < -margin):
+        verdict = CarriesOver.NO
+    elif interval is not None and clusters >= LEAST_AUDITED and max(map(abs, interval)) <= margin:
+        verdict = CarriesOver.YES
+    return CarryOver(Estimate(mean, interval, n, clusters), margin, verdict)
 
 
 class ErrorRates(Struct, frozen=True):

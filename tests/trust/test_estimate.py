@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.geval_command import clean_environment, run_geval
 from support.judged_data import summaries
 from support.stored_runs import store_judged_run
@@ -160,6 +161,32 @@ def test_what_makes_no_sense(options: dict[str, Any], require: list[str]) -> Non
     results, truth = run_of(40)
     with pytest.raises(UsageError):
         estimate(labels_of(truth, range(30)), results, options=EstimateOptions(**options), require=require)
+
+
+@pytest.mark.parametrize(
+    ("chance", "labelled", "options", "verdict"),
+    [
+        (0.7, 400, {}, "carries over"),
+        (0.7, 300, {"margin": 0.01}, "unclear"),
+        (0.7, 60, {}, "unclear"),
+        (0.7, 60, {"margin": 0.2}, "carries over"),
+        (0.7, 19, {"margin": 0.9}, "unclear"),
+        (0.4, 60, {}, "does not"),
+        (None, 60, {}, None),
+    ],
+)
+def test_whether_the_calibration_of_the_run_carries_over(
+    chance: float | None, labelled: int, options: dict[str, Any], verdict: str | None
+) -> None:
+    results, truth = run_of(400)
+    if chance is not None:
+        results = [
+            replace(result, assertions=(replace(result.assertions[0], detail={"p_pass": chance}),))
+            for result in results
+        ]
+    given = EstimateOptions(**options)
+    (item,) = estimate(labels_of(truth, range(labelled)), results, options=given).metrics
+    assert (None if item.carry_over is None else item.carry_over.verdict) == verdict
 
 
 class TestLabelsFromElsewhere:

@@ -24,8 +24,10 @@ from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
+from geval_cli.report.numbers import format_difference
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
+from geval_cli.statistics.estimate import CarryOver
 from geval_cli.statistics.intervals import Estimate
 
 ENDINGS = (".html", ".json", ".md")
@@ -178,6 +180,16 @@ def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
     value = "-" if estimate.value is None else fixed(estimate.value, 3)
     bounds = "-" if estimate.interval is None else " to ".join(fixed(end, 3) for end in estimate.interval)
     return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
+
+
+def carry_over_text(what: str, labels: str, audit: CarryOver) -> str:
+    """Return whether `what` carries over to a run, with how far its `labels` are off."""
+    within = ""
+    if audit.residual.interval is not None:
+        low, high = map(format_difference, audit.residual.interval)
+        within = f" (90 % CI {low} to {high}, margin {audit.margin:g})"
+    off = format_difference(audit.residual.value or 0.0)
+    return f"does {what} carry over? {audit.verdict.value}: {labels} differ by {off} from what it predicts{within}"
 
 
 def check_document_paths(paths: Iterable[Path], what: str) -> None:

@@ -11,7 +11,15 @@ from pathlib import Path
 from msgspec import Struct, to_builtins
 
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.extras.trust.documents import ESTIMATE, Document, Section, Table, estimate_cells, of_run
+from geval_cli.extras.trust.documents import (
+    ESTIMATE,
+    Document,
+    Section,
+    Table,
+    carry_over_text,
+    estimate_cells,
+    of_run,
+)
 from geval_cli.extras.trust.labels import DRAW_COLUMN, LabelFile
 from geval_cli.extras.trust.matching import (
     Labels,
@@ -31,7 +39,7 @@ from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
-from geval_cli.statistics.estimate import ErrorRates, Inference, rogan_gladen
+from geval_cli.statistics.estimate import CarryOver, ErrorRates, Inference, rogan_gladen
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 
 METHODS = ("ppi", "rogan-gladen")
@@ -50,6 +58,7 @@ class MetricEstimate(Struct, frozen=True):
         labels_mean, labels_pass_rate: of the labels alone; None by `rogan-gladen`.
         weight_of_mean, weight_of_rate: how much the judge's scores count beside the labels, 0..1.
         labelled: outputs with a label; `outputs`: of the run with a score; `errored`: where the judge broke.
+        carry_over: whether the calibration that the run uses holds for these labels; None where it uses none.
         notes: what to know before the figures are used.
     """
 
@@ -66,6 +75,7 @@ class MetricEstimate(Struct, frozen=True):
     labelled: int
     outputs: int
     errored: int
+    carry_over: CarryOver | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -168,7 +178,9 @@ def _by_inference(
     options: EstimateOptions,
     notes: tuple[str, ...],
 ) -> MetricEstimate:
-    found = true_figures(outputs, marks, good=options.good, threshold=options.threshold)
+    found = true_figures(
+        outputs, marks, good=options.good, threshold=options.threshold, margin=options.margin
+    )
     mean, rate = found.mean, found.rate
     return MetricEstimate(
         metric=metric,
@@ -184,6 +196,7 @@ def _by_inference(
         labelled=found.labelled,
         outputs=found.outputs,
         errored=found.errored,
+        carry_over=found.carry_over,
         notes=(*_notes(rate, found.labelled, found.errored), *notes),
     )
 
@@ -308,6 +321,9 @@ def _section(item: MetricEstimate) -> Section:
         item.metric,
         lambda quote: _sentence(item),
         tables=[Table(("figure", *ESTIMATE), rows)],
+        texts=[]
+        if item.carry_over is None
+        else [carry_over_text("the run's calibration", "its labels", item.carry_over)],
         notes=item.notes,
     )
 

@@ -135,7 +135,9 @@ def pairs_to_label(a: RunReport, b: RunReport, choice: LabelChoice) -> Sheet:
         if both:
             tests.setdefault(result.test_index, []).append(pair)
     if not tests:
-        raise UsageError("no test is judged by the same metric in both runs", hint="are these the right runs?")
+        raise UsageError(
+            "no test is judged by the same metric in both runs", hint="are these the right runs?"
+        )
     known = {item.metric for pairs in tests.values() for pair in pairs for item in pair[0]}
     metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
     numbers = [number for number, pairs in tests.items() if any(_of(pair[0], metrics) for pair in pairs)]

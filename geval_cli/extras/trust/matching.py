@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from geval_cli.assertions.base import CriterionKey
-from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
+from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS, P_PASS
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.extras.trust.labels import (
     ItemRef,
@@ -67,6 +67,7 @@ class JudgedItem(Struct, frozen=True):
         criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
         ranges: the lowest and highest rating that the judge could give, by metric.
         inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
+        p_pass: the chance of being good that the run's calibration gives, by metric.
         votes: of each judge, by metrics that one assertion with a jury decides; `combined` says how it makes one score.
     """
 
@@ -91,6 +92,7 @@ class JudgedItem(Struct, frozen=True):
     votes: Mapping[str, tuple[JudgeVote, ...]] = {}
     combined: Mapping[str, str] = {}
     verdicts: Mapping[str, bool] = {}
+    p_pass: Mapping[str, float] = {}
 
 
 class Match(Struct, frozen=True):
@@ -151,6 +153,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             votes=_votes_of(result),
             combined=_of_metrics(result, lambda item: (item.detail.get("jury") or {}).get("combine")),
             verdicts=verdicts_of(result),
+            p_pass=_of_metrics(result, lambda item: item.detail.get(P_PASS)),
         )
 
 

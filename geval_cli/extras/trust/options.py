@@ -19,6 +19,7 @@ from geval_cli.runs.options import (
     SamplesOption,
     ScoringOption,
 )
+from geval_cli.statistics.estimate import MARGIN
 
 AllowUnmatchedOption = Annotated[
     bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
@@ -196,6 +197,7 @@ class EstimateOptions(MetricOptions, VerdictOptions):
     Attributes:
         method: `ppi`: the labels are a random draw of the run's outputs. `rogan-gladen`: they are from elsewhere, and
             say only how often the judge errs.
+        margin: a calibration of the run that is off by less carries over to it.
     """
 
     method: Annotated[
@@ -207,6 +209,16 @@ class EstimateOptions(MetricOptions, VerdictOptions):
             syntax="NAME",
         ),
     ] = "ppi"
+    margin: Annotated[
+        float,
+        Option(
+            "--margin",
+            "Say whether the run's calibration is off by less than this.",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +267,7 @@ class CorrectOptions:
 
     columns: tuple[str, ...] = ()
     cluster: str | None = None
-    margin: float = 0.05
+    margin: float = MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,15 @@ from rich.console import Console
 
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.trust.documents import Document, Quote, Section, Table, markdown_of, print_document
+from geval_cli.extras.trust.documents import (
+    Document,
+    Quote,
+    Section,
+    Table,
+    carry_over_text,
+    markdown_of,
+    print_document,
+)
 from geval_cli.extras.trust.labels import DRAW_COLUMN, Label, LabelFile
 from geval_cli.extras.trust.matching import (
     JudgedItem,
@@ -538,16 +546,8 @@ def _texts(row: CorrectedRow, *, several: bool) -> Iterator[str]:
     name = f"{row.metric}: " if several else ""
     if row.equal:
         yield f"{name}{plural(row.equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says"
-    audit = row.carry_over
-    if audit is not None and audit.residual.value is not None:
-        within = ""
-        if audit.residual.interval is not None:
-            low, high = map(format_difference, audit.residual.interval)
-            within = f" (90 % CI {low} to {high}, margin {audit.margin:g})"
-        yield (
-            f"{name}does the correction by A's labels carry over to B? {audit.verdict.value}: B's labels differ by"
-            f" {_change(audit.residual)} from what A's predict{within}"
-        )
+    if row.carry_over is not None:
+        yield name + carry_over_text("the correction by A's labels", "B's labels", row.carry_over)
 
 
 def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:

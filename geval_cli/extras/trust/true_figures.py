@@ -18,7 +18,15 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.report.numbers import plural
-from geval_cli.statistics.estimate import Inference, Item, infer_mean, infer_rate
+from geval_cli.statistics.estimate import (
+    MARGIN,
+    CarryOver,
+    Inference,
+    Item,
+    infer_mean,
+    infer_rate,
+    residuals_carry_over,
+)
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import NamedLabels, Suite
 
@@ -26,13 +34,17 @@ _DUST = 1e-9
 
 
 class ScoredOutput(Struct, frozen=True):
-    """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by."""
+    """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by.
+
+    `p_pass` is the chance of being good by the run's calibration.
+    """
 
     id: str
     test: str
     score: float | None
     threshold: float | None
     passed: bool | None = None
+    p_pass: float | None = None
 
     def is_passed(self, given: float | None, limit: float) -> bool:
         """Return the verdict of the run; by the score where a threshold is `given`, or the run has no verdict."""
@@ -48,6 +60,7 @@ class TrueFigures(Struct, frozen=True):
         judged_mean, judged_rate: the judge's own figures.
         threshold: scores from here on pass.
         labelled: outputs with a label and a score; `outputs` have a score, and on `errored` the judge broke.
+        carry_over: whether the run's calibration holds for the labels; None where it has none.
     """
 
     mean: Inference | None
@@ -58,6 +71,7 @@ class TrueFigures(Struct, frozen=True):
     labelled: int
     outputs: int
     errored: int
+    carry_over: CarryOver | None = None
 
 
 def scored_outputs(metric: str, items: Iterable[JudgedItem]) -> list[ScoredOutput]:
@@ -69,6 +83,7 @@ def scored_outputs(metric: str, items: Iterable[JudgedItem]) -> list[ScoredOutpu
             item.scores[metric],
             item.thresholds.get(metric),
             item.verdicts.get(metric),
+            item.p_pass.get(metric),
         )
         for item in items
         if metric in item.scores
@@ -81,6 +96,7 @@ def true_figures(
     *,
     good: float,
     threshold: float | None = None,
+    margin: float = MARGIN,
 ) -> TrueFigures:
     """Return the figures of one metric.
 
@@ -89,6 +105,7 @@ def true_figures(
         marks: people's mean label, 0..1, by the id of an output; a random draw of them.
         good: mean labels from here on are good.
         threshold: scores from here on pass; None for the run's own verdicts.
+        margin: what a calibration may be off by.
     """
     limit = threshold_of((item.threshold for item in outputs), good, threshold)
     scored = [(item, item.score) for item in outputs if item.score is not None]
@@ -96,6 +113,11 @@ def true_figures(
     verdicts = [
         Item(float(item.is_passed(threshold, limit)), _verdict(marks.get(item.id), good), item.test)
         for item, _ in scored
+    ]
+    audited = [
+        (item.human - chance, item.cluster, item.human)
+        for item, (output, _) in zip(verdicts, scored, strict=True)
+        if item.human is not None and (chance := output.p_pass) is not None
     ]
     return TrueFigures(
         mean=infer_mean(items),
@@ -106,6 +128,12 @@ def true_figures(
         labelled=sum(item.human is not None for item in items),
         outputs=len(scored),
         errored=len(outputs) - len(scored),
+        carry_over=residuals_carry_over(
+            [residual for residual, *_ in audited],
+            [cluster for _, cluster, _ in audited],
+            margin,
+            marks=[mark for *_, mark in audited],
+        ),
     )
 
 
