@@ -27,6 +27,8 @@ from geval_cli.statistics.estimate import (
     TrueDifference,
     carry_over_of,
     infer_difference,
+    infer_mean,
+    infer_rate,
     infer_shift,
 )
 from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
@@ -145,6 +147,40 @@ def differences(runs: int) -> None:
                 held += low <= truth <= high
             cells.append(f"n={tests} {held / runs:.3f}")
         print(f"{name:<32} {'  '.join(cells)}")
+
+
+def true_figures(runs: int) -> None:
+    """Share of the 95 % intervals of true means and pass rates, from some labels of 400 outputs, that hold the truth.
+
+    A judge passes nine of ten good outputs and four of ten bad ones; a label is 1 for a good output, else 0, .25 or .5.
+    """
+    random = np.random.default_rng(SEED + 3)
+    count, outputs = min(runs, 2_000), 400
+    for good in (0.6, 0.85, 0.95):
+        cells = []
+        for labels in (10, 30, 100):
+            held = {"mean": 0, "rate": 0}
+            for _ in range(count):
+                is_good = random.random(outputs) < good
+                judged = np.where(is_good, random.random(outputs) < 0.9, random.random(outputs) < 0.4).astype(
+                    float
+                )
+                marks = np.where(is_good, 1.0, random.choice([0.0, 0.25, 0.5], outputs))
+                for name, truth, infer, said in (
+                    ("mean", good + (1 - good) * 0.25, infer_mean, marks),
+                    ("rate", good, infer_rate, is_good.astype(float)),
+                ):
+                    items = [
+                        Item(score, mark if place < labels else None, str(place))
+                        for place, (score, mark) in enumerate(
+                            zip(judged.tolist(), said.tolist(), strict=True)
+                        )
+                    ]
+                    found = infer(items)
+                    low, high = (found and found.estimate.interval) or (0.0, 1.0)
+                    held[name] += low <= truth <= high
+            cells.append(f"{labels} labels: mean {held['mean'] / count:.3f}, rate {held['rate'] / count:.3f}")
+        print(f"{good:.0%} good: {'  '.join(cells)}")
 
 
 def means_by_commands(runs: int) -> None:
@@ -447,6 +483,7 @@ def _labelled(scores: np.ndarray, marks: np.ndarray, random: Generator) -> list[
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
+    "true_figures": true_figures,
     "means_by_commands": means_by_commands,
     "stopping": stopping,
     "stopping_by_command": stopping_by_command,

@@ -469,14 +469,17 @@ def _row_results(
 
 def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:
     found = dict(connection.execute(_COUNT_RESULTS, (run_id,)).fetchall())
-    passed, failed = found.get(Status.PASSED, 0), found.get(Status.FAILED, 0)
+    passed, failed, errored = (
+        found.get(status, 0) for status in (Status.PASSED, Status.FAILED, Status.ERROR)
+    )
     return RunSummary(
         total=sum(found.values()),
         passed=passed,
         failed=failed,
-        errored=found.get(Status.ERROR, 0),
+        errored=errored,
         not_evaluated=found.get(Status.NOT_EVALUATED, 0),
         pass_rate=passed / (passed + failed) if passed + failed else None,
+        pass_rate_at_least=passed / (passed + failed + errored) if passed + failed else None,
     )
 
 
