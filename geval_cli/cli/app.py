@@ -1,7 +1,8 @@
 """The commands. Their bodies import what they need when they run, so that `--help` is quick."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,15 +15,17 @@ from typer.main import get_command, get_group
 from geval_cli.cli import options
 from geval_cli.cli.options import (
     EXIT_CODES,
+    CommandTable,
     CompareOptions,
-    GroupedCommand,
     RemoveOptions,
     ShowOptions,
     TracesOptions,
+    bold,
     declared,
     exit_with,
 )
-from geval_cli.errors import ExitCode, ProblemFormat, UsageError
+from geval_cli.errors import ExitCode, GevalError, ProblemFormat, UsageError
+from geval_cli.patterns import compile_later
 from geval_cli.plugins import COMMANDS, find_plugin, plugin_names
 from geval_cli.runs.options import RunOptions, options_of_command, values_of
 from geval_cli.version import __version__
@@ -40,19 +43,94 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 }
 """The commands of extras, and the module whose `commands` holds each: imported when the command is called."""
 
-_IN_HELP = (
-    *("run", "demo", "judge", "lock", "validate", "init", "schema", "list", "show", "rm"),
-    *("agree", "calibrate", "estimate", "label", "probe", "compare", "serve", "view", "mcp"),
-    *("export", "import", "cache", "batches", "models"),
-)
+_IN_HELP: Mapping[str, Sequence[str]] = {
+    "Evaluate": ("run", "show", "compare", "list", "judge", "view", "demo"),
+    "Write a suite": ("init", "validate", "lock", "import", "export", "schema"),
+    "Trust the judge": ("agree", "calibrate", "estimate", "label", "probe"),
+    "Serve": ("serve", "mcp"),
+    "Look after": ("cache", "batches", "models", "rm"),
+}
+"""The commands under the headings of the help. What plugins add stands under one of its own."""
+
+
+@contextmanager
+def _click_errors_as_ours() -> Iterator[None]:
+    """Turn what click says of a command's words into an error of ours, with the one name that was probably meant.
+
+    Its classes are known by their names: typer has click within it, or uses the one that is installed, by its version.
+    """
+    try:
+        yield
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if isinstance(error, GevalError) or "UsageError" not in kinds or "NoArgsIsHelpError" in kinds:
+            raise
+        raise _usage_error(error, kinds) from error
+
+
+def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
+    from geval_cli.source.problems import did_you_mean
+
+    context = error.ctx
+    where = "geval" if context is None else context.command_path
+    hint = f"`{where} --help` lists what it takes"
+    if "NoSuchOption" in kinds:
+        known = [] if context is None else [name for param in context.command.params for name in param.opts]
+        near = did_you_mean(error.option_name, known)
+        return UsageError(
+            f"there is no option `{error.option_name}`", hint=f"did you mean `{near}`?" if near else hint
+        )
+    if (
+        "BadParameter" in kinds
+        and "MissingParameter" not in kinds
+        and getattr(error, "param", None) is not None
+    ):
+        why = error.message.removeprefix("Value error, ").rstrip(".")
+        if why.startswith(_PYDANTIC):
+            why = f"it should be{why.removeprefix(_PYDANTIC).partition(',')[0]}"
+        return UsageError(f"invalid value for `{error.param.opts[-1]}`: {why}", hint=hint)
+    text = error.format_message()
+    missing = _NO_COMMAND.match(text)
+    if missing is not None and isinstance(getattr(context, "command", None), TyperGroup):
+        near = did_you_mean(missing[1], list(context.command.commands))
+        message = f"there is no command `{where} {missing[1]}`"
+        return UsageError(message, hint=f"did you mean `{where} {near}`?" if near else hint)
+    return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=hint)
+
+
+_PYDANTIC = "Input should be"
+_NO_COMMAND = compile_later(r"No such command '([^']*)'")
 
 
 class Commands(TyperGroup):
     """The commands of geval, of its extras, and of packages that are installed beside it."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of a call; what is wrong with its words is told as all errors are."""
+        with _click_errors_as_ours():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command that was named."""
+        with _click_errors_as_ours():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, in the order of the help."""
-        return [*_IN_HELP, *(name for name in plugin_names(COMMANDS) if name not in _IN_HELP)]
+        own = names_of_commands()
+        return [*own, *(name for name in plugin_names(COMMANDS) if name not in own)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their headings, each with its summary whole."""
+        added = self.list_commands(ctx)[len(names_of_commands()) :]
+        for heading, names in {**_IN_HELP, **({"Plugins": added} if added else {})}.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [
+                (name.ljust(_NAME_WIDTH), found.get_short_help_str(limit=_SUMMARY_MAX))
+                for name, found in commands
+            ]
+            with formatter.section(bold(heading)):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name, None where there is none."""
@@ -68,15 +146,18 @@ class Commands(TyperGroup):
         return found
 
 
-app = typer.Typer(
+_SUMMARY_MAX = 60
+_NAME_WIDTH = len("calibrate")
+_WIDTH_MAX = 120
+
+app = CommandTable(
     name="geval",
     cls=Commands,
     help="Run prompts against models and have every answer checked, first of all by G-Eval.",
     epilog=f"{EXIT_CODES}\n\nWith --debug, any command shows the tracebacks of errors.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich costs 0.2 s of every start
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH_MAX},
 )
 
 
@@ -90,10 +171,13 @@ def root(
         raise typer.Exit
 
 
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@app.command(epilog=EXIT_CODES)
 @declared(RunOptions)
 def run(given: RunOptions, configs: options.Configs = None) -> None:
-    """Send prompts x providers x tests to models and check every answer. `geval eval -c CONFIG` is the same."""
+    """Run prompts against models and check every answer.
+
+    `geval eval -c CONFIG` is the same.
+    """
     from geval_cli.cli.arguments import named_or_found
 
     _run(named_or_found(configs), given)
@@ -102,7 +186,7 @@ def run(given: RunOptions, configs: options.Configs = None) -> None:
 @app.command()
 @declared(RunOptions, *options_of_command("demo"))
 def demo(given: RunOptions) -> None:
-    """Run a tiny suite with a small model on this machine; it needs no config and no key."""
+    """Try geval with a small local model: no config, no key."""
     from geval_cli.cli.configs import demo_config
 
     _run([demo_config()], given)
@@ -144,7 +228,7 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     exit_with(watch_files(run_all, named, own=lambda: written))
 
 
-@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@app.command(epilog=EXIT_CODES)
 @declared(RunOptions, *options_of_command("judge"))
 def judge(
     given: RunOptions,
@@ -153,9 +237,9 @@ def judge(
     only: options.OnlyMetrics = None,
     threshold: options.Thresholds = None,
 ) -> None:
-    """Judge the outputs of a run again: by another judge, other criteria or thresholds. No model under test is asked.
+    """Judge a run's outputs again: other judges or criteria.
 
-    What is judged as before is taken over from that run and costs nothing.
+    No model under test is called. Unchanged judgements are reused and cost nothing.
     """
     from geval_cli.cli.arguments import cache_choice, check_options
     from geval_cli.cli.judge import judge_again, parse_threshold
@@ -181,7 +265,10 @@ def judge(
 @app.command()
 @declared(RunOptions, *options_of_command("lock"))
 def lock(given: RunOptions, configs: options.Configs = None, update: options.UpdateLock = False) -> None:
-    """Write geval.lock: the evaluation steps of every criterion, so that all runs judge by the same ones."""
+    """Pin the evaluation steps of every criterion in geval.lock.
+
+    All runs then judge by the same steps.
+    """
     from geval_cli.cli.arguments import cache_choice, config_groups, named_or_found
     from geval_cli.cli.lock import lock_configs
 
@@ -237,7 +324,7 @@ def validate(
     form: options.ProblemForm = ProblemFormat.FULL,
     output: options.ProblemsFile = None,
 ) -> None:
-    """Report every problem of a config; nothing is sent."""
+    """Report every problem of a config; send nothing."""
     from geval_cli.cli.arguments import asked_dialect, config_groups, named_or_found
     from geval_cli.cli.configs import validate_configs
 
@@ -272,19 +359,19 @@ def schema(
     write_schema(output)
 
 
-export = typer.Typer(help="Write what geval holds to a file.", no_args_is_help=True, rich_markup_mode=None)
+export = CommandTable(help="Write a suite or a stored run to a file.", no_args_is_help=True)
 app.add_typer(export, name="export")
 
 
 @export.callback()
 def export_what() -> None:
-    """Write what geval holds to a file."""
+    """Write a suite or a stored run to a file."""
 
 
 @export.command("suite")
 @declared(RunOptions, "env_file")
 def export_suite(given: RunOptions, config: options.Config, output: options.SuiteFile = None) -> None:
-    """Write a config as one JSON file, the texts of its files in it."""
+    """Write a config and the texts of its files as one JSON file."""
     from geval_cli.cli.configs import export_suite as write_suite
 
     write_suite(config, output, env_file=given.env_file)
@@ -299,23 +386,25 @@ def export_run(given: RunOptions, run: options.RunName, output: options.RunFiles
     write_run(given.home, run, outputs=tuple(output))
 
 
-import_commands = typer.Typer(
-    help="Read a suite (`geval import FILE`), a run or traces that were written to a file.",
+import_commands = CommandTable(
+    help="Read a suite, results or traces from a file.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 app.add_typer(import_commands, name="import")
 
 
 @import_commands.callback()
 def import_what() -> None:
-    """Read a suite (`geval import FILE`), a run or traces that were written to a file."""
+    """Read a suite, results or traces from a file; `geval import FILE` reads a suite."""
 
 
 @import_commands.command("run")
 @declared(RunOptions, "home")
 def import_run(given: RunOptions, results: options.ResultsFile) -> None:
-    """Store results of geval (.json, .jsonl, .parquet) or promptfoo (version 3) as a run, to show or judge it."""
+    """Store results of geval or promptfoo as a run.
+
+    Takes .json, .jsonl and .parquet of geval, and the JSON of promptfoo (version 3).
+    """
     from geval_cli.cli.runs import import_run as store_run
 
     store_run(given.home, results)
@@ -324,7 +413,10 @@ def import_run(given: RunOptions, results: options.ResultsFile) -> None:
 @import_commands.command("traces")
 @declared(TracesOptions)
 def import_traces(given: TracesOptions, traces: options.TracesFile, output: options.TestsFile) -> None:
-    """Write the model calls of traces or logs as tests: OTLP JSON lines, spans, OpenAI's logs and batches."""
+    """Write the model calls of traces or logs as tests.
+
+    Takes OTLP JSON lines, spans, OpenAI's logs and batches.
+    """
     from geval_cli.extras.traces.command import import_traces as write_tests
 
     write_tests(traces, output, given)
@@ -353,7 +445,7 @@ def list_runs(
     limit: options.Limit = 20,
     as_json: options.AsJson = False,
 ) -> None:
-    """List stored runs, newest first, of all configs or of one."""
+    """List stored runs, newest first."""
     from geval_cli.cli.arguments import config_groups, parse_tags
     from geval_cli.cli.runs import print_runs
 
@@ -365,7 +457,7 @@ def list_runs(
 @app.command()
 @declared(ShowOptions)
 def show(given: ShowOptions, run: options.RunName = "latest") -> None:
-    """Show a run again: in short, its failures, one case, or everything."""
+    """Show a stored run, its failures or one of its cases."""
     from geval_cli.cli.arguments import parse_case, parse_grouping
     from geval_cli.cli.runs import ShowChoice, show_run
     from geval_cli.records import Status
@@ -384,9 +476,9 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 @app.command()
 @declared(RemoveOptions)
 def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
-    """Remove stored runs with all their results, and the cached answers that nothing else has used.
+    """Remove stored runs and the cached answers only they used.
 
-    What people said of their outputs stays, unless --labels is given.
+    Human labels of their outputs stay, unless --labels is given.
     """
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs
@@ -395,25 +487,23 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
     remove_runs(runs or (), given, older_than_s=age_s)
 
 
-@app.command(cls=GroupedCommand)
+@app.command()
 @declared(CompareOptions)
 def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
-    """Compare two runs: what became better or worse, and whether chance explains it."""
+    """Compare two runs: what got better or worse, and is it sure?"""
     from geval_cli.cli.compare import compare_runs
 
     compare_runs(earlier, later, given)
 
 
-cache_commands = typer.Typer(
-    help="Look after the cache of answers.", no_args_is_help=True, rich_markup_mode=None
-)
+cache_commands = CommandTable(help="Show or clear the cache of answers.", no_args_is_help=True)
 app.add_typer(cache_commands, name="cache")
 
 
 @cache_commands.command("stats")
 @declared(RunOptions, "cache_folder", "home")
 def cache_stats(given: RunOptions) -> None:
-    """Say how many answers are in the cache, how old they are and how much room they take."""
+    """Show how many answers are cached, their age and size."""
     from geval_cli.cli.cache import print_stats
 
     print_stats(given.home, given.cache_folder)
@@ -440,7 +530,7 @@ def cache_prune(given: RunOptions, older_than: options.OlderThan = "14d") -> Non
 
 def names_of_commands() -> tuple[str, ...]:
     """Return the names of geval's own commands and groups of commands, those of extras among them."""
-    return _IN_HELP
+    return tuple(name for names in _IN_HELP.values() for name in names)
 
 
 _ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}

@@ -89,7 +89,7 @@ def _run_command() -> int:
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
         if sys.argv[1:2] != ["run"]:  # which has more to load
             raise_again()
-        app()
+        app(prog_name="geval")
     except GevalError as error:
         from geval_cli.cli.problems import print_error
 

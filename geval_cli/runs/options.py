@@ -33,6 +33,7 @@ class Group(StrEnum):
     CACHE = "Cache"
     SAFETY = "Safety"
     SERVER = "Server"
+    OPTIONS = "Options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Option:
 
     flags: str
     help: str = ""
-    group: Group = Group.RUNNING
+    group: Group = Group.OPTIONS
     syntax: str | None = None
     example: str | None = None
     minimum: int | None = None
@@ -164,7 +165,7 @@ HomeOption = Annotated[
     Option(
         "--home",
         "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
-        Group.CACHE,
+        Group.OPTIONS,
         syntax="FOLDER",
         also_in=("judge", "lock", "demo"),
     ),
@@ -258,6 +259,7 @@ class RunOptions:
             decides_results=True,
             is_always_written=True,
             in_api=InApi("Ask for each answer this many times.", maximum=100, default=1),
+            group=Group.RUNNING,
         ),
     ] = None
     max_concurrency: Annotated[
@@ -268,6 +270,7 @@ class RunOptions:
             minimum=1,
             in_api=InApi("Most requests under way at once.", maximum=1000),
             also_in=("judge",),
+            group=Group.RUNNING,
         ),
     ] = None
     workers: Annotated[
@@ -279,6 +282,7 @@ class RunOptions:
             is_text=True,
             minimum=1,
             maximum=64,
+            group=Group.RUNNING,
         ),
     ] = None
     ray: Annotated[
@@ -287,6 +291,7 @@ class RunOptions:
             "--ray",
             "Run the cases on a Ray cluster; local starts one here.",
             syntax="ADDRESS|local",
+            group=Group.RUNNING,
         ),
     ] = None
     fail_fast: Annotated[
@@ -296,25 +301,46 @@ class RunOptions:
             "Stop at the first failure or error.",
             in_api=InApi("Stop at the first failure or error."),
             also_in=("judge",),
+            group=Group.RUNNING,
         ),
     ] = False
     batch: Annotated[
         bool,
-        Option("--batch", "Send the requests in batches: answers hours later, at half the price."),
+        Option(
+            "--batch",
+            "Send the requests in batches: answers hours later, at half the price.",
+            group=Group.RUNNING,
+        ),
     ] = False
     batch_judge: Annotated[
-        bool, Option("--batch-judge", "Send only judges' requests in batches; models answer directly.")
+        bool,
+        Option(
+            "--batch-judge",
+            "Send only judges' requests in batches; models answer directly.",
+            group=Group.RUNNING,
+        ),
     ] = False
     waits: Annotated[
         bool,
         Option(
-            "--no-wait", "Submit the batches and exit with 75; --resume fetches the answers.", is_negated=True
+            "--no-wait",
+            "Submit the batches and exit with 75; --resume fetches the answers.",
+            is_negated=True,
+            group=Group.RUNNING,
         ),
     ] = True
     plan: Annotated[
-        bool, Option("--plan", "Show what a run would send and cost; send nothing.", also_in=("judge",))
+        bool,
+        Option(
+            "--plan",
+            "Show what a run would send and cost; send nothing.",
+            also_in=("judge",),
+            group=Group.RUNNING,
+        ),
     ] = False
-    watch: Annotated[bool, Option("--watch", "Run again when a file in the config's folder changes.")] = False
+    watch: Annotated[
+        bool, Option("--watch", "Run again when a file in the config's folder changes.", group=Group.RUNNING)
+    ] = False
 
     dialect: Annotated[
         "Dialect | None",

@@ -8,6 +8,9 @@ from typing import Annotated, Any, get_args
 
 import pytest
 import typer
+from support.geval_command import clean_environment, run_geval
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from geval_cli.cli.app import app
@@ -63,7 +66,7 @@ def test_a_declared_field_is_all_that_a_new_option_needs() -> None:
     assert given == LargerOptions(temperature=4)
     assert "Invalid value for '-t'" in run_words(LargerOptions, "--temperature", "6")[1]
     _, shown = run_words(LargerOptions, "--help")
-    assert re.search(r"^Judging:\n  -t, --temperature .*How warm it is", shown, re.MULTILINE)
+    assert re.search(r"^Judging:\n(  .*\n)*  -t, --temperature .*How warm it is", shown, re.MULTILINE)
 
     model = start_request(LargerOptions)
     schema = model.model_json_schema()["properties"]["temperature"]
@@ -114,6 +117,76 @@ def test_every_option_reaches_the_record_of_a_run(name: str) -> None:
     for words, value in other_values(name):
         [given], _ = run_words(RunOptions, *words)
         assert given == RunOptions(**{name: value})
+
+
+def all_commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command as it is written, `geval cache stats`, with click's object."""
+    group: Any = get_command(app)
+    pending = [("geval", group)]
+    while pending:
+        name, command = pending.pop()
+        yield name, command
+        if isinstance(command, TyperGroup):
+            names = command.list_commands(command.make_context(name, [], resilient_parsing=True))
+            pending += [(f"{name} {word}", command.get_command(None, word)) for word in names]  # type: ignore[arg-type]
+
+
+def test_every_summary_stands_whole_by_itself_in_help() -> None:
+    summaries = {name: (command.help or "").partition("\n\n")[0] for name, command in all_commands()}
+    assert len(summaries) > 30
+    assert [name for name, text in summaries.items() if name != "geval" and not 0 < len(text) <= 60] == []
+    shown = CliRunner().invoke(app, ["--help"]).output
+    own = [text for name, text in summaries.items() if name.count(" ") == 1]
+    assert [text for text in own if text not in shown] == []
+
+
+def test_help_names_no_types_of_python_and_no_brackets_twice() -> None:
+    for name, _ in all_commands():
+        shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).output
+        assert re.search(r"<\w|\[\[|x>=|<=x|INTEGER", shown) is None, name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run --repaet 3", "error: there is no option `--repaet`\n    = did you mean `--repeat`?"),
+        ("--verson", "error: there is no option `--verson`\n    = did you mean `--version`?"),
+        ("run --repeat 0", "error: invalid value for `--repeat`: it should be greater than or equal to 1\n"),
+        ("run -j x", "error: invalid value for `--max-concurrency`: it should be a valid integer\n"),
+        ("compare latest", "error: missing argument 'B'\n    = `geval compare --help` lists what it takes"),
+        (
+            "models pul",
+            "error: there is no command `geval models pul`\n    = did you mean `geval models pull`?",
+        ),
+        ("batches list", "error: there is no command `geval batches list`\n"),
+        ("show --case", "error: option '--case' requires an argument\n"),
+    ],
+)
+def test_words_that_no_command_takes_are_told_as_every_error_is(
+    words: str, message: str, tmp_path: Path
+) -> None:
+    done = run_geval(*words.split(), cwd=tmp_path)
+    assert (done.code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run --scoring ", {"auto", "logprobs", "samples", "single"}),
+        ("run --dialect p", {"promptfoo"}),
+        ("show --by ", {"assertion", "reason"}),
+        ("show late", {"latest", "latest~1"}),
+        ("sho", {"show"}),
+    ],
+)
+def test_the_shell_completes_values(words: str, offered: set[str], tmp_path: Path) -> None:
+    env = clean_environment(
+        _GEVAL_COMPLETE="complete_bash",
+        COMP_WORDS=f"geval {words}",
+        COMP_CWORD=str(len(words.split(" "))),
+    )
+    assert set(run_geval(cwd=tmp_path, env=env).stdout.split()) == offered
 
 
 def test_every_option_is_in_help_once_under_its_heading() -> None:

@@ -2,20 +2,26 @@
 
 import typer
 
-from geval_cli.cli.options import AsJson, BatchIds, BatchProvider, RemoteBatchId, WaitedRun, declared
+from geval_cli.cli.options import (
+    AsJson,
+    BatchIds,
+    BatchProvider,
+    CommandTable,
+    RemoteBatchId,
+    WaitedRun,
+    declared,
+)
 from geval_cli.runs.options import RunOptions
 
-batches_commands = typer.Typer(
-    help="Look after batches that runs have handed in to providers.", rich_markup_mode=None
-)
-commands = typer.Typer(rich_markup_mode=None)
+batches_commands = CommandTable(help="List, fetch or cancel submitted batches.")
+commands = CommandTable()
 commands.add_typer(batches_commands, name="batches")
 
 
 @batches_commands.callback(invoke_without_command=True)
 @declared(RunOptions, "cache_folder", "home")
 def list_batches(given: RunOptions, context: typer.Context, as_json: AsJson = False) -> None:
-    """List the batches that runs have handed in, oldest first."""
+    """List submitted batches, oldest first."""
     from geval_cli.extras.batches.command import print_batches
 
     if context.invoked_subcommand is None:
@@ -25,7 +31,7 @@ def list_batches(given: RunOptions, context: typer.Context, as_json: AsJson = Fa
 @batches_commands.command("wait")
 @declared(RunOptions, "cache_folder", "home")
 def wait_for_batches(given: RunOptions, run: WaitedRun = None) -> None:
-    """Wait until the batches of a run, or of all runs, have ended, and fetch their answers."""
+    """Wait for batches to end, and fetch their answers."""
     from geval_cli.extras.batches.command import wait_for_batches as wait
 
     wait(given.home, given.cache_folder, run)
@@ -34,7 +40,7 @@ def wait_for_batches(given: RunOptions, run: WaitedRun = None) -> None:
 @batches_commands.command("cancel")
 @declared(RunOptions, "cache_folder", "home")
 def cancel_batches(given: RunOptions, batches: BatchIds) -> None:
-    """Have providers end batches; what they have answered by then is paid for and kept."""
+    """Cancel batches; answers that are done are paid for and kept."""
     from geval_cli.extras.batches.command import cancel_batches as cancel
 
     cancel(given.home, given.cache_folder, batches)
@@ -43,7 +49,10 @@ def cancel_batches(given: RunOptions, batches: BatchIds) -> None:
 @batches_commands.command("adopt")
 @declared(RunOptions, "cache_folder", "home")
 def adopt_batch(given: RunOptions, remote: RemoteBatchId, provider: BatchProvider) -> None:
-    """Fetch the answers of a batch that geval handed in elsewhere; runs with --batch then use them."""
+    """Fetch a batch that geval submitted elsewhere.
+
+    Runs with --batch then use its answers.
+    """
     from geval_cli.extras.batches.command import adopt_batch as adopt
 
     adopt(given.home, given.cache_folder, remote, provider=provider)

@@ -5,20 +5,18 @@ import sys
 
 import typer
 
-from geval_cli.cli.options import ListProviders, ModelName
+from geval_cli.cli.options import CommandTable, ListProviders, ModelName
 
 _MEGABYTE = 1_000_000
 
-commands = typer.Typer(rich_markup_mode=None)
-models = typer.Typer(
-    help="Local models, and which providers there are.", invoke_without_command=True, rich_markup_mode=None
-)
+commands = CommandTable()
+models = CommandTable(help="List local models, and fetch them.", invoke_without_command=True)
 commands.add_typer(models, name="models")
 
 
 @models.callback()
 def list_models(context: typer.Context, providers: ListProviders = False) -> None:
-    """List the local models that geval knows, and which of them are here."""
+    """List local models, and fetch them."""
     if context.invoked_subcommand is None:
         print_providers() if providers else print_models()
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from geval_cli.cli.options import declared
+from geval_cli.cli.options import CommandTable, declared
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.runs.options import GraderOption, HomeOption, Option
 from geval_cli.version import install_hint
 
-commands = typer.Typer(rich_markup_mode=None)
+commands = CommandTable()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,10 @@ class McpOptions:
 @commands.command()
 @declared(McpOptions)
 def mcp(given: McpOptions) -> None:
-    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
+    """Serve geval's tools to an assistant over MCP.
+
+    Tools to check, plan and run configs, over stdin and stdout.
+    """
     serve_assistant(given)
 
 

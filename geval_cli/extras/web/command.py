@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from geval_cli.cli.options import Folder, ServeOptions, declared
+from geval_cli.cli.options import CommandTable, Folder, ServeOptions, declared
 from geval_cli.errors import UsageError
 from geval_cli.version import install_hint
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 _TOKEN_BYTES = 32
 _NEEDED = ("fastapi", "uvicorn")
 
-commands = typer.Typer(rich_markup_mode=None)
+commands = CommandTable()
 
 
 def _add(name: str, summary: str, *, opens_browser: bool) -> None:
@@ -33,8 +31,8 @@ def _add(name: str, summary: str, *, opens_browser: bool) -> None:
         serve(replace(given, folder=folder, opens_browser=opens_browser))
 
 
-_add("serve", "Serve the HTTP API and the web page.", opens_browser=False)
-_add("view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True)
+_add("serve", "Serve the HTTP API and the web pages.", opens_browser=False)
+_add("view", "Open runs in the browser.", opens_browser=True)
 
 
 def serve(options: ServeOptions) -> None:

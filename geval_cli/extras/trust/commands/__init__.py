@@ -1,12 +1,10 @@
-"""The commands that hold judges against people. Their bodies import what they need when they run."""
-
-import typer
+"""The commands that compare judges with human labels. Their bodies import what they need when they run."""
 
 from geval_cli.cli.options import (
     EXIT_CODES,
+    CommandTable,
     Config,
     GivenLabels,
-    GroupedCommand,
     LabelsFile,
     RunName,
     declared,
@@ -20,13 +18,16 @@ from geval_cli.extras.trust.options import (
     ProbeCommand,
 )
 
-commands = typer.Typer(rich_markup_mode=None)
+commands = CommandTable()
 
 
-@commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@commands.command(epilog=EXIT_CODES)
 @declared(AgreeCommand)
 def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
-    """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
+    """Measure how well a judge agrees with human labels.
+
+    It names the bad outputs that the judge lets pass.
+    """
     from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval agree")
@@ -35,10 +36,13 @@ def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
     exit_with(run_agree(labels, given))
 
 
-@commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@commands.command(epilog=EXIT_CODES)
 @declared(CalibrateCommand)
 def calibrate(given: CalibrateCommand, labels: GivenLabels) -> None:
-    """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
+    """Calibrate a judge on human labels.
+
+    Finds its threshold, what its scores are worth, and which of them are borderline.
+    """
     from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval calibrate")
@@ -47,28 +51,37 @@ def calibrate(given: CalibrateCommand, labels: GivenLabels) -> None:
     exit_with(run_calibrate(labels, given))
 
 
-@commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@commands.command(epilog=EXIT_CODES)
 @declared(EstimateCommand)
 def estimate(given: EstimateCommand, labels: GivenLabels) -> None:
-    """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
+    """Estimate the true pass rate from a few human labels.
+
+    --draw writes the sheet to label.
+    """
     from geval_cli.extras.trust.commands.reports import run_estimate
 
     exit_with(run_estimate(labels, given))
 
 
-@commands.command(cls=GroupedCommand)
+@commands.command()
 @declared(LabelCommand)
 def label(given: LabelCommand, run: RunName = "latest") -> None:
-    """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
+    """Rate outputs with single keys; verdicts hidden.
+
+    Your ratings are saved as you go, for `geval agree`.
+    """
     from geval_cli.extras.trust.commands.label import run_label
 
     run_label(run, given)
 
 
-@commands.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@commands.command(epilog=EXIT_CODES)
 @declared(ProbeCommand)
 def probe(given: ProbeCommand, config: Config) -> None:
-    """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
+    """Test a judge: rewrite outputs and see if it is fooled.
+
+    Rewrites the outputs of a config's tests by rule: is its judge fooled, swayed or blind?
+    """
     from geval_cli.extras.trust import require_statistics
 
     require_statistics("geval probe")
