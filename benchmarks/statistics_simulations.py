@@ -18,9 +18,13 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
+from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
+from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.runs.baseline import judge_difference
+from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.estimate import (
     CarriesOver,
     Item,
@@ -32,8 +36,16 @@ from geval_cli.statistics.estimate import (
     infer_shift,
 )
 from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
+from geval_cli.statistics.paired import (
+    SIGNIFICANCE,
+    PairedDifferences,
+    PairedSample,
+    PairedTest,
+    decide,
+)
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
+from geval_cli.suite.gates import Gate, corrected, parse_gate
 
 RUNS = 3_000
 """Runs of a cell through the functions of the library."""
@@ -480,6 +492,208 @@ def _labelled(scores: np.ndarray, marks: np.ndarray, random: Generator) -> list[
     ]
 
 
+def _sizes(random: Generator, tests: int, kind: str) -> np.ndarray:
+    """Return how many pairs each cluster has."""
+    if kind == "lognormal":
+        return np.maximum(1, np.round(random.lognormal(1.0, 1.0, tests))).astype(int)
+    return np.array([10 * tests, *[2] * (tests - 1)]) if kind == "one huge" else np.full(tests, 5)
+
+
+def clusters(runs: int) -> None:
+    """Share of A/A comparisons with p <= .05, by sizes of clusters (before: G - 1 degrees of freedom, no CR2)."""
+    random = np.random.default_rng(SEED + 9)
+    for kind in ("equal", "lognormal", "one huge"):
+        cells = []
+        for tests in (10, 20, 50):
+            shown = before = 0
+            for _ in range(runs):
+                sizes = _sizes(random, tests, kind)
+                changes = np.repeat(random.normal(0, 0.2, tests), sizes) + random.normal(0, 0.2, sizes.sum())
+                places = np.repeat(np.arange(tests), sizes)
+                pairs = PairedDifferences()
+                for place, change in zip(places.tolist(), changes.tolist(), strict=True):
+                    pairs.add(place, 0.0, change)
+                found = pairs.result()
+                assert found is not None
+                shown += found.p <= SIGNIFICANCE
+                sums = np.bincount(places, changes - changes.mean())
+                error = np.sqrt((sums**2).sum() * tests / (tests - 1)) / len(changes)
+                before += abs(changes.mean()) > t_quantile(0.975, tests - 1) * error
+            cells.append(f"G={tests} {shown / runs:.3f} ({before / runs:.3f})")
+        print(f"{kind:<12} {'  '.join(cells)}")
+
+
+def rows(runs: int) -> None:
+    """Share of comparisons that show a difference, when it is the detectable one (80 %), and when there is none."""
+    random = np.random.default_rng(SEED + 10)
+    for tests in (12, 40, 100):
+        cells = []
+        for count in (1, 4, 10):
+            spread = 0.3 / np.sqrt(tests)
+            level = SIGNIFICANCE / count
+            true = (t_quantile(1 - level / 2, tests - 1) + t_quantile(0.8, tests - 1)) * spread
+            naive = (t_quantile(0.975, tests - 1) + t_quantile(0.8, tests - 1)) * spread
+            shown = before = false = 0
+            for _ in range(runs):
+                drawn = random.normal(0, 0.3, (count, tests))
+                others = {place: _paired(drawn[place]) for place in range(count)}
+                one, less = (others | {0: _paired(drawn[0] + change)} for change in (true, naive))
+                shown += _verdicts(one)[0] == "better"
+                before += _verdicts(less)[0] == "better"
+                false += any(verdict != "undecided" for verdict in _verdicts(others))
+            cells.append(
+                f"{count} rows: power {shown / runs:.3f} (at the uncorrected one {before / runs:.3f}),"
+                f" any false {false / runs:.3f}"
+            )
+        print(f"n={tests:<4} {'; '.join(cells)}")
+
+
+def _paired(changes: np.ndarray) -> PairedTest:
+    pairs = PairedDifferences()
+    for test, change in enumerate(changes.tolist()):
+        pairs.add(test, 0.0, change)
+    found = pairs.result()
+    assert found is not None
+    return found
+
+
+def _verdicts(tests: dict[int, PairedTest]) -> list[str]:
+    return [item.verdict.value for item in decide(tests, group=lambda place: place)]
+
+
+def proven(runs: int) -> None:
+    """Share of runs at exactly the true drop whose `>= -drop vs baseline proven` holds, which must be at most .055."""
+    random = np.random.default_rng(SEED + 5)
+    held: dict[tuple[int, int, int, float], bool] = {}
+    for drop in (0.02, 0.05, 0.1, 0.2):
+        gate = parse_gate(f"pass_rate.delta >= -{drop} vs baseline proven", SourcePath.nowhere())
+        assert isinstance(gate, Gate)
+        for fixed in (0.0, 0.02, 0.1, 0.3):
+            cells = []
+            for tests in (20, 35, 50, 100, 200):
+                false = 0
+                for broke, got in random.multinomial(
+                    tests, [fixed + drop, fixed, 1 - 2 * fixed - drop], size=runs
+                )[:, :2].tolist():
+                    key = broke, got, tests, drop
+                    if key not in held:
+                        changes = [(1.0, 0.0)] * broke + [(0.0, 1.0)] * got
+                        changes += [(1.0, 1.0)] * (tests - broke - got)
+                        held[key] = _gate_holds(gate, changes)
+                    false += held[key]
+                cells.append(f"n={tests} {false / runs:.3f}")
+            print(f"drop {drop:<5} fixed {fixed:<5} {'  '.join(cells)}")
+    for drop in (0.01, 0.02, 0.04):
+        gate = parse_gate(f"tone.delta >= -{drop} vs baseline proven", SourcePath.nowhere())
+        assert isinstance(gate, Gate)
+        cells = []
+        for tests in (20, 50, 100, 200):
+            # Graded scores, of which few fall or rise by one rating of five.
+            chances = [0.1 + 2 * drop, 0.1 - 2 * drop, 0.8]
+            changes = random.choice([-0.25, 0.25, 0.0], (runs, tests), p=chances)
+            false = sum(
+                _gate_holds(gate, [(0.5, 0.5 + change) for change in row]) for row in changes.tolist()
+            )
+            cells.append(f"n={tests} {false / runs:.3f}")
+        print(f"drop {drop:<5} graded      {'  '.join(cells)}")
+
+
+def _gate_holds(gate: Gate, pairs: Sequence[tuple[float, float]]) -> bool:
+    sample = PairedSample()
+    for test, values in enumerate(pairs):
+        sample.add(test, values, same=False)
+    return judge_difference(gate, sample.test()).status is Status.PASSED
+
+
+def gates(runs: int) -> None:
+    """Share of A/A runs in which one of ten gates on differences breaks (without correction), which should be .05."""
+    random = np.random.default_rng(SEED + 6)
+    texts = [f"m{place}.delta >= 0 vs baseline" for place in range(10)]
+    plain = [gate for text in texts if isinstance(gate := parse_gate(text, SourcePath.nowhere()), Gate)]
+    for name in ("verdicts", "graded"):
+        cells = []
+        for tests in (10, 20, 50, 100):
+            broken = {"corrected": 0, "each": 0}
+            for _ in range(runs):
+                if name == "verdicts":
+                    drawn = (random.random((2, 10, tests)) < 0.85).astype(float)
+                else:
+                    drawn = random.integers(0, 5, (2, 10, tests)) / 4
+                for kind, found in (("corrected", corrected(plain)), ("each", plain)):
+                    broken[kind] += not all(
+                        _gate_holds(gate, list(zip(*drawn[:, place].tolist(), strict=True)))
+                        for place, gate in enumerate(found)
+                    )
+            cells.append(f"n={tests} {broken['corrected'] / runs:.3f} ({broken['each'] / runs:.3f})")
+        print(f"{name:<10} {'  '.join(cells)}")
+
+
+def equivalence(runs: int) -> None:
+    """Share of runs whose `equivalent within 0.05` holds: at a true difference of the margin (.05), and at none."""
+    random = np.random.default_rng(SEED + 7)
+    gate = parse_gate("tone equivalent within 0.05 vs baseline", SourcePath.nowhere())
+    assert isinstance(gate, Gate)
+    for name, spread in (("ratings that waver by 0.1", 0.1), ("by 0.2", 0.2)):
+        cells = []
+        for tests in (20, 50, 100, 200):
+            shares = []
+            for true in (0.05, 0.0):
+                changes = np.clip(random.normal(true, spread, (runs, tests)), -0.5, 0.5)
+                shares.append(
+                    sum(
+                        _gate_holds(gate, [(0.5, 0.5 + change) for change in row]) for row in changes.tolist()
+                    )
+                    / runs
+                )
+            cells.append(f"n={tests} {shares[0]:.3f}, {shares[1]:.3f}")
+        print(f"{name:<28} {'  '.join(cells)}")
+
+
+def comparisons_by_command(runs: int) -> None:
+    """Share of A/A comparisons with a row that is better or worse, by `geval compare --json` of two results files."""
+    random = np.random.default_rng(SEED + 8)
+    tests, shown = 20, 0
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{name}.jsonl") for name in "ab"]
+        for _ in range(runs):
+            ease = random.random(tests)
+            for path in paths:
+                cases = []
+                for test in range(tests):
+                    tone, right = (np.clip(ease[test] + random.normal(0, 0.3), 0, 1) for _ in "ab")
+                    cases.append(_case_of(test, {"tone": float(tone), "right": float(right)}))
+                path.write_bytes(b"".join(msgspec.json.encode(case) + b"\n" for case in cases))
+            said = StringIO()
+            with redirect_stdout(said):
+                compare_runs(str(paths[0]), str(paths[1]), CompareOptions(prints_json=True))
+            found = json.loads(said.getvalue())
+            shown += any(row["verdict"] in {"better", "worse"} for row in found["rows"])
+    print(f"n={tests}, 4 rows, {runs} runs: {shown / runs:.3f}")
+
+
+def _case_of(test: int, scores: dict[str, float]) -> CaseResult:
+    mean = sum(scores.values()) / len(scores)
+    verdicts = {name: Status.PASSED if score >= 0.5 else Status.FAILED for name, score in scores.items()}
+    status = Status.PASSED if min(scores.values()) >= 0.5 else Status.FAILED
+    return CaseResult(
+        id=f"{test}.0.0",
+        test_index=test,
+        repeat_index=0,
+        column=0,
+        description=None,
+        prompt=RenderedPrompt("prompt", "prompt", ""),
+        provider=ProviderRef("model", "model"),
+        vars={"number": test},
+        output="",
+        status=status,
+        score=mean,
+        named_scores=scores,
+        assertions=tuple(
+            AssertionResult("g-eval", name, verdicts[name], score) for name, score in scores.items()
+        ),
+    )
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
@@ -489,4 +703,10 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "stopping_by_command": stopping_by_command,
     "corrected_differences": corrected_differences,
     "carried_over": carried_over,
+    "clusters": clusters,
+    "rows": rows,
+    "proven": proven,
+    "gates": gates,
+    "equivalence": equivalence,
+    "comparisons_by_command": comparisons_by_command,
 }

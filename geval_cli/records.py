@@ -609,10 +609,16 @@ class Delta(Stat, frozen=True):
     Attributes:
         se: standard error of `value`; None of fewer than two tests.
         p: two-sided p-value of "no difference"; None of fewer than two tests.
-        p_adjusted: the same, corrected (Holm) for all differences of the run.
-        mde: the smallest true difference that so many tests show with a chance of 80 %, as the only difference tested.
-        needed_tests: so many tests in all would decide with a chance of 80 %, were the true difference `value`; it
-            allows for the correction. None where that cannot be told.
+        p_adjusted: the same, corrected (Holm) for all differences that are shown.
+        mde: the smallest true difference that so many tests show with a chance of 80 %; it allows for the correction.
+            None where it would be above 1, and where fewer than four tests differ, whose spread tells nothing.
+        needed_tests: so many tests in all would decide with a chance of 80 %; it allows for the correction. Of two
+            columns, were the true difference `value`, of two runs, were it the one of `--detect`. None as for `mde`.
+        differing: tests with a difference that is not 0.
+        family: among how many differences the 5 % are divided for this one.
+        least_tests: fewer tests than these cannot decide among so many differences; None where there are as many.
+        margin: the largest difference that does not matter, from `margin` of the config; None without one.
+        margin_interval: the 90 % interval that is held against it.
     """
 
     se: float | None = None
@@ -620,16 +626,25 @@ class Delta(Stat, frozen=True):
     p_adjusted: float | None = None
     mde: float | None = None
     needed_tests: int | None = None
+    differing: int = 0
+    family: int = 1
+    least_tests: int | None = None
+    margin: float | None = None
+    margin_interval: tuple[float, float] | None = None
 
 
 class Difference(Struct, frozen=True):
-    """A paired difference and its verdict: `better`, `worse`, `undecided` or `identical`.
+    """A paired difference and its verdict: `better`, `worse`, `undecided`, `equivalent` or `identical`.
 
-    The verdict is None of fewer than two tests.
+    Attributes:
+        verdict: None of fewer than two tests.
+        same_as: the row (`pass_rate`, or a metric) that has the same figures in every test, and with which this one is
+            counted and shown as one.
     """
 
     delta: Delta
     verdict: str | None
+    same_as: str | None = None
 
 
 class ColumnComparison(Struct, frozen=True):

@@ -103,6 +103,17 @@ def parse_grouping(text: str) -> "GroupBy":
     raise UsageError(f"--by takes {' or '.join(GroupBy)}, not `{text}`", hint="`assertion` is the default")
 
 
+def _parse_margin(option: Option, text: str) -> str:
+    from geval_cli.statistics.paired import NO_MARGINS
+
+    try:
+        NO_MARGINS.with_given([text])
+    except ValueError:
+        message = f"{option.name} takes a number between 0 and 1, or METRIC=NUMBER, not `{text}`"
+        raise UsageError(message, hint=f"for example {option.name} 0.05") from None
+    return text
+
+
 def _parse_pattern(option: Option, text: str) -> str:
     import regex  # few runs have patterns, and its own take a while to compile
 
@@ -204,6 +215,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "N|upto:N": _parse_samples,
     "N|auto": _parse_workers,
     "SHARE": _parse_share,
+    "[METRIC=]MARGIN": _parse_margin,
     DECIDED: _parse_stop_when,
     "LOW,HIGH": _parse_scale,
     "A:B": _parse_costs,

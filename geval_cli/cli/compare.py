@@ -9,7 +9,6 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.plugins import extra
 from geval_cli.report.comparison import (
-    ADJUSTMENTS,
     ComparisonOptions,
     EarlierRun,
     NamedRun,
@@ -23,6 +22,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.results_file import open_reports
+from geval_cli.statistics.paired import ADJUSTMENTS
 
 _ENDINGS = (".json", ".md")
 _KEPT = "kept"
@@ -38,7 +38,9 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         OutputError: a file cannot be written.
     """
     _check(given)
-    options = ComparisonOptions(given.detect, given.adjust, given.columns, given.cluster)
+    options = ComparisonOptions(
+        given.detect, given.adjust, given.columns, given.cluster, given_margins=given.margins
+    )
     with open_reports([earlier, later], given.home, os.environ) as ((a, b), warnings):
         print_warnings(warnings)
         before = EarlierRun(a)

@@ -326,6 +326,15 @@ class CompareOptions:
         float,
         Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
     ] = 0.05
+    margins: Annotated[
+        tuple[str, ...],
+        Option(
+            "--margin",
+            "Call smaller differences equivalent; repeatable.",
+            Group.COMPARING,
+            syntax="[METRIC=]MARGIN",
+        ),
+    ] = ()
     adjust: Annotated[
         str,
         Option(

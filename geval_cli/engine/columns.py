@@ -6,8 +6,7 @@ handful of sums, so memory does not grow with the number of tests.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import ceil, fsum
-from statistics import NormalDist
+from math import fsum
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import RowColumn
 from geval_cli.engine.aggregate import metric_scores, with_clustered_intervals
 from geval_cli.errors import Location, Problem
+from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.records import (
     AssertionResult,
@@ -28,6 +28,7 @@ from geval_cli.records import (
     Latency,
     MetricStat,
     Role,
+    RunRecord,
     RunSummary,
     Stat,
     Status,
@@ -35,17 +36,17 @@ from geval_cli.records import (
 )
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.intervals import ClusteredMean, RunningMean, mean_share, pass_at_k, pass_hat_k
-from geval_cli.statistics.paired import SIGNIFICANCE, PairedDifferences, PairedTest, holm
+from geval_cli.statistics.paired import NO_MARGINS, Margins, PairedDifferences, PairedTest, decide
 from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Numbers of tries whose chances are computed, beside the number of repeats itself."""
 _BETWEEN = (" × ", " x ", " | ")  # noqa: RUF001
+PASS_RATE = "pass_rate"
+"""The name of the pass rate among rows, in margins and in the JSON."""
 _PASS_RATE = None
 """Stands for the pass rate where other rows have the name of a metric, which may be any text."""
-
-_NORMAL, _POWER = NormalDist(), 0.8
 
 _Row = tuple[int, str | None]
 """A row of the comparison: the column, and the metric or `_PASS_RATE`."""
@@ -118,6 +119,14 @@ def baseline_index(columns: Sequence[Column], name: JsonValue) -> int:
     return found[0] if len(found) == 1 else 0
 
 
+def margins_of(run: RunRecord) -> Margins:
+    """Return the margins of a run's config; none where they cannot be read, as of results of other programs."""
+    try:
+        return Margins.read(run.config.get("margin")) if isinstance(run.config, dict) else NO_MARGINS
+    except ValueError:
+        return NO_MARGINS
+
+
 _LABELS_LISTED = 12
 
 
@@ -167,10 +176,12 @@ class ColumnSums(Struct):
     Attributes:
         columns: those of the run; results of others are passed over.
         baseline: index of the column with which each other one is compared.
+        margins: the largest differences that do not matter.
     """
 
     columns: tuple[Column, ...]
     baseline: int = 0
+    margins: Margins = NO_MARGINS
     _figures: dict[int, "_Figures"] = field(default_factory=dict)
     _pairs: dict[_Row, PairedDifferences] = field(default_factory=dict)
     _test: int | None = None
@@ -199,7 +210,7 @@ class ColumnSums(Struct):
         """Return the figures of every column, in the order of the columns. To be asked for when all results are in."""
         self._end_test()
         labels = column_labels(self.columns)
-        differences = _differences({row: pairs.result() for row, pairs in self._pairs.items()})
+        differences = _differences({row: pairs.result() for row, pairs in self._pairs.items()}, self.margins)
         return tuple(
             replace(
                 self._figures.get(index, _Figures()).summary(column, labels[index], self._repeats),
@@ -242,12 +253,13 @@ def with_columns(
     *,
     baseline: JsonValue,
     has_clusters: bool,
+    margins: Margins = NO_MARGINS,
 ) -> RunSummary:
     """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
 
-    `results` come test by test and are gone through once; `baseline` is what the config says.
+    `results` come test by test and are gone through once; `baseline` and `margins` are what the config says.
     """
-    sums = ColumnSums(columns, baseline_index(columns, baseline))
+    sums = ColumnSums(columns, baseline_index(columns, baseline), margins)
     passing = sums.passing(results)
     if has_clusters:
         summary = with_clustered_intervals(summary, passing)
@@ -266,11 +278,11 @@ class _TestSums(Struct):
     def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
         if result.status in {Status.PASSED, Status.FAILED}:
             self.passes.append(result.status is Status.PASSED)
-            self.keys.setdefault(_PASS_RATE, []).append(_rating_keys(members))
+            self.keys.setdefault(_PASS_RATE, []).append(measured_things(result, members))
         for name, score in result.named_scores.items():
             self.scores.setdefault(name, []).append(score)
             of_metric = [item for item in members if item.metric == name]
-            self.keys.setdefault(name, []).append(_rating_keys(of_metric))
+            self.keys.setdefault(name, []).append(measured_things(result, of_metric))
 
     def means(self) -> _Means:
         """Return the share of repeats that passed, and the mean of each metric."""
@@ -287,11 +299,27 @@ class _TestSums(Struct):
         return Counter(own) == Counter(others)
 
 
-def _rating_keys(members: Iterable[AssertionResult]) -> _Keys:
-    """Return the keys of all ratings behind a verdict; None where one is unknown, as of what no judge rated."""
-    keys = [item.detail.get("rating_key") for item in members if not item.assertions]
-    texts = [key for key in keys if isinstance(key, str)]
-    return tuple(sorted(texts)) if texts and len(texts) == len(keys) else None
+def measured_things(result: CaseResult, members: Iterable[AssertionResult]) -> _Keys:
+    """Return what tells whether two verdicts measure the same thing: equal texts, judged by equal means.
+
+    For a judge's rating that is its key. What is only right or wrong looked at the output and said what it found; the
+    hash of both is good for this process only. None where a rating has no key, and where there is no verdict.
+    """
+    keys: list[str] = []
+    seen: int | None = None
+    for item in members:
+        if item.assertions or item.status is Status.ERROR:
+            continue
+        key = item.detail.get("rating_key")
+        if not isinstance(key, str):
+            if item.threshold is not None or "judge" in item.detail:
+                return None
+            if seen is None:
+                output = result.output
+                seen = hash(output if isinstance(output, str) else encode_json(output))
+            key = f"{item.type} {hash((seen, item.reason))}"
+        keys.append(key)
+    return tuple(sorted(keys)) or None
 
 
 class _Metric(Struct):
@@ -377,36 +405,20 @@ class _Figures(Struct):
         return Stat(mean, interval, cases, tests)
 
 
-def _differences(tests: dict[_Row, PairedTest | None]) -> dict[_Row, Difference]:
+def _differences(tests: dict[_Row, PairedTest | None], margin: Margins) -> dict[_Row, Difference]:
     """Return the differences of all rows; p-values are adjusted for those of which there are two tests or more."""
-    found = {row: test for row, test in tests.items() if test is not None}
-    decidable = {row: test for row, test in found.items() if test.clusters > 1}
-    adjusted = holm([test.p for test in decidable.values()])
-    # Those that are shown already leave the level to the others.
-    undecided = max(sum(p > SIGNIFICANCE for p in adjusted), 1)
-    differences = {
-        row: _difference(test, p, strictness=undecided)
-        for (row, test), p in zip(decidable.items(), adjusted, strict=True)
-    }
+    rows = sorted(tests.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+    found = {row: test for row, test in rows if test is not None}
     # Of a single test nothing can be said about others.
-    alone = {row: Difference(Delta(test.delta, None, test.n, 1), None) for row, test in found.items()}
-    return alone | differences
+    differences = {row: Difference(Delta(test.delta, None, test.n, 1), None) for row, test in found.items()}
+    decidable = {row: test for row, test in found.items() if test.clusters > 1}
+    for item in decide(decidable, group=lambda row: row[0], margin=lambda row: margin.of(_name(row))):
+        leader, *others = item.names
+        differences[leader] = Difference(item.as_delta(), item.verdict.value)
+        for row in others:
+            differences[row] = replace(differences[leader], same_as=_name(leader))
+    return differences
 
 
-def _difference(test: PairedTest, adjusted: float, *, strictness: int) -> Difference:
-    delta = test.as_delta(adjusted, needed_tests=_needed_tests(test, strictness))
-    return Difference(delta, test.verdict(adjusted).value)
-
-
-def _needed_tests(test: PairedTest, strictness: int) -> int | None:
-    """Return how many tests would decide on a difference as large as this one, with a chance of 80 %.
-
-    Holm's correction wants a p-value up to `strictness` times as small as one difference alone would, which takes more
-    tests.
-    """
-    alone = test.needed_tests(test.delta)
-    if alone is None:
-        return None
-    strict = _NORMAL.inv_cdf(1 - SIGNIFICANCE / 2 / strictness) + _NORMAL.inv_cdf(_POWER)
-    plain = _NORMAL.inv_cdf(1 - SIGNIFICANCE / 2) + _NORMAL.inv_cdf(_POWER)
-    return ceil(alone * (strict / plain) ** 2)
+def _name(row: _Row) -> str:
+    return PASS_RATE if row[1] is None else row[1]

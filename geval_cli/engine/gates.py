@@ -171,6 +171,8 @@ class GateSubjects(Struct):
     metrics: set[str] = field(default_factory=set)
     metadata: dict[str, set[str]] = field(default_factory=dict)
     fitting: set[int] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    """Metrics of an output by itself; the others come from comparing the outputs of the run."""
     names_may_come: bool = False
 
     def note(self, test: TestCase, prompts: Iterable[PromptSpec], templates: Templates) -> None:
@@ -193,6 +195,8 @@ class GateSubjects(Struct):
         name = metric_name(spec, test, templates)
         if name is not None:
             self.metrics.add(name)
+            if not spec.needs_other_outputs:
+                self.own.add(name)
         for member in spec.members:
             self.note_metrics(member, test, templates)
 
@@ -209,6 +213,14 @@ class GateSubjects(Struct):
                 message = f"no assertion has the metric `{gate.metric}` of the gate `{gate.text}`"
                 hint = f"did you mean `{near}`?" if near else ""
                 yield Problem(message, gate.place.value(), hint, (known,))
+            elif gate.needs_baseline and gate.metric in self.metrics and gate.metric not in self.own:
+                message = (
+                    f"`{gate.metric}` of the gate `{gate.text}` compares the outputs of one run with each other, and is"
+                    " not compared between runs"
+                )
+                yield Problem(
+                    message, gate.place.value(), "gate on a metric that rates each output by itself"
+                )
             if gate.statistic is Statistic.LATENCY_MEAN and gate.limit <= 1 and _LATENCY in self.metrics:
                 message = (
                     f"`{gate.text}` is on the run's latency in milliseconds, not on the metric `{_LATENCY}`"

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from geval_cli.numbers import fixed, format_cost, format_score
 from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
+from geval_cli.report.comparison import too_few_text
+from geval_cli.report.comparison_text import estimated
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import (
     format_count,
@@ -30,6 +32,7 @@ DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
 _MEANS_MAX = 60
 PASS_RATE = "pass rate"
+_PASS_RATE_KEY = "pass_rate"
 _NAME_WIDTH = 40
 _DIGITS = 2
 _GAP = 3
@@ -41,6 +44,7 @@ _VERDICT_STYLES = {
     "better": "green",
     "worse": STYLES[Status.FAILED],
     "undecided": "dim",
+    "equivalent": "cyan",
     "identical": "dim",
     "mixed": "yellow",
 }
@@ -103,13 +107,23 @@ def tokens_text(column: ColumnSummary) -> str:
 
 
 def differences_of(column: ColumnSummary) -> Iterator[tuple[str, Difference]]:
-    """Yield each row of a column's comparison with the baseline, by name: the pass rate, then the metrics."""
+    """Yield each row of a column's comparison with the baseline, by name: the pass rate, then the metrics.
+
+    Those with the same figures in every test are one row, `pass rate = right`.
+    """
     found = column.vs_first
     if found is None:
         return
-    if found.pass_rate is not None:
-        yield PASS_RATE, found.pass_rate
-    yield from found.metrics.items()
+    rows = {} if found.pass_rate is None else {_PASS_RATE_KEY: found.pass_rate}
+    rows |= found.metrics
+    names = {
+        key: [PASS_RATE if key == _PASS_RATE_KEY else key] for key, item in rows.items() if not item.same_as
+    }
+    for key, item in rows.items():
+        if item.same_as:
+            names[item.same_as].append(key)
+    for key, same in names.items():
+        yield " = ".join(same), rows[key]
 
 
 def verdict_word(column: ColumnSummary) -> str:
@@ -119,7 +133,7 @@ def verdict_word(column: ColumnSummary) -> str:
     verdicts = {item.verdict for _, item in differences_of(column)}
     if verdicts >= {"better", "worse"}:
         return "mixed"
-    for word in ("better", "worse", "undecided", "identical"):
+    for word in ("better", "worse", "undecided", "equivalent", "identical"):
         if word in verdicts:
             return word
     return "one test" if verdicts else "no test in both"
@@ -138,22 +152,19 @@ def verdict_text(column: ColumnSummary) -> str:
 def decision_text(item: Difference) -> str:
     """`better`, or `undecided (~40 more)`: so many further tests would show a difference of this size."""
     more = more_tests(item.delta)
-    if item.verdict != "undecided" or more is None:
-        return item.verdict or ""
-    return f"undecided (~{more:,} more)"
+    return f"undecided ({more})" if item.verdict == "undecided" and more else item.verdict or ""
 
 
-def more_tests(delta: Delta) -> int | None:
-    """Return how many further tests would probably decide; None where that cannot be told, or they are enough."""
-    if delta.needed_tests is None or delta.needed_tests <= delta.clusters:
-        return None
-    return _rounded(delta.needed_tests - delta.clusters)
+def more_tests(delta: Delta) -> str:
+    """Return how many further tests would probably decide: `~40 more`; "" where that cannot be told."""
+    if too_few := too_few_text(delta):
+        return f"too few tests: {too_few}"
+    count = _missing_tests(delta)
+    return f"{estimated(count).replace('about ', '~').replace('more than', '>')} more" if count else ""
 
 
-def _rounded(count: int) -> int:
-    """Two figures, as it is an estimate."""
-    scale = int("1".ljust(len(str(count)) - 1, "0"))
-    return -(-count // scale) * scale
+def _missing_tests(delta: Delta) -> int:
+    return 0 if delta.needed_tests is None else max(0, delta.needed_tests - delta.clusters)
 
 
 class _Shape(Struct, frozen=True):
@@ -338,7 +349,7 @@ def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
     return [
         one_line(name, _NAME_WIDTH)
         for name, item in differences_of(column)
-        if name != PASS_RATE and item.verdict == word
+        if not f"{name} ".startswith(f"{PASS_RATE} ") and item.verdict == word
     ]
 
 
@@ -346,8 +357,11 @@ def _more(columns: Sequence[ColumnSummary], ranked: Sequence[int]) -> str:
     found = columns[ranked[0]].vs_first or columns[ranked[1]].vs_first
     if found is None or found.pass_rate is None:
         return ""
-    more = more_tests(found.pass_rate.delta)
-    return "" if more is None else f"; about {plural(more, 'more test')} would tell"
+    delta = found.pass_rate.delta
+    if too_few := too_few_text(delta):
+        return f"; too few tests: {too_few}"
+    count = _missing_tests(delta)
+    return f"; {estimated(count)} more {'test' if count == 1 else 'tests'} would tell" if count else ""
 
 
 def _names(places: Sequence[int], titles: Sequence[str]) -> str:

@@ -4,9 +4,8 @@ Everything that holds two runs against each other reads from here: the terminal,
 the list of runs. Of the earlier run only scores and verdicts are held; the later one is read case by case.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -14,10 +13,12 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from geval_cli.engine.columns import column_name
+from geval_cli.assertions.outcome import verdict_of
+from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
+from geval_cli.numbers import format_score
 from geval_cli.records import (
     SCHEMA_VERSION,
     AssertionResult,
@@ -38,23 +39,24 @@ from geval_cli.report.matching import (
     name_by,
     require_kinship,
 )
-from geval_cli.report.numbers import plural
+from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.statistics.paired import (
-    PairedDifferences,
-    PairedTest,
+    Decision,
+    Margins,
+    PairedSample,
     Verdict,
-    benjamini_hochberg,
-    holm,
+    decide,
     mcnemar_mid_p,
 )
 from geval_cli.store.run_pages import StoredVerdict
 
 DETECTED = 0.05
 """The difference for which the number of tests is given, unless another one is asked for."""
-ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
-_TITLE_WIDTH, _REASON_WIDTH, _NAMES_SHOWN = 120, 200, 5
+_TITLE_WIDTH, _REASON_WIDTH, _NAME_WIDTH, _NAMES_SHOWN = 120, 200, 60, 5
+_BY_RIVALS = frozenset({"select-best", "max-score", "pairwise"})
+_EXPECTED = "expected_output"
 _CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 _Place = tuple[int, int, int]
@@ -130,7 +132,8 @@ class ComparedCase(Struct, frozen=True, gc=False):
     Attributes:
         statuses: of its assertions, each set followed by its members.
         judgements: by metric, of the first assertion of each that a model judged.
-        rating_keys: of all assertions; None where one has none, and equality is not known.
+        measured: by metric, and of all assertions under None, what was measured (`measured_things`).
+        setup: what it was asked of and held against.
     """
 
     test_index: int
@@ -142,7 +145,16 @@ class ComparedCase(Struct, frozen=True, gc=False):
     named_scores: Mapping[str, float]
     statuses: tuple[Status, ...] = ()
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    rating_keys: tuple[str, ...] | None = None
+    measured: Mapping[str | None, tuple[str, ...] | None] = field(default_factory=dict)
+    setup: "Setup | None" = None
+
+
+class Setup(Struct, frozen=True, gc=False):
+    """How a case came about, apart from its test: what a change of the config changes."""
+
+    prompt: int
+    provider: str
+    thresholds: tuple[tuple[str, float | None], ...]
 
 
 class Change(StrEnum):
@@ -212,18 +224,51 @@ class CountedCases:
         metrics: the names of all scores.
         errored: how many cases could not be judged, of how many `cases`.
         repeats: how often each test was run.
+        relative: what compares the outputs of one run with each other, and so is left out.
     """
 
     def __init__(self) -> None:
         self.metrics: set[str] = set()
+        self.relative: set[str] = set()
         self.cases = self.errored = self.repeats = 0
 
-    def count(self, result: CaseResult) -> None:
-        """Take in the next case."""
-        self.metrics.update(result.named_scores)
+    def counted(self, result: CaseResult) -> CaseResult:
+        """Take in the next case, and return it without what its rivals in the run decide."""
+        found = without_rivals(result)
+        if found is not result:
+            self.relative.update(item.metric or item.type for item in result.assertions if is_by_rivals(item))
+        self.metrics.update(found.named_scores)
         self.cases += 1
-        self.errored += result.status is Status.ERROR
-        self.repeats = max(self.repeats, result.repeat_index + 1)
+        self.errored += found.status is Status.ERROR
+        self.repeats = max(self.repeats, found.repeat_index + 1)
+        return found
+
+
+def is_by_rivals(item: AssertionResult) -> bool:
+    """Return whether a verdict depends on the outputs of other columns, and so changes when a rival does."""
+    kind = item.type.removeprefix("not-")
+    return kind in _BY_RIVALS and item.detail.get("against") != _EXPECTED
+
+
+def without_rivals(result: CaseResult) -> CaseResult:
+    """Return a case without verdicts that depend on other columns; its status and score are those of all else."""
+    if not any(item.type.removeprefix("not-") in _BY_RIVALS for item in result.assertions):
+        return result
+    own = tuple(item for item in result.assertions if not is_by_rivals(item))
+    if len(own) == len(result.assertions):
+        return result
+    verdict = verdict_of(own, None)
+    # A case that passed by a threshold of its test passed, whatever its assertions say one by one.
+    passed = result.status is Status.PASSED and verdict.status is Status.FAILED
+    metrics = {item.metric for item, _ in with_members(own)}
+    gone = {item.metric for item in result.assertions if is_by_rivals(item)} - metrics
+    return replace(
+        result,
+        assertions=own,
+        status=Status.PASSED if passed else verdict.status,
+        score=verdict.score,
+        named_scores={name: score for name, score in result.named_scores.items() if name not in gone},
+    )
 
 
 class EarlierRun(CountedCases):
@@ -239,11 +284,10 @@ class EarlierRun(CountedCases):
         self.report = report
         self.tests: dict[int, TestName] = {}
         self._cases: dict[_Place, ComparedCase] = {}
-        shared: dict[Judgement, Judgement] = {}
+        shared: dict[object, object] = {}
         for result in report.results():
-            self.count(result)
             _note_name(result, self.tests)
-            self._cases[_place(result)] = compared_case(result, shared)
+            self._cases[_place(result)] = compared_case(self.counted(result), shared)
 
     def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
         """Return what finds its cases for those of a later run."""
@@ -331,34 +375,6 @@ def _place(case: ScoredCase) -> _Place:
     return case.test_index, case.repeat_index, case.column
 
 
-class PairedSample(Struct):
-    """The pairs of one row: few bytes each, so that clusters need not come one after another."""
-
-    clusters: "array[int]" = field(default_factory=lambda: array("q"))
-    before: "array[float]" = field(default_factory=lambda: array("d"))
-    after: "array[float]" = field(default_factory=lambda: array("d"))
-    same: bool = True
-
-    def add(self, cluster: int, values: tuple[float, float], *, same: bool) -> None:
-        """Take in a pair; `same` as in `PairedDifferences.add`."""
-        self.clusters.append(cluster)
-        self.before.append(values[0])
-        self.after.append(values[1])
-        self.same = self.same and same
-
-    def test(self) -> PairedTest | None:
-        """Return the comparison of all pairs; None of no pair."""
-        differences = PairedDifferences()
-        for place in sorted(range(len(self.clusters)), key=self.clusters.__getitem__):
-            differences.add(self.clusters[place], self.before[place], self.after[place], same=self.same)
-        return differences.result()
-
-    @property
-    def has_single_pairs(self) -> bool:
-        """Return whether every cluster is one pair."""
-        return len(set(self.clusters)) == len(self.clusters)
-
-
 def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[float, float] | None:
     """Return both values of a pair; None unless both were judged."""
     match measure.kind:
@@ -374,11 +390,10 @@ def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[
 
 
 def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
-    """Return whether both values rate equal texts by equal criteria, as far as results say."""
-    if measure.kind is Kind.METRIC:
-        old, new = before.judgements.get(measure.name), after.judgements.get(measure.name)
-        return bool(old and new and old.rating_key and old.rating_key == new.rating_key)
-    return before.rating_keys is not None and before.rating_keys == after.rating_keys
+    """Return whether both values measure equal texts by equal means, as far as results say."""
+    name = measure.name if measure.kind is Kind.METRIC else None
+    old = before.measured.get(name)
+    return old is not None and old == after.measured.get(name)
 
 
 def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement]:
@@ -394,12 +409,6 @@ def _judgements_of(assertions: Iterable[AssertionResult]) -> dict[str, Judgement
             judgement = replace(earlier, rating_key=" ".join(keys) if all(keys) else "")
         found[item.metric] = judgement
     return found
-
-
-def _rating_keys_of(assertions: Iterable[AssertionResult]) -> tuple[str, ...] | None:
-    """Return the rating keys of all assertions; None where one has none."""
-    keys = [_text(item.detail.get("rating_key")) for item in assertions]
-    return tuple(keys) if keys and all(keys) else None
 
 
 def _judgement(item: AssertionResult) -> Judgement:
@@ -430,12 +439,21 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None = None) -> ComparedCase:
-    """Return the part of a case that is compared; judgements that many cases have are `shared`."""
+def compared_case(result: CaseResult, shared: dict[object, object] | None = None) -> ComparedCase:
+    """Return the part of a case that is compared; what many cases have in common is `shared`."""
     assertions = [item for item, _ in with_members(result.assertions)]
     judgements = _judgements_of(assertions)
     if shared is not None:
-        judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}
+        judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}  # type: ignore[misc]
+    measured: dict[str | None, tuple[str, ...] | None] = {None: measured_things(result, assertions)}
+    for name in result.named_scores:
+        measured[name] = measured_things(result, [item for item in assertions if item.metric == name])
+    thresholds = tuple((item.metric or item.type, item.threshold) for item in assertions)
+    setup = Setup(hash(result.prompt.rendered), result.provider.id, thresholds)
+    if shared is not None:
+        measured = {name: shared.setdefault(found, found) for name, found in measured.items()}  # type: ignore[misc]
+        shared_thresholds = shared.setdefault(thresholds, thresholds)
+        setup = replace(setup, thresholds=shared_thresholds)
     return ComparedCase(
         test_index=result.test_index,
         repeat_index=result.repeat_index,
@@ -446,7 +464,8 @@ def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None 
         named_scores=result.named_scores,
         statuses=tuple(item.status for item in assertions),
         judgements=judgements,
-        rating_keys=_rating_keys_of(assertions),
+        measured=measured,
+        setup=setup,
     )
 
 
@@ -458,12 +477,16 @@ class ComparisonOptions(Struct, frozen=True):
         adjust: a name of `ADJUSTMENTS`.
         columns: pairs of columns, each as `OLD=NEW`.
         cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
+        margins: the largest differences that do not matter; None: those of the later run's config.
+        given_margins: those that take their place, as `--margin` has them.
     """
 
     detect: float = DETECTED
     adjust: str = "holm"
     columns: tuple[str, ...] = ()
     cluster: str | None = None
+    margins: Margins | None = None
+    given_margins: tuple[str, ...] = ()
 
 
 class ComparedRun(Struct, frozen=True):
@@ -500,7 +523,8 @@ class Flip(Struct, frozen=True):
 class ComparedRow(Struct, frozen=True):
     """A metric, the score or the pass rate in one pair of columns; `a` and `b` are the means.
 
-    `flipped`, `fixed` and `broken` are of the pass rate only; `mcnemar_mid_p` where every test is one pair.
+    `same` are further ones with the same figures in every test: they are one row, and counted once. `flipped`, `fixed`
+    and `broken` are of the pass rate only; `mcnemar_mid_p` where every test is one pair.
     """
 
     metric: str
@@ -514,6 +538,7 @@ class ComparedRow(Struct, frozen=True):
     fixed: int | None = None
     broken: int | None = None
     mcnemar_mid_p: float | None = None
+    same: tuple[str, ...] = ()
 
 
 _KEYS_HINT = "a new run with the config, or `geval judge` of the old one, tells them apart"
@@ -531,6 +556,8 @@ class ComparedColumns(Struct, frozen=True):
 class RunComparison(Struct, frozen=True):
     """Run `a` compared with the later run `b`; the fields are the keys of its JSON document.
 
+    `headline` says in a sentence what the rows say, `verdict` in a word (`mixed`: some are better and some worse), and
+    `changes` what is different in the configs.
     `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, where there are
     several: one figure about the run as a whole, so its p is not adjusted for the rows.
     `warnings` say why marks may not be comparable, `notes` the rest.
@@ -538,6 +565,9 @@ class RunComparison(Struct, frozen=True):
 
     schema_version: int
     kind: str
+    verdict: str
+    headline: str
+    changes: tuple[str, ...]
     a: ComparedRun
     b: ComparedRun
     paired: int
@@ -607,10 +637,19 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         raise UsageError(
             f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
         )
-    rows = _rows(comparing, match, options)
+    margins = options.margins
+    if margins is None:
+        margins = margins_of(b.report.run)
+    margins = margins.with_given(options.given_margins)
+    rows = _rows(comparing, match, options, margins)
+    overall = _overall(comparing, match, options, margins)
+    verdict, said = headline(rows, paired, overall)
     return RunComparison(
         schema_version=SCHEMA_VERSION,
         kind="compare",
+        verdict=verdict,
+        headline=said,
+        changes=tuple(_changes(comparing, match, sides, paired, (a.report.run, b.report.run))),
         a=sides[0],
         b=sides[1],
         paired=paired,
@@ -623,7 +662,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
             for pair in match.pairs
         ),
         rows=rows,
-        overall=_overall(comparing, match, options),
+        overall=overall,
         warnings=tuple(_warnings(comparing, alike, a.report.run, b.report.run)),
         notes=(
             *_notes(comparing, match, sides),
@@ -646,10 +685,15 @@ class _Comparing(CountedCases):
         self.rows: dict[tuple[int, Measure], _Row] = {}
         self.overall = PairedSample()
         self.differing: dict[str, Counter[str]] = {}
+        self.prompts: set[int] = set()
+        self.providers: dict[int, tuple[str, str]] = {}
+        self.judges: dict[str, tuple[str, str]] = {}
+        self.thresholds: dict[str, tuple[float | None, float | None]] = {}
+        self.other_assertions = 0
         self._pairing = earlier.pairing(match)
         self.tests = self._pairing.tests
         self._pairs = pairs
-        self._shared: dict[Judgement, Judgement] = {}
+        self._shared: dict[object, object] = {}
         self._cluster = cluster
         self._clusters: dict[object, int] = {}
         self._measures: dict[str, Measure] = {}
@@ -657,9 +701,9 @@ class _Comparing(CountedCases):
     def take(self, results: Iterable[CaseResult]) -> None:
         """Take in the cases of the later run."""
         for before, result in self._pairing.of(results):
-            self.count(result)
+            found = self.counted(result)
             if before is not None:
-                self._add(before, result)
+                self._add(before, found)
 
     def _add(self, before: ComparedCase, result: CaseResult) -> None:
         cluster, after = self._cluster_of(result), compared_case(result, self._shared)
@@ -677,7 +721,7 @@ class _Comparing(CountedCases):
                 self.overall.add(cluster, values, same=same)
                 if values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
-        self._note_judges(before, after)
+        self._note_setup(before, after)
 
     def _measure(self, name: str) -> Measure:
         """Return the measure of a metric; there are few, and many cases."""
@@ -702,12 +746,29 @@ class _Comparing(CountedCases):
         name = ("test", str(result.test_index)) if value is None else ("value", str(value))
         return self._clusters.setdefault(name, len(self._clusters))
 
-    def _note_judges(self, before: ComparedCase, after: ComparedCase) -> None:
-        """Count the cases in which a metric was judged in another way."""
+    def _note_setup(self, before: ComparedCase, after: ComparedCase) -> None:
+        """Take in by what else than the answer of the model two cases differ."""
         for name, new in after.judgements.items():
             old = before.judgements.get(name)
             for part in [] if old is None else old.differences(new):
                 self.differing.setdefault(part, Counter())[name] += 1
+            if old is not None and old.judge != new.judge:
+                self.judges.setdefault(name, (old.judge, new.judge))
+        old_setup, new_setup = before.setup, after.setup
+        if old_setup is None or new_setup is None or old_setup == new_setup:
+            return
+        if old_setup.prompt != new_setup.prompt:
+            self.prompts.add(after.column)
+        if old_setup.provider != new_setup.provider:
+            self.providers.setdefault(after.column, (old_setup.provider, new_setup.provider))
+        if old_setup.thresholds != new_setup.thresholds:
+            pairs = list(zip(old_setup.thresholds, new_setup.thresholds, strict=False))
+            if len(old_setup.thresholds) != len(new_setup.thresholds) or any(a[0] != b[0] for a, b in pairs):
+                self.other_assertions += 1
+                return
+            for (name, low), (_, high) in pairs:
+                if low != high:
+                    self.thresholds.setdefault(name, (low, high))
 
 
 def _side(named: NamedRun, tests: int, counted: CountedCases) -> ComparedRun:
@@ -750,53 +811,198 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
     return Flip(title, case_number(after), before.status, after.status, name, reason)
 
 
-def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> tuple[ComparedRow, ...]:
+_RowKey = tuple[int, Measure]
+"""The index of the later run's column, and what is measured."""
+
+
+def _rows(
+    comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions, margins: Margins
+) -> tuple[ComparedRow, ...]:
     """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
     labels = {pair.after.index: pair.label for pair in match.pairs}
     order = {kind: place for place, kind in enumerate(Kind)}
-    found = sorted(
-        ((key, row, test) for key, row in comparing.rows.items() if (test := row.sample.test()) is not None),
-        key=lambda item: (item[0][0], order[item[0][1].kind], item[0][1].name),
+    keys = sorted(comparing.rows, key=lambda key: (key[0], order[key[1].kind], key[1].name))
+    tests = {key: test for key in keys if (test := comparing.rows[key].sample.test()) is not None}
+    decided = decide(
+        tests, group=lambda key: key[0], adjust=options.adjust, margin=lambda key: margins.of(key[1].name)
     )
-    adjusted = ADJUSTMENTS[options.adjust]([test.p for _, _, test in found])
-    return tuple(
-        _row(measure, labels[column], row, test, (p, options.detect))
-        for ((column, measure), row, test), p in zip(found, adjusted, strict=True)
-    )
+    return tuple(_row(item, labels[item.names[0][0]], comparing, options.detect) for item in decided)
 
 
-def _overall(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> ComparedRow | None:
-    """Return the pass rate of all columns together; None where there is only one, or nothing was judged."""
-    test = comparing.overall.test() if len(match.pairs) > 1 else None
-    return None if test is None else _plain_row(PASS_RATE, "", test, (test.p, options.detect))
-
-
-def _plain_row(measure: Measure, label: str, test: PairedTest, adjusted: tuple[float, float]) -> ComparedRow:
-    p_adjusted, detect = adjusted
-    delta = test.as_delta(p_adjusted, needed_tests=test.needed_tests(detect))
-    return ComparedRow(
-        metric=measure.name,
-        kind=measure.kind,
+def _row(decision: Decision[_RowKey], label: str, comparing: _Comparing, detect: float) -> ComparedRow:
+    key, *others = decision.names
+    test = decision.test
+    plain = ComparedRow(
+        metric=key[1].name,
+        kind=key[1].kind,
         column=label,
         a=test.before,
         b=test.after,
-        delta=RowDelta(**asdict(delta), sd=test.sd, dz=test.dz),
-        verdict=test.verdict(p_adjusted),
+        delta=RowDelta(**asdict(decision.as_delta(detect=detect)), sd=test.sd, dz=test.dz),
+        verdict=decision.verdict,
+        same=tuple(measure.name for _, measure in others),
     )
-
-
-def _row(
-    measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
-) -> ComparedRow:
-    plain = _plain_row(measure, label, test, adjusted)
-    if measure is not PASS_RATE:
+    row = comparing.rows.get(key)
+    if key[1] is not PASS_RATE or row is None:
         return plain
     broken = sum(item.became is Status.FAILED for item in row.flipped)
     fixed = len(row.flipped) - broken
-    mid_p = mcnemar_mid_p(broken, fixed) if row.sample.has_single_pairs else None
+    mid_p = mcnemar_mid_p(broken, fixed) if test.flips is not None else None
     # What broke comes first: that is what people look for.
     flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
     return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
+
+
+def _overall(
+    comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions, margins: Margins
+) -> ComparedRow | None:
+    """Return the pass rate of all columns together; None where there is only one, or nothing was judged."""
+    test = comparing.overall.test() if len(match.pairs) > 1 else None
+    if test is None:
+        return None
+    key: _RowKey = (-1, PASS_RATE)
+    (decision,) = decide({key: test}, group=lambda _: None, margin=lambda _: margins.of(PASS_RATE.name))
+    return _row(decision, "", comparing, options.detect)
+
+
+def row_title(row: ComparedRow) -> str:
+    """Return the name of a row as people read it: `pass rate = score = right` where their figures are the same."""
+    first = {Kind.PASS_RATE: "pass rate", Kind.SCORE: "score"}.get(row.kind, row.metric)
+    names = [first, *row.same]
+    shown = names[:_NAMES_SHOWN]
+    more = [] if len(shown) == len(names) else [f"{len(names) - len(shown):,} more"]
+    return " = ".join([*(one_line(name, _NAME_WIDTH) for name in shown), *more])
+
+
+def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | None = None) -> tuple[str, str]:
+    """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
+
+    What the pass rate of all columns together shows counts where no row shows anything alone.
+    """
+    if not rows:
+        return Verdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
+    several = len({row.column for row in rows}) > 1
+    by_change = sorted(rows, key=lambda row: row.delta.value or 0.0)
+    counts = Counter(row.verdict for row in rows)
+    better, worse = counts[Verdict.BETTER], counts[Verdict.WORSE]
+    lowest, highest = by_change[0], by_change[-1]
+    tests = plural(paired, "test")
+
+    def said(row: ComparedRow) -> str:
+        return _moved(row, several=several)
+
+    if better or worse:
+        worst = min((row for row in rows if row.verdict is Verdict.WORSE), key=_value, default=None)
+        best = max((row for row in rows if row.verdict is Verdict.BETTER), key=_value, default=None)
+        if worst is not None and best is not None:
+            return "mixed", (
+                f"B is worse than A in {worse:,} of {len(rows):,} figures and better in {better:,}: worst is"
+                f" {said(worst)}, best is {said(best)}"
+            )
+        shown, other = (worst, highest) if worst is not None else (best, lowest)
+        assert shown is not None  # there are better or worse ones
+        word = shown.verdict.value
+        if len(rows) == 1:
+            return word, f"B is {word} than A: {said(shown)}"
+        count = "all" if worse + better == len(rows) else f"{worse + better:,} of"
+        rest = "best" if worst is not None else "worst"
+        sentence = f"B is {word} than A in {count} {len(rows):,} figures, most in {said(shown)}"
+        return (
+            word,
+            f"{sentence}; {rest} is {said(other)}, {other.verdict.value}" if other is not shown else sentence,
+        )
+    if counts[Verdict.IDENTICAL] == len(rows):
+        return Verdict.IDENTICAL, f"B is the same as A: every figure is identical in {tests}"
+    if counts[Verdict.UNDECIDED] == 0:
+        margin = max(row.delta.margin or 0.0 for row in rows)
+        return Verdict.EQUIVALENT, f"B differs from A by less than {margin:g} in every figure, over {tests}"
+    open_rows = [row for row in rows if row.verdict is Verdict.UNDECIDED]
+    if all(row.delta.least_tests for row in open_rows):
+        return Verdict.UNDECIDED, f"Too few tests to tell A and B apart: {too_few_text(open_rows[0].delta)}"
+    if len(rows) == 1:
+        return Verdict.UNDECIDED, f"No difference between A and B is shown in {tests}: {said(rows[0])}"
+    if overall is not None and overall.verdict in {Verdict.BETTER, Verdict.WORSE}:
+        return overall.verdict, (
+            f"B is {overall.verdict.value} than A over all columns together, {_moved(overall, several=False)}, though"
+            f" no figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
+        )
+    if not any(_value(row) for row in rows):
+        return Verdict.UNDECIDED, f"No figure changed from A to B in {tests}"
+    return Verdict.UNDECIDED, (
+        f"No difference between A and B is shown in {tests}: worst is {said(lowest)}, best is {said(highest)}"
+    )
+
+
+def _value(row: ComparedRow) -> float:
+    return row.delta.value or 0.0
+
+
+def _moved(row: ComparedRow, *, several: bool) -> str:
+    """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`."""
+    name = row_title(row) + (f" of {one_line(row.column, _NAME_WIDTH)}" if several else "")
+    change = format_difference(_value(row))
+    if row.delta.interval is not None:
+        change += f", 95 % CI {' to '.join(map(format_difference, row.delta.interval))}"
+    return f"{name} {format_score(row.a)} to {format_score(row.b)} ({change})"
+
+
+def too_few_text(delta: Delta) -> str:
+    """Return `3 rows need at least 7`; "" where there are enough tests to decide."""
+    if delta.least_tests is None:
+        return ""
+    need = "row needs" if delta.family == 1 else "rows need"
+    return f"{delta.family:,} {need} at least {delta.least_tests}"
+
+
+def _changes(
+    comparing: _Comparing,
+    match: ColumnMatch,
+    sides: tuple[ComparedRun, ComparedRun],
+    paired: int,
+    runs: tuple[RunRecord, RunRecord],
+) -> Iterator[str]:
+    """Yield what differs between the configs of two runs, as far as results and configs tell."""
+    pairs = {pair.after.index: pair for pair in match.pairs}
+    prompts = dict.fromkeys(pairs[column].after.prompt_label for column in sorted(comparing.prompts))
+    if prompts:
+        named = f" of {_listed(list(filter(None, prompts)))}" if len(match.pairs) > 1 and any(prompts) else ""
+        yield f"the text of the prompt{named}" if len(prompts) == 1 else f"the texts of the prompts{named}"
+    models = dict.fromkeys(comparing.providers[column] for column in sorted(comparing.providers))
+    for old, new in models:
+        yield f"the model: {one_line(old, _NAME_WIDTH)} to {one_line(new, _NAME_WIDTH)}"
+    if settings := _other_settings(runs, {old for old, _ in models}):
+        yield f"the settings of {_listed(settings)}"
+    judges: dict[tuple[str, str], list[str]] = {}
+    for name, judge in sorted(comparing.judges.items()):
+        judges.setdefault(judge, []).append(name)
+    for (old, new), names in judges.items():
+        yield f"the judge of {_listed(names)}: {one_line(old, _NAME_WIDTH)} to {one_line(new, _NAME_WIDTH)}"
+    for part, metrics in comparing.differing.items():
+        if part != "judge":
+            yield f"the {part} of {_listed(sorted(metrics))}"
+    for name, (low, high) in sorted(comparing.thresholds.items())[:_NAMES_SHOWN]:
+        old, new = ("none" if item is None else f"{item:g}" for item in (low, high))
+        yield f"the threshold of {one_line(name, _NAME_WIDTH)}: {old} to {new}"
+    if comparing.other_assertions:
+        yield f"the assertions of {plural(comparing.other_assertions, 'case')}"
+    for count, word in ((sides[0].tests - paired, "removed"), (sides[1].tests - paired, "added")):
+        if count:
+            yield f"{plural(count, 'test')} {word}"
+
+
+def _other_settings(runs: tuple[RunRecord, RunRecord], replaced: set[str]) -> list[str]:
+    """Return the providers that both configs have, and give other settings."""
+    old, new = (_providers_of(run.config) for run in runs)
+    return sorted(name for name in old.keys() & new.keys() if name not in replaced and old[name] != new[name])
+
+
+def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
+    listed = config.get("providers") if isinstance(config, dict) else None
+    found: dict[str, JsonValue] = {}
+    for item in listed if isinstance(listed, list) else []:
+        if isinstance(item, dict) and isinstance(name := item.get("label", item.get("id")), str):
+            found[name] = {key: value for key, value in item.items() if key not in {"id", "label"}}
+    return found
 
 
 def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -> Iterator[str]:
@@ -834,6 +1040,8 @@ def _notes(
     ):
         if lacking := sorted(own - other):
             yield f"only {name} has {plural(len(lacking), 'metric')}: {_listed(lacking)}"
+    if relative := sorted(earlier.relative | comparing.relative):
+        yield f"left out, since other columns of the same run decide them: {_listed(relative)}"
     in_rows = {measure.name for _, measure in comparing.rows if measure.kind is Kind.METRIC}
     if unpaired := sorted((earlier.metrics & comparing.metrics) - in_rows):
         yield f"no pair of cases has a score in both runs: {_listed(unpaired)}"

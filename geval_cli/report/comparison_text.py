@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -11,9 +12,10 @@ from geval_cli.report.comparison import (
     ComparedRow,
     ComparedRun,
     Flip,
-    Kind,
     RunComparison,
     comparison_from_json,
+    row_title,
+    too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_difference, format_p, plural
@@ -32,14 +34,21 @@ _STYLES = {
     Verdict.BETTER: "green",
     Verdict.WORSE: "red",
     Verdict.UNDECIDED: "dim",
+    Verdict.EQUIVALENT: "cyan",
     Verdict.IDENTICAL: "dim",
 }
+_MOST_TESTS = 1_000
+"""Estimated numbers of tests have at most three digits: beyond, all that is known is that it takes very many."""
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
 
 def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
     """Print the runs, a table for each pair of columns, the flipped tests, and what one must know about them."""
     arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
+    console.print()
+    style = "bold" if found.verdict == "mixed" else f"bold {_STYLES[Verdict(found.verdict)]}"
+    print_hanging(Text(), Text(with_signs(found.headline, signs), style=style), console, indent=1)
+    print_hanging(Text(), Text(with_signs(changes_text(found), signs)), console, indent=1)
     console.print()
     print_hanging(Text("A  ", style="dim"), Text(run_name(found.a)), console, indent=1)
     print_hanging(Text("B  ", style="dim"), Text(run_name(found.b)), console, indent=1)
@@ -69,13 +78,47 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
             room -= min(room, len(row.flipped))
 
 
+class RowWords(Struct, frozen=True):
+    """A row in words and figures, as terminal, Markdown and page show it; `verdict` says of `row` what is shown."""
+
+    row: ComparedRow
+    name: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    p: str
+    tests: int
+    power: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """The finding about the row."""
+        return self.row.verdict
+
+
+def row_words(row: ComparedRow, detect: float) -> RowWords:
+    """Return how a row is shown; `detect` is the difference for which a number of tests is given."""
+    delta = row.delta
+    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
+    return RowWords(
+        row=row,
+        name=row_title(row),
+        before=format_score(row.a),
+        after=format_score(row.b),
+        change=format_difference(delta.value or 0.0),
+        interval=interval_text(delta),
+        p="" if p is None else format_p(p),
+        tests=delta.clusters,
+        power=power_text(delta, detect) if row.verdict is not Verdict.IDENTICAL else "",
+    )
+
+
 def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
+    shown = [row_words(row, found.detect) for row in rows]
     if console.width < _NARROW:
-        for row in rows:
-            change, between, p = _figures(row)
-            means = f"{format_score(row.a)} {arrow} {format_score(row.b)}"
-            parts = (means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value)
-            line = Text(f"{row_name(row)}: {', '.join(parts)}", style=_STYLES[row.verdict])
+        for words in shown:
+            line = Text(f"{words.name}: {_in_a_line(words, arrow)}", style=_STYLES[words.verdict])
             print_hanging(Text(), line, console, indent=1)
         return
     is_wide = console.width >= _WIDE
@@ -84,25 +127,23 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
     for heading in (f"A {arrow} B", "change", "95 % interval", f"p ({_ADJUSTED[found.adjust]})"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
-    for row in rows:
-        said = Text(row.verdict.value, style=_STYLES[row.verdict])
-        if is_wide and (power := power_text(row.delta, found.detect)):
-            said.append(f"; {power}", style="dim")
-        table.add_row(
-            Text(row_name(row)), f"{format_score(row.a)} {arrow} {format_score(row.b)}", *_figures(row), said
-        )
+    for words in shown:
+        said = Text(words.verdict.value, style=_STYLES[words.verdict])
+        if is_wide and words.power:
+            said.append(f"; {words.power}", style="dim")
+        means = f"{words.before} {arrow} {words.after}"
+        table.add_row(Text(words.name), means, words.change, words.interval, words.p, said)
     print_trimmed(indented(table), console)
     if not is_wide:
-        for row in rows:
-            if power := power_text(row.delta, found.detect):
-                line = Text(f"{row_name(row)}: {power}", style="dim")
+        for words in shown:
+            if words.power:
+                line = Text(f"{words.name}: {words.power}", style="dim")
                 print_hanging(Text(), line, console, indent=1)
 
 
-def _figures(row: ComparedRow) -> tuple[str, str, str]:
-    delta = row.delta
-    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
-    return format_difference(delta.value or 0.0), interval_text(delta), "" if p is None else format_p(p)
+def _in_a_line(words: RowWords, arrow: str) -> str:
+    change = f"{words.change} {words.interval}".rstrip()
+    return ", ".join((f"{words.before} {arrow} {words.after}", change, f"p {words.p}", words.verdict.value))
 
 
 def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:
@@ -128,9 +169,8 @@ def _flip_text(flip: Flip) -> str:
 
 def overall_text(row: ComparedRow, arrow: str) -> str:
     """Return the pass rate of all columns together: `pass rate 0.62 → 0.70, +0.08 [+0.02, +0.14], p 0.012, better`."""
-    change, between, p = _figures(row)
-    means = f"{row_name(row)} {format_score(row.a)} {arrow} {format_score(row.b)}"
-    return ", ".join((means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value))
+    words = row_words(row, 0.0)
+    return f"{words.name} {_in_a_line(words, arrow)}"
 
 
 def flip_count(row: ComparedRow) -> int:
@@ -164,29 +204,38 @@ def _paired(found: RunComparison) -> str:
     return ", ".join(parts)
 
 
-def row_name(row: ComparedRow) -> str:
-    """Return the name of a row as people read it."""
-    return {Kind.PASS_RATE: "pass rate", Kind.SCORE: "score"}.get(row.kind) or one_line(
-        row.metric, _NAME_WIDTH
-    )
+def changes_text(found: RunComparison) -> str:
+    """Return what is different in the configs of two runs: `Changed from A to B: the text of the prompt`."""
+    if not found.changes:
+        return "No change of prompts, models, judges, criteria, thresholds or tests is known"
+    return f"Changed from A to B: {'; '.join(found.changes)}"
 
 
 def power_text(delta: Delta, detect: float) -> str:
-    """Return which difference the tests would show, and how many tests `detect` needs; "" where nothing varies."""
-    if delta.mde is None or delta.needed_tests is None:
-        return ""
-    return f"sees {format_score(delta.mde)}, {needed_text(delta.needed_tests, detect)}"
+    """Return which difference the tests would show, and how many tests `detect` needs.
+
+    "" where too few tests differ, so that nothing is known of how much they vary.
+    """
+    if too_few := too_few_text(delta):
+        return f"too few tests: {too_few}"
+    parts = []
+    if delta.mde is not None:
+        parts.append(f"detects {format_score(delta.mde)} or more (80 % power)")
+    if detect and delta.needed_tests is not None:
+        parts.append(needed_text(delta.needed_tests, detect))
+    return "; ".join(parts)
 
 
 def needed_text(count: int, detect: float) -> str:
-    """Return how many tests it takes to see a difference of `detect`: `0.05 needs ~410 tests`."""
-    return f"{detect:g} needs ~{rounded_up(count)} {'test' if count == 1 else 'tests'}"
+    """Return how many tests it takes to show a difference of `detect`: `0.05 would need about 790 tests`."""
+    return f"{detect:g} would need {estimated(count)} {'test' if count == 1 else 'tests'}"
 
 
-def rounded_up(count: int) -> str:
-    """Return an estimated count with two leading digits, never less than it is."""
+def estimated(count: int) -> str:
+    """Return an estimated count with two leading digits, never less than it is: `about 790`, `more than 1,000`."""
     unit = 10 ** max(0, len(str(count)) - 2)
-    return f"{-(-count // unit) * unit:,}"
+    rounded = -(-count // unit) * unit
+    return f"about {rounded:,}" if count <= _MOST_TESTS else f"more than {_MOST_TESTS:,}"
 
 
 def interval_text(delta: Delta) -> str:
@@ -196,7 +245,8 @@ def interval_text(delta: Delta) -> str:
 
 def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:
     """Return the comparison as Markdown, in which nothing from a model or config is markup."""
-    lines = [heading, "", f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
+    lines = [heading, "", f"**{code_span(found.headline)}**", "", code_span(changes_text(found)), ""]
+    lines += [f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
     lines += [f"{_paired(found)}. p: {_ADJUSTED[found.adjust]}.", ""]
     if found.overall is not None:
         said = overall_text(found.overall, "→").replace("<", "&lt;")
@@ -214,20 +264,23 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
         "verdict",
         "power",
     )
-    rows = [
-        (
-            code_span(row_name(row)),
-            *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
-            format_score(row.a),
-            format_score(row.b),
-            *(cell.replace("<", "&lt;") for cell in _figures(row)),
-            f"**{row.verdict.value}**"
-            if row.verdict in {Verdict.BETTER, Verdict.WORSE}
-            else row.verdict.value,
-            power_text(row.delta, found.detect),
+    rows = []
+    for row in found.rows[:_ROWS_SHOWN]:
+        words = row_words(row, found.detect)
+        is_shown = row.verdict in {Verdict.BETTER, Verdict.WORSE, Verdict.EQUIVALENT}
+        rows.append(
+            (
+                code_span(words.name),
+                *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
+                words.before,
+                words.after,
+                words.change,
+                words.interval,
+                words.p.replace("<", "&lt;"),
+                f"**{row.verdict.value}**" if is_shown else row.verdict.value,
+                words.power,
+            )
         )
-        for row in found.rows[:_ROWS_SHOWN]
-    ]
     lines += ["", markdown_table(header, rows)]
     if len(found.rows) > len(rows):
         lines.append(f"and {plural(len(found.rows) - len(rows), 'more row')}\n")

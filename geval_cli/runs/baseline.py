@@ -21,20 +21,21 @@ from geval_cli.report.comparison import (
     Kind,
     Measure,
     NamedRun,
-    PairedSample,
     compare,
     compared_case,
     comparison_to_json,
     is_same_rating,
     values_of,
+    without_rivals,
 )
+from geval_cli.report.comparison_text import estimated
 from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
 from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
-from geval_cli.statistics.paired import SIGNIFICANCE, PairedTest
+from geval_cli.statistics.paired import SIGNIFICANCE, Margins, PairedSample, PairedTest
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import Suite
@@ -148,13 +149,13 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
 
 
 def compared_with(
-    baseline: Baseline, run: RunRecord, results: Callable[[], Iterator[CaseResult]]
+    baseline: Baseline, run: RunRecord, results: Callable[[], Iterator[CaseResult]], margins: Margins
 ) -> dict[str, JsonValue]:
     """Return the JSON form of the comparison; where there is nothing to compare, its `error`."""
     earlier = NamedRun(baseline.name, baseline.earlier.report)
     later = NamedRun(THIS_RUN, RunReport(run, RunSummary(), results))
     try:
-        found = compare(earlier, later, ComparisonOptions(), baseline.earlier)
+        found = compare(earlier, later, ComparisonOptions(margins=margins), baseline.earlier)
         rows = tuple(replace(row, flipped=row.flipped[:_FLIPS_KEPT]) for row in found.rows)
         return comparison_to_json(replace(found, rows=rows))
     except UsageError as error:
@@ -187,7 +188,7 @@ def judge_differences(
         for before, result in baseline.earlier.pairing(match).of(results):
             if before is None:
                 continue
-            after = compared_case(result)
+            after = compared_case(without_rivals(result))
             for item in found:
                 if not all(is_tagged(result.metadata, *tag) for tag in item.gate.tags):
                     continue
@@ -195,18 +196,20 @@ def judge_differences(
                 if values is not None:
                     same = is_same_rating(item.measure, before, after)
                     item.sample.add(result.test_index, values, same=same)
-    return {item.gate.text: _judged(item.gate, item.sample.test()) for item in found}
+    return {item.gate.text: judge_difference(item.gate, item.sample.test()) for item in found}
 
 
-def _judged(gate: Gate, test: PairedTest | None) -> GateResult:
+def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
     """Return whether a gate holds: unless something must be shown, it is broken only where a drop is shown."""
     if test is None:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
-    bounds = test.bounds(SIGNIFICANCE / gate.family)
+    level = SIGNIFICANCE / gate.family
+    bounds = test.margin_interval() if gate.is_equivalence else test.bounds(level)
     if gate.is_equivalence:
         is_broken = bounds is not None and (bounds[0] > gate.limit or bounds[1] < -gate.limit)
-        inside = bounds is not None and -gate.limit <= bounds[0] and bounds[1] <= gate.limit
-        is_shown = test.identical or inside
+        is_shown = test.identical or (
+            bounds is not None and -gate.limit <= bounds[0] and bounds[1] <= gate.limit
+        )
     else:
         worst, best = (None, None) if bounds is None else gate.worst_and_best(*bounds)
         is_broken = best is not None and not gate.holds(best)
@@ -214,12 +217,14 @@ def _judged(gate: Gate, test: PairedTest | None) -> GateResult:
     holds = not is_broken if gate.breaks_on_a_shown_drop else is_shown
     note = _certainty(gate, test, bounds)
     if not (is_broken or is_shown):
-        note = f"undecided: {note}{_need(gate, test)}"
+        note = f"undecided: {note}{_need(gate, test, level)}"
     return GateResult(gate.text, Status.PASSED if holds else Status.FAILED, test.delta, note)
 
 
 def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None) -> str:
     counted = f"n={test.n}"
+    if test.flips is not None:
+        counted += ", {:,} broken and {:,} fixed".format(*test.flips)
     if test.identical:
         return f"{counted}, the same texts and judge"
     if bounds is None:
@@ -232,10 +237,11 @@ def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None)
     return f"{counted}, one-sided {level:.3g} % bounds {low:+.3f} and {high:+.3f}{shared}"
 
 
-def _need(gate: Gate, test: PairedTest) -> str:
+def _need(gate: Gate, test: PairedTest, level: float) -> str:
     """Return how many more tests are likely to decide, if differences stay what they are."""
     limit = math.copysign(gate.limit, test.delta) if gate.is_equivalence else gate.limit
-    needed = test.needed_tests(test.delta - limit)
+    # A gate looks in one direction, for which a two-sided level twice as large is the same.
+    needed = test.needed_tests(test.delta - limit, 2 * level)
     if needed is None:
         return ""
-    return f"; some {max(1, needed - test.clusters):,} more tests would tell"
+    return f"; {estimated(max(1, needed - test.clusters))} more tests would tell"

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from geval_cli.records import Column, RunRecord, RunStatus
-from geval_cli.report.comparison import PASS_RATE, PairedSample, paired_cases, values_of
+from geval_cli.report.comparison import PASS_RATE, paired_cases, values_of
 from geval_cli.report.matching import match_columns
 from geval_cli.report.run_list import ListedRun, RunChange
+from geval_cli.statistics.paired import PairedSample, decide
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.store.runs import RunStore
 
@@ -112,4 +113,5 @@ def pass_rate_change(
     found = sample.test()
     if found is None:
         return None
-    return RunChange(older.id, found.delta, found.interval, found.n, found.clusters, found.verdict(found.p))
+    (decision,) = decide({PASS_RATE: found}, group=lambda _: None)
+    return RunChange(older.id, found.delta, found.interval, found.n, found.clusters, decision.verdict)

@@ -490,6 +490,16 @@ class RunOptions:
             also_in=("judge",),
         ),
     ] = None
+    margins: Annotated[
+        tuple[str, ...],
+        Option(
+            "--margin",
+            "Call smaller differences equivalent; repeatable.",
+            Group.GATES,
+            syntax="[METRIC=]MARGIN",
+            also_in=("judge",),
+        ),
+    ] = ()
     max_errors: Annotated[
         int | None,
         Option(

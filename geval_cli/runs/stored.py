@@ -6,7 +6,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.columns import with_columns
+from geval_cli.engine.columns import margins_of, with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
 from geval_cli.metrics import with_members
@@ -37,7 +37,12 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         summary = replace(summary, metrics=sums.metrics, columns=sums.columns)
     elif run.columns and not summary.columns:  # stored by an older geval
         summary = with_columns(
-            summary, run.columns, runs.results(run.id), baseline=_baseline(run), has_clusters=False
+            summary,
+            run.columns,
+            runs.results(run.id),
+            baseline=_baseline(run),
+            has_clusters=False,
+            margins=margins_of(run),
         )
     planned = None if origin is None else origin.planned
     return RunReport(
@@ -66,7 +71,12 @@ def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> R
     for result in results():
         tally.add(result)
     return with_columns(
-        tally.summary(), run.columns, results(), baseline=_baseline(run), has_clusters=tally.has_clusters
+        tally.summary(),
+        run.columns,
+        results(),
+        baseline=_baseline(run),
+        has_clusters=tally.has_clusters,
+        margins=margins_of(run),
     )
 
 

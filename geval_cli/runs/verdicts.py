@@ -42,7 +42,10 @@ def with_verdicts(
         label = None if named is None else named.name
         ranking = RankingSums(columns)
         passing = ranking.passing(results())
-        summary = with_columns(summary, columns, passing, baseline=label, has_clusters=has_clusters)
+        margins = prepared.suite.margins.with_given(prepared.request.margins)
+        summary = with_columns(
+            summary, columns, passing, baseline=label, has_clusters=has_clusters, margins=margins
+        )
         summary = ranking.with_rankings(summary)
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
@@ -59,7 +62,7 @@ def with_verdicts(
                 summary, gates=decisions.with_gates(summary.gates), early_stop=decisions.early_stop
             )
         if baseline is not None:
-            summary = replace(summary, baseline=compared_with(baseline, run, results))
+            summary = replace(summary, baseline=compared_with(baseline, run, results, margins))
     # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)

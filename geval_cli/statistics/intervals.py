@@ -30,7 +30,13 @@ class Estimate(Struct, frozen=True):
 
 
 def mean_interval(
-    mean: float, variance: float, clusters: int, *, level: float = 0.95, lowest: float = 0.0
+    mean: float,
+    variance: float,
+    clusters: int,
+    *,
+    level: float = 0.95,
+    lowest: float = 0.0,
+    freedom: float | None = None,
 ) -> Interval | None:
     """Return the interval of a mean of values that all lie in `lowest`..1; None of fewer than two clusters.
 
@@ -45,6 +51,7 @@ def mean_interval(
         clusters: independent groups of values, such as tests.
         level: of the confidence.
         lowest: -1 for differences of scores, which are mapped to 0..1 and back.
+        freedom: degrees of freedom of `variance`; G - 1 unless clusters are of different sizes.
 
     Source of the score interval: Wilson, E. B., "Probable inference, the law of succession, and statistical
     inference", 1927; of the effective number: Kish, L., "Survey Sampling", 1965.
@@ -59,7 +66,7 @@ def mean_interval(
         worth = largest / shrunk
     else:
         worth = float(clusters)
-    low, high = _wilson(share, worth, t_quantile((1 + level) / 2, clusters - 1))
+    low, high = _wilson(share, worth, t_quantile((1 + level) / 2, freedom or clusters - 1))
     return lowest + width * low, lowest + width * high
 
 

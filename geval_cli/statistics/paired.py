@@ -1,18 +1,22 @@
 """Two measurements of the same tests: how far they differ, and whether that is shown. Plain Python, pure.
 
 A difference is "after minus before" of one pair. Pairs of one test (its repeats, or its metrics when they are pooled)
-form a cluster: they tell little that is new, so every error is computed over clusters.
+form a cluster: they tell little that is new, so every error is computed over clusters. Whatever compares two columns or
+two runs goes through here: `PairedDifferences` or `PairedSample` for each row, then `decide` for all rows together.
 """
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
+from statistics import NormalDist
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
 from geval_cli.records import Delta
-from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean
+from geval_cli.statistics.intervals import Interval, RunningMean, mean_interval
 from geval_cli.statistics.students_t import t_quantile, two_sided_p
 
 SIGNIFICANCE = 0.05
@@ -21,8 +25,15 @@ _POWER = 0.8
 _CONFIDENCE = 1 - SIGNIFICANCE / 2
 _FEW_CLUSTERS = 10
 """Below this many, p comes from all 2^G flips of signs: the t distribution needs more to be trusted."""
+_DIFFERING = 4
+"""From so many clusters that differ on, their spread says something about those to come."""
 _TINY = 1e-300
 _ROUNDING = 1e-12
+_BINARY = frozenset({0, 1})
+_NOISE = 1e-9
+"""Scores are computed with floats, and a difference below this is none."""
+_HALVINGS = 60
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class Verdict(StrEnum):
@@ -31,6 +42,7 @@ class Verdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     UNDECIDED = "undecided"
+    EQUIVALENT = "equivalent"
     IDENTICAL = "identical"
 
 
@@ -44,14 +56,18 @@ class PairedTest(Struct, frozen=True):
         after: mean of the later values.
         delta: mean difference, after minus before.
         se: cluster-robust standard error of `delta`; None of fewer than two clusters.
+        freedom: degrees of freedom of `se`; clusters - 1 where all have equally many pairs.
         interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, and where all differences
             are equal.
         p: two-sided p-value of "no difference"; 1 where all differences are 0.
         sd: standard deviation of the differences; None of fewer than two pairs.
         dz: `delta` in units of `sd`; None where that is 0.
-        mde: the smallest true difference that this many tests show with a chance of 80 %; None as for `interval`.
+        differing: clusters with a difference that is not 0.
         identical: every pair was declared the same thing measured twice, and all differences are 0.
         in_range: all values lie in 0..1, so that no mean difference lies outside of -1..1.
+        flips: how many pairs fell from 1 to 0, and how many rose, where all values are 0 or 1 and every cluster is one
+            pair; else None.
+        figures: equal for comparisons of equal values by equal clusters.
     """
 
     n: int
@@ -60,79 +76,107 @@ class PairedTest(Struct, frozen=True):
     after: float
     delta: float
     se: float | None
+    freedom: float
     interval: Interval | None
     p: float
     sd: float | None
     dz: float | None
-    mde: float | None
+    differing: int
     identical: bool
-    in_range: bool = False
+    in_range: bool
+    flips: tuple[int, int] | None
+    figures: int
 
-    def bounds(self, level: float) -> tuple[float, float] | None:
+    def bounds(self, level: float) -> Interval | None:
         """Return the one-sided lower and upper bound of `delta`, each wrong with a chance of `level`.
 
-        None where nothing can be said.
+        Those of zeros and ones are exact (`drop_limit`), those of scores on 0..1 are ends of `mean_interval`, and all
+        others are Student's t. None where nothing can be said.
         """
-        if self.se:
-            width = t_quantile(1 - level, self.clusters - 1) * self.se
-            low, high = self.delta - width, self.delta + width
-            return (max(-1.0, low), min(1.0, high)) if self.in_range else (low, high)
-        # Equal differences that are not 0: enough of them refute, by flips of signs, all that lies beyond them.
-        if self.delta and 2.0**-self.clusters <= level:
-            return self.delta, self.delta
-        return None
+        if self.flips is not None:
+            broken, fixed = self.flips
+            return -drop_limit(broken, fixed, self.n, level), drop_limit(fixed, broken, self.n, level)
+        if self.se is None:
+            return None
+        if self.in_range:
+            return self._scored_interval(1 - 2 * level)
+        if not self.se:
+            return None
+        width = t_quantile(1 - level, self.freedom) * self.se
+        return self.delta - width, self.delta + width
 
-    def as_delta(self, p_adjusted: float, *, needed_tests: int | None) -> Delta:
-        """Return the record of the difference, with its p-value as adjusted for all differences that are shown."""
-        return Delta(
-            value=self.delta,
-            interval=self.interval,
-            n=self.n,
-            clusters=self.clusters,
-            se=self.se,
-            p=self.p,
-            p_adjusted=p_adjusted,
-            mde=self.mde,
-            needed_tests=needed_tests,
+    def margin_interval(self) -> Interval | None:
+        """Return the 90 % interval that two one-sided tests of 5 % hold against a margin."""
+        return self._scored_interval(1 - 2 * SIGNIFICANCE) if self.in_range else self.bounds(SIGNIFICANCE)
+
+    def _scored_interval(self, level: float) -> Interval | None:
+        if self.se is None:
+            return None
+        return mean_interval(
+            self.delta, self.se**2, self.clusters, level=level, lowest=-1.0, freedom=self.freedom
         )
 
-    def needed_tests(self, delta: float) -> int | None:
-        """Return how many tests would show a true difference of `delta` with a chance of 80 %.
+    def detectable(self, level: float = SIGNIFICANCE) -> float | None:
+        """Return the smallest true difference that so many tests show with a chance of 80 % at `level`.
 
-        None where the differences do not vary or `delta` is 0. The spread is that of whole tests, `se` times the root
+        None where the spread is not known, since too few clusters differ, where no so small p is possible, and above 1.
+        """
+        if not self.se or self.differing < _DIFFERING or self.clusters < least_clusters(level):
+            return None
+        found = detectable_quantile(self.freedom, level) * self.se
+        return None if self.in_range and found > 1 else found
+
+    def needed_tests(self, delta: float, level: float = SIGNIFICANCE) -> int | None:
+        """Return how many tests would show a true difference of `delta` with a chance of 80 % at `level`.
+
+        None where the spread is not known, or `delta` is 0. The spread is that of whole tests, `se` times the root
         of their number, which is `sd` when every test is one pair; so repeats within a test count for what they gave.
         """
-        if self.mde is None or not delta:
+        if not self.se or self.differing < _DIFFERING or abs(delta) < _NOISE:
             return None
-        return math.ceil((self.mde / delta) ** 2 * self.clusters - _ROUNDING)
+        variance = self.se**2 * self.clusters / delta**2
 
-    def verdict(self, adjusted_p: float) -> Verdict:
-        """Return what is shown, given the p-value adjusted for all differences that are looked at together."""
-        if self.identical:
-            return Verdict.IDENTICAL
-        if adjusted_p > SIGNIFICANCE or not self.delta:
-            return Verdict.UNDECIDED
-        return Verdict.BETTER if self.delta > 0 else Verdict.WORSE
+        def wanted(tests: int) -> float:
+            return detectable_quantile(tests - 1, level) ** 2 * variance * (1 - _ROUNDING)
+
+        # Fewer tests leave fewer degrees of freedom, and so take more tests: the freedom is that of the answer.
+        low, high = 1, max(2, math.ceil(variance))
+        while high < wanted(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if middle >= wanted(middle) else (middle, high)
+        return max(high, least_clusters(level))
 
 
 class PairedDifferences(Struct):
     """Pairs of values that come cluster by cluster and are not kept: memory does not grow with their number.
 
-    The test is a paired t-test with standard errors that are robust to clusters, on G - 1 degrees of freedom:
-    se^2 = G / (G - 1) * sum over clusters of (sum of (d - mean))^2 / n^2.
+    The standard error is CR2, which is right on average for clusters of any sizes, and the t-test on it has Bell and
+    McCaffrey's degrees of freedom: se^2 = sum over clusters of (sum of (d - mean))^2 / (1 - n_g / n) / n^2. Where all
+    clusters have equally many pairs that is the usual G / (G - 1) with G - 1 degrees of freedom.
 
-    Source: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986.
+    Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage samples",
+    2002.
     """
 
     _before: float = 0.0
-    _differences: ClusteredMean = field(default_factory=ClusteredMean)
     _spread: RunningMean = field(default_factory=RunningMean)
+    _first: float | None = None
+    _sizes: dict[int, list[float]] = field(default_factory=dict)
+    """By the number of pairs in a cluster: how many clusters, the sum of their sums, and of the squares of those."""
     _first_sums: list[float] = field(default_factory=list)
     _cluster: int | None = None
+    _open: list[float] = field(default_factory=lambda: [0, 0.0, 0.0])
+    """Of the cluster that is coming: pairs, the sum of the differences from the first one, that of their sizes."""
+    _clusters: int = 0
+    _differing: int = 0
     _lowest: float = math.inf
     _highest: float = -math.inf
     _same: bool = True
     _within_unit: bool = True
+    _flips: list[int] | None = field(default_factory=lambda: [0, 0])
+    _figures: int = 0
 
     @property
     def n(self) -> int:
@@ -149,65 +193,367 @@ class PairedDifferences(Struct):
             same: both values measure the very same thing, such as the same text by the same judge.
         """
         difference = after - before
+        if abs(difference) < _NOISE:
+            difference = 0.0
+        if self._first is None:
+            self._first = difference  # sums of distances from it lose no digits to a large mean
+        if cluster != self._cluster:
+            self._close()
+            self._cluster = cluster
+            self._clusters += 1
+            if len(self._first_sums) < _FEW_CLUSTERS:
+                self._first_sums.append(0.0)
+        elif self._open[0]:
+            self._flips = None
         self._before += before
-        self._differences.add(cluster, difference)
         self._spread.add(difference)
+        self._open[0] += 1
+        self._open[1] += difference - self._first
+        self._open[2] += abs(difference)
         self._lowest, self._highest = min(self._lowest, difference), max(self._highest, difference)
         self._same = self._same and same
         self._within_unit = self._within_unit and 0 <= before <= 1 and 0 <= after <= 1
-        if cluster != self._cluster:
-            self._cluster = cluster
-            if len(self._first_sums) < _FEW_CLUSTERS:
-                self._first_sums.append(0.0)
-        if self._differences.clusters == len(self._first_sums):
+        if self._flips is not None:
+            if before in _BINARY and after in _BINARY:
+                self._flips[0] += before > after
+                self._flips[1] += before < after
+            else:
+                self._flips = None
+        if self._clusters == len(self._first_sums):
             self._first_sums[-1] += difference
+        self._figures = hash((self._figures, cluster, round(before, 9), round(after, 9)))
+
+    def _close(self) -> None:
+        count, total, size = self._open
+        if count:
+            sums = self._sizes.setdefault(int(count), [0, 0.0, 0.0])
+            sums[0] += 1
+            sums[1] += total
+            sums[2] += total**2
+            self._differing += size > 0
+        self._open = [0, 0.0, 0.0]
+        self._cluster = None
 
     def result(self) -> PairedTest | None:
         """Return the comparison of all pairs so far; None of no pair."""
-        delta = self._differences.mean
-        if delta is None:
+        self._close()
+        if self._first is None:
             return None
-        clusters = self._differences.clusters
+        n, clusters = self.n, self._clusters
+        centred = math.fsum(sums[1] for sums in self._sizes.values()) / n
+        delta = self._first + centred
         varies = self._highest - self._lowest > _ROUNDING * max(abs(self._lowest), abs(self._highest))
         # Differences that do not vary are equal but for rounding, which must not pass for a spread.
-        se = self._differences.standard_error() if varies else (0.0 if clusters > 1 else None)
-        sd = self._spread.deviation if varies else (0.0 if self.n > 1 else None)
+        se = (self._error(centred) if varies else 0.0) if clusters > 1 else None
+        freedom = self._freedom() if clusters > 1 else 0.0
+        sd = self._spread.deviation if varies else (0.0 if n > 1 else None)
         interval: Interval | None = None
         if se:
-            wide = t_quantile(_CONFIDENCE, clusters - 1) * se
+            wide = t_quantile(_CONFIDENCE, freedom) * se
             interval = delta - wide, delta + wide
             if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
                 interval = max(-1.0, interval[0]), min(1.0, interval[1])
-        mean_before = self._before / self.n
+        mean_before = self._before / n
         return PairedTest(
-            n=self.n,
+            n=n,
             clusters=clusters,
             before=mean_before,
             after=mean_before + delta,
             delta=delta,
             se=se,
+            freedom=freedom,
             interval=interval,
-            p=self._p(delta, se, clusters),
+            p=self._p(delta, se, freedom),
             sd=sd,
             dz=delta / sd if sd else None,
-            mde=detectable_quantile(clusters - 1) * se if se else None,
+            differing=self._differing,
             identical=self._same and self._lowest == self._highest == 0,
             in_range=self._within_unit,
+            flips=None if self._flips is None else (self._flips[0], self._flips[1]),
+            figures=self._figures,
         )
 
-    def _p(self, delta: float, se: float | None, clusters: int) -> float:
+    def _error(self, mean: float) -> float:
+        """Return the standard error, of sums whose mean per pair is `mean`."""
+        total = 0.0
+        for size, (count, sums, squares) in self._sizes.items():
+            spread = squares - 2 * size * mean * sums + count * (size * mean) ** 2
+            total += max(spread, 0.0) / (1 - size / self.n)
+        return math.sqrt(total) / self.n
+
+    def _freedom(self) -> float:
+        if len(self._sizes) == 1:
+            return self._clusters - 1
+        n = self.n
+        worth = {size: size**2 / (1 - size / n) for size in self._sizes}
+        counts = {size: sums[0] for size, sums in self._sizes.items()}
+        pairs = math.fsum(counts[size] * worth[size] for size in worth) ** 2
+        own = math.fsum(counts[size] * worth[size] ** 2 for size in worth)
+        squares = math.fsum(counts[size] * size**2 for size in worth)
+        return n**2 / (squares + (pairs - own) / n**2)
+
+    def _p(self, delta: float, se: float | None, freedom: float) -> float:
         if not delta:
             return 1.0
-        if clusters < _FEW_CLUSTERS:
+        if self._clusters < _FEW_CLUSTERS:
             return sign_flip_p(self._first_sums)
         if not se:
-            return float(2.0 ** (1 - clusters))  # the share of flips that keep all signs equal
-        return two_sided_p(delta / se, clusters - 1)
+            return float(2.0 ** (1 - self._clusters))  # the share of flips that keep all signs equal
+        return two_sided_p(delta / se, freedom)
 
 
-def detectable_quantile(freedom: int) -> float:
+class PairedSample(Struct):
+    """The pairs of one row: few bytes each, so that clusters need not come one after another."""
+
+    clusters: "array[int]" = field(default_factory=lambda: array("q"))
+    before: "array[float]" = field(default_factory=lambda: array("d"))
+    after: "array[float]" = field(default_factory=lambda: array("d"))
+    same: bool = True
+
+    def add(self, cluster: int, values: tuple[float, float], *, same: bool) -> None:
+        """Take in a pair; `same` as in `PairedDifferences.add`."""
+        self.clusters.append(cluster)
+        self.before.append(values[0])
+        self.after.append(values[1])
+        self.same = self.same and same
+
+    def test(self) -> PairedTest | None:
+        """Return the comparison of all pairs; None of no pair."""
+        differences = PairedDifferences()
+        for place in sorted(range(len(self.clusters)), key=self.clusters.__getitem__):
+            differences.add(self.clusters[place], self.before[place], self.after[place], same=self.same)
+        return differences.result()
+
+
+class Margins(Struct, frozen=True):
+    """The largest differences that do not matter: one for all rows, and those of single rows by name."""
+
+    default: float | None = None
+    by_name: Mapping[str, float] = {}
+
+    def of(self, name: str) -> float | None:
+        """Return the margin of the pass rate (`pass_rate`), the `score` or a metric; None without one."""
+        return self.by_name.get(name, self.default)
+
+    @classmethod
+    def read(cls, value: object) -> "Margins":
+        """Return the margins that a config gives: a number, or a mapping of names to numbers.
+
+        Raises:
+            ValueError: it is neither, or a number is not between 0 and 1; the message says which.
+        """
+        named = value if isinstance(value, Mapping) else {"": value}
+        for name, margin in named.items():
+            if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < 1:
+                raise ValueError(str(name))
+        if isinstance(value, Mapping):
+            return cls(None, {str(name): float(margin) for name, margin in value.items()})
+        return cls(float(named[""]))  # type: ignore[arg-type]  # a number, as was checked
+
+    def with_given(self, given: Sequence[str]) -> "Margins":
+        """Return the margins with those of `--margin`, each `0.05` for all rows or `METRIC=0.05`, in their place.
+
+        Raises:
+            ValueError: one is no number between 0 and 1; the message is that text.
+        """
+        default, by_name = self.default, dict(self.by_name)
+        for text in sorted(
+            given, key=lambda text: "=" in text
+        ):  # a number alone replaces all that the config has
+            name, _, number = text.rpartition("=")
+            try:
+                margin = float(number)
+            except ValueError:
+                raise ValueError(text) from None
+            if not 0 < margin < 1:
+                raise ValueError(text)
+            if name:
+                by_name[name] = margin
+            else:
+                default, by_name = margin, {}
+        return Margins(default, by_name)
+
+
+NO_MARGINS = Margins()
+
+
+class Decision(Struct, Generic[KeyT], frozen=True):
+    """The finding about one difference, given all that are looked at together.
+
+    Attributes:
+        names: the rows that have these figures, the first of which stands for all.
+        p: its p-value, adjusted for all differences.
+        level: the largest p-value, before it is adjusted, that would have been enough.
+        family: among how many differences the 5 % are still to be divided, which makes `level`.
+        margin: the largest difference that does not matter; None where every difference does.
+    """
+
+    test: PairedTest
+    names: tuple[KeyT, ...]
+    p: float
+    level: float
+    family: int
+    margin: float | None
+    verdict: Verdict
+
+    @property
+    def least_tests(self) -> int | None:
+        """Return the number of tests below which nothing can be shown at this level; None where there are as many."""
+        least = least_clusters(self.level)
+        return least if self.test.clusters < least else None
+
+    def as_delta(self, *, detect: float | None = None) -> Delta:
+        """Return the record of the difference.
+
+        Args:
+            detect: the true difference for which the number of tests is given; without it, the one that was found.
+        """
+        test = self.test
+        wanted = test.delta if detect is None else detect
+        return Delta(
+            value=test.delta,
+            interval=test.interval,
+            n=test.n,
+            clusters=test.clusters,
+            se=test.se,
+            p=test.p,
+            p_adjusted=self.p,
+            mde=test.detectable(self.level),
+            needed_tests=test.needed_tests(wanted, self.level),
+            differing=test.differing,
+            family=self.family,
+            least_tests=self.least_tests,
+            margin=self.margin,
+            margin_interval=None if self.margin is None else test.margin_interval(),
+        )
+
+
+def decide(
+    tests: Mapping[KeyT, PairedTest],
+    *,
+    group: Callable[[KeyT], Hashable],
+    adjust: str = "holm",
+    margin: Callable[[KeyT], float | None] = lambda _: None,
+) -> list[Decision[KeyT]]:
+    """Return what is shown of each difference, in the order of `tests`.
+
+    Rows of one group that have equal figures in every test are one, and are counted once: a suite with one metric would
+    pay three times for its pass rate, its score and its metric.
+
+    Args:
+        tests: the comparisons by the names of their rows.
+        group: the rows among which equal figures are looked for, such as those of one column.
+        adjust: a name of `ADJUSTMENTS`.
+        margin: the largest difference of a row that does not matter.
+    """
+    rows: dict[Hashable, list[KeyT]] = {}
+    for name, test in tests.items():
+        rows.setdefault((group(name), test.n, test.clusters, test.figures), []).append(name)
+    names = list(rows.values())
+    values = [tests[same[0]].p for same in names]
+    adjusted = ADJUSTMENTS[adjust](values)
+    decided = sum(p <= SIGNIFICANCE for p in adjusted)
+    rank = {index: place for place, index in enumerate(sorted(range(len(values)), key=values.__getitem__))}
+    found = []
+    for index, (same, p) in enumerate(zip(names, adjusted, strict=True)):
+        test = tests[same[0]]
+        # Holm divides by how many are not yet decided; Benjamini and Hochberg multiply by how many will be.
+        if adjust == "holm":
+            family = len(names) - min(rank[index], decided)
+            level = SIGNIFICANCE / family
+        else:
+            family = len(names)
+            level = SIGNIFICANCE * min(decided + (rank[index] >= decided), family) / family
+        least = min((item for item in map(margin, same) if item is not None), default=None)
+        found.append(
+            Decision(
+                test=test,
+                names=tuple(same),
+                p=p,
+                level=level,
+                family=family,
+                margin=least,
+                verdict=_verdict(test, p, least),
+            )
+        )
+    return found
+
+
+def _verdict(test: PairedTest, adjusted_p: float, margin: float | None) -> Verdict:
+    if test.identical:
+        return Verdict.IDENTICAL
+    is_shown = adjusted_p <= SIGNIFICANCE and test.delta != 0
+    if margin is not None:
+        low, high = test.margin_interval() or (-math.inf, math.inf)
+        if -margin <= low and high <= margin:
+            return Verdict.EQUIVALENT
+        is_shown = is_shown and (low > margin or high < -margin)
+    if not is_shown:
+        return Verdict.UNDECIDED
+    return Verdict.BETTER if test.delta > 0 else Verdict.WORSE
+
+
+def detectable_quantile(freedom: float, level: float = SIGNIFICANCE) -> float:
     """Return by how many standard errors a difference must exceed 0 to be shown with a chance of 80 %."""
-    return t_quantile(_CONFIDENCE, freedom) + t_quantile(_POWER, freedom)
+    return t_quantile(1 - level / 2, freedom) + t_quantile(_POWER, freedom)
+
+
+def least_clusters(level: float) -> int:
+    """Return how many clusters it takes so that flips of signs can give a p-value of at most `level`."""
+    return min(_FEW_CLUSTERS, math.ceil(1 - math.log2(level) - _ROUNDING))
+
+
+def drop_limit(broken: int, fixed: int, n: int, level: float) -> float:
+    """Return the upper limit of the share of tests that break less that of those fixed, of n pairs of 0 and 1.
+
+    It is below the true one with a chance of at most `level`, for any n and any shares (`benchmarks simulations`), and
+    never lower where more broke or fewer were fixed. Without fixed tests it is Clopper and Pearson's limit of the share
+    that breaks. With some it is Tango's score limit as if one more test had broken, without which it would be too low
+    in up to 6 % of samples instead of 5 %; or Clopper and Pearson's where that is lower.
+
+    Sources: Clopper and Pearson, "The use of confidence or fiducial limits", 1934; Tango, "Equivalence test and
+    confidence interval for the difference in proportions for the paired-sample design", 1998.
+    """
+    exact = 1.0 if broken == n else _solved(lambda share: _binomial_tail(broken, n, share) - level, 0.0, 1.0)
+    if not fixed:
+        return exact
+    z = NormalDist().inv_cdf(1 - level)
+    score = _solved(lambda drop: _tango(broken + 1, fixed, n, drop) + z, (broken - fixed) / n, 1.0)
+    return min(exact, score)
+
+
+def _tango(broken: int, fixed: int, n: int, drop: float) -> float:
+    """Return the score statistic of a true `drop`: standard errors by which the observed one is larger."""
+    linear = (2 * n - broken + fixed) * drop - broken - fixed
+    root = linear**2 + 8 * n * fixed * drop * (1 - drop)
+    share = (math.sqrt(max(root, 0.0)) - linear) / (
+        4 * n
+    )  # of tests that get fixed, the likeliest for this drop
+    variance = n * (2 * share + drop * (1 - drop))
+    distance = broken - fixed - n * drop
+    return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
+
+
+def _binomial_tail(successes: int, n: int, share: float) -> float:
+    """Return P(X <= successes) of n throws that each succeed with a chance of `share`, between 0 and 1."""
+    if successes >= n * share:  # the other tail is the small one, whose first term is not lost to rounding
+        return 1.0 - (_binomial_tail(n - successes - 1, n, 1 - share) if successes < n else 0.0)
+    log = math.lgamma(n + 1) - math.lgamma(successes + 1) - math.lgamma(n - successes + 1)
+    term = total = math.exp(log + successes * math.log(share) + (n - successes) * math.log1p(-share))
+    for k in range(successes, 0, -1):
+        term *= k / (n - k + 1) * (1 - share) / share
+        total += term
+        if term <= total * _ROUNDING:
+            break
+    return total
+
+
+def _solved(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function that falls from above 0 crosses it, between `low` and `high`."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return high
 
 
 def sign_flip_p(sums: Sequence[float]) -> float:
@@ -277,3 +623,7 @@ def benjamini_hochberg(values: Sequence[float]) -> list[float]:
         lowest = min(lowest, values[index] * len(values) / rank)
         adjusted[index] = lowest
     return adjusted
+
+
+ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
+"""The ways to adjust p-values, by their names."""

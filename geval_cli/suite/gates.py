@@ -16,6 +16,7 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.type_messages import describe_value
+from geval_cli.statistics.paired import Margins
 from geval_cli.suite.validation import LoadContext, read_spec
 
 Comparison = Literal[">=", ">", "<=", "<"]
@@ -179,7 +180,7 @@ class GatesSpec(Spec):
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
     """Return the gates of a config, with a problem for each that cannot be read."""
     correction = "bonferroni"
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not value.keys().isdisjoint(GatesSpec.model_fields):
         spec = read_spec(GatesSpec, value, place, "gates", reading)
         if spec is None:
             return ()
@@ -328,6 +329,19 @@ def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str
     if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
         return "a limit in per cent of something that is no share"
     return ""
+
+
+def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> Margins:
+    """Return the `margin` of a config, with a problem where it cannot be read."""
+    try:
+        return Margins.read(value)
+    except ValueError as error:
+        place = place.child(str(error)) if isinstance(value, dict) else place
+        wrong = value.get(str(error)) if isinstance(value, dict) else value
+        message = f"a margin is a number between 0 and 1, found {describe_value(wrong)}"
+        hint = "write `margin: 0.05`, or by metric `margin: {fluency: 0.05, pass_rate: 0.02}`"
+        reading.report(message, place.value(), hint)
+        return Margins()
 
 
 class DerivedMetric(Spec):

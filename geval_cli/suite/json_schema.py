@@ -86,6 +86,7 @@ def _one_or_list(item: JsonSchema) -> JsonSchema:
 
 def _suite_forms() -> dict[str, JsonSchema]:
     gates = _list_of({"type": "string"})
+    margin = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
     return {
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
@@ -93,6 +94,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+        "margin": {"anyOf": [margin, {"type": "object", "additionalProperties": margin}]},
         "gates": {"anyOf": [gates, _spec_schema(GatesSpec, {"conditions": gates})]},
     }
 

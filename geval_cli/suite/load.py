@@ -31,7 +31,8 @@ from geval_cli.source.source_map import Document
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
+from geval_cli.statistics.paired import NO_MARGINS
+from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
@@ -257,6 +258,9 @@ def read_suite(
         env=reading.env.values,
         access=reading.files.access,
         baseline=_baseline(rest, fields),
+        margins=read_margins(fields.values["margin"], fields.child("margin"), reading)
+        if "margin" in fields.values
+        else NO_MARGINS,
         calibrations=calibrations,
         labels=_labels(rest, fields, path.parent),
     )

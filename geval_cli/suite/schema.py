@@ -146,6 +146,11 @@ class SuiteSpec(Spec):
         description="What results are compared with: the label of a column, of a prompt or of a provider that only one"
         " column has, else a run or a results file. Without it, columns are compared with the first.",
     )
+    margin: Any = Field(
+        None,
+        description="The largest difference that does not matter, for example 0.05: smaller ones are `equivalent`. By"
+        " metric: {fluency: 0.05, pass_rate: 0.02}.",
+    )
     gates: Any = Field(
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",

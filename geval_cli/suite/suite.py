@@ -16,6 +16,7 @@ from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
+from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.suite.gates import DerivedMetric, Gate
 
 
@@ -71,6 +72,7 @@ class Suite:
         access: what may be read, run and reached for it.
         tags: of its runs.
         baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
+        margins: the largest differences that do not matter.
         calibrations: what scores of its metrics mean by people's labels.
         labels: people's labels of some outputs, for gates on true figures.
     """
@@ -94,6 +96,7 @@ class Suite:
     access: Access = TRUSTED
     tags: Mapping[str, str] = field(default_factory=dict)
     baseline: BaselineName | None = None
+    margins: Margins = NO_MARGINS
     calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
     labels: NamedLabels | None = None
 

@@ -97,6 +97,7 @@ def other_values(name: str) -> Iterator[tuple[list[str], Any]]:
         "USD": ("2.5", 2.5),
         "NAME=VALUE": ("a=b=c", ("a", "b=c")),
         "REGEX": ("^a", "^a"),
+        "[METRIC=]MARGIN": ("a=0.1", "a=0.1"),
     }
     word, value = texts.get(option.syntax, ("3", "3" if is_plain_text and not option.is_text else 3))
     if name == "env_file":

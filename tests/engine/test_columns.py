@@ -181,11 +181,20 @@ def test_equal_scores_are_identical_only_when_the_same_was_rated(
     assert comparison.metrics["tone"].delta.p == 1.0
 
 
-def test_what_no_judge_rated_is_not_known_to_be_identical() -> None:
+@pytest.mark.parametrize(("output", "verdict"), [("yes", "identical"), ("sure", "undecided")])
+def test_what_no_judge_rated_is_identical_where_the_output_is(output: str, verdict: str) -> None:
     judged = make_judged(Status.PASSED, 1.0, metric="tone", detail={"rating_key": "sha256:a"})
-    plain = make_judged(Status.PASSED, 1.0, metric="words")
+    plain = make_judged(Status.PASSED, 1.0, metric="words", type="contains", threshold=None)
     results = [
-        case(test, column, 0, 1.0, assertions=(judged, plain), named_scores={"tone": 1.0, "words": 1.0})
+        case(
+            test,
+            column,
+            0,
+            1.0,
+            assertions=(judged, plain),
+            named_scores={"tone": 1.0, "words": 1.0},
+            output=output if column else "yes",
+        )
         for test in range(2)
         for column in range(2)
     ]
@@ -193,10 +202,12 @@ def test_what_no_judge_rated_is_not_known_to_be_identical() -> None:
 
     assert comparison is not None
     assert comparison.pass_rate is not None
-    assert comparison.pass_rate.verdict == "undecided"
-    assert {name: item.verdict for name, item in comparison.metrics.items()} == {
-        "tone": "identical",
-        "words": "undecided",
+    assert comparison.pass_rate.verdict == verdict
+    assert comparison.metrics["words"].verdict == verdict
+    # The same figures in every test are one row, whatever was measured.
+    assert {name: item.same_as for name, item in comparison.metrics.items()} == {
+        "tone": "pass_rate",
+        "words": "pass_rate",
     }
 
 

@@ -120,11 +120,11 @@ def test_gates_on_differences_are_corrected_for_their_number_unless_that_is_swit
         config = config_of(tmp_path, "new.yaml", outputs_of(60, bad=0.6, seed=2), gates=value)
         notes.append(
             {
-                gate.note.partition("bounds")[0]
+                gate.note.partition("bounds")[0].partition("fixed, ")[2]
                 for gate in summary_of(tmp_path, store_run(config, baseline=main_run))[0].gates[:3]
             }
         )
-    assert notes == [{"n=60, one-sided 98.3 % "}] * 2 + [{"n=60, one-sided 95 % "}]
+    assert notes == [{"one-sided 98.3 % "}] * 2 + [{"one-sided 95 % "}]
 
 
 @pytest.mark.parametrize("name", ["latest", "main.json", "by id"])
@@ -154,6 +154,38 @@ def test_a_config_names_a_file_beside_it_unless_a_column_is_called_so(tmp_path: 
     }
     summary, _ = summary_of(tmp_path, store_run(_written(tmp_path, "c.yaml", config)))
     assert summary.baseline is None
+
+
+def test_proven_holds_for_no_broken_test_of_many_and_for_no_more_broken_ones_where_fewer_fail(
+    tmp_path: Path,
+) -> None:
+    """Two hundred tests, a limit of -0.02: none broken holds, and from the first one on nothing does."""
+    earlier = store_run(config_of(tmp_path, "main.yaml", ["good"] * 200))
+    gates = ["tone.delta >= -0.02 vs baseline proven", "tone.delta >= -0.03 vs baseline proven"]
+    found = []
+    for broken in range(4):
+        outputs = ["bad"] * broken + ["good"] * (200 - broken)
+        config = config_of(tmp_path, "new.yaml", outputs, gates=[*gates, "failures <= 9"])
+        summary, _ = summary_of(tmp_path, store_run(config, baseline=earlier))
+        found.append([gate.status is Status.PASSED for gate in summary.gates[:2]])
+    assert found == [[True, True], [False, True], [False, False], [False, False]]
+
+
+def test_margins_of_the_config_and_of_the_command_line(tmp_path: Path, main_run: str) -> None:
+    outputs = outputs_of(60, bad=0.1, seed=1)
+    rows = []
+    for margin, given in ((0.3, ()), ({"tone": 0.4}, ()), (0.3, ("0.0001", "score=0.0002"))):
+        config = config_of(tmp_path, "new.yaml", [f"so {output}" for output in outputs], margin=margin)
+        summary, _ = summary_of(tmp_path, store_run(config, baseline=main_run, margins=given))
+        (row,) = comparison_from_json(summary.baseline).rows
+        rows.append((row.verdict, row.delta.margin))
+    assert rows == [(Verdict.EQUIVALENT, 0.3), (Verdict.EQUIVALENT, 0.4), (Verdict.UNDECIDED, 0.0001)]
+    for wrong, place in ((2, "margin"), ({"tone": "x"}, "tone")):
+        with pytest.raises(ConfigError) as caught:
+            prepare(RunRequest(config_of(tmp_path, "new.yaml", ["good"], margin=wrong), {}))
+        (problem,) = caught.value.problems
+        assert "a margin is a number between 0 and 1, found" in problem.message
+        assert problem.location is not None, place
 
 
 def test_a_gate_without_a_baseline_is_a_problem(tmp_path: Path) -> None:

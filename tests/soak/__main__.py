@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import batch_kills, coverage, files, findings, mutants, pages, payloads, processes, rankings
+from soak import batch_kills, coverage, files, mutants, pages, payloads, processes, rankings
 from soak import vendors as foreign
 
 from benchmarks import faults, kill
@@ -80,11 +80,6 @@ def intervals(seed: int) -> bool:
     return coverage.run(seed)
 
 
-def found_differences(_: int) -> bool:
-    """Ten thousand simulated comparisons of equal and of unequal systems."""
-    return findings.run()
-
-
 def ranked(seed: int) -> bool:
     """How often the intervals of a ranking contain the true strengths."""
     return rankings.run(seed)
@@ -122,7 +117,6 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "batches": batches,
     "faults": faulty,
     "mutants": mistakes,
-    "findings": found_differences,
     "intervals": intervals,
     "rankings": ranked,
     "processes": shared,

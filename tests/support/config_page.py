@@ -45,7 +45,8 @@ _OPEN = {
     "default_test": "a test",
     "tests": "a list of tests and of files of tests, or text",
     "derived_metrics": "a list of derived metrics",
-    "gates": "text or a list of texts",
+    "gates": "a list of texts, or `correction` and `conditions`",
+    "margin": "number, or a mapping of metrics to numbers",
     "assertions": "a list of assertions",
 }
 """Values of keys whose type is checked by the reader of the part."""

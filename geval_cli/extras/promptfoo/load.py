@@ -25,7 +25,8 @@ from geval_cli.source.source_map import Document
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
+from geval_cli.statistics.paired import NO_MARGINS
+from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
 from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
@@ -212,6 +213,8 @@ def _suite(
     filters = read_filters(merged.settings.get("nunjucksFilters"), reading)
     gates = merged.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
+    margin = merged.settings.get("margin")
+    margins = NO_MARGINS if margin is None else read_margins(margin.value, margin.place, reading)
     tags = _tags(merged.settings.get("tags"), reading)
     baseline = _baseline(merged.settings.get("baseline"), reading)
     reading.problems.extend(tests.problems())
@@ -232,6 +235,7 @@ def _suite(
         warnings=tuple(problem for problem in problems if problem.severity is Severity.WARNING),
         rules=PROMPTFOO_RULES,
         gates=found_gates,
+        margins=margins,
         derived_metrics=derived_metrics,
         filters=filters,
         tags=tags,

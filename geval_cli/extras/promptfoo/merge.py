@@ -144,7 +144,7 @@ def _is_own_schema(key: str, entry: JsonValue) -> bool:
 _READ = frozenset(
     {
         "$schema", "assertionTemplates", "baseline", "commandLineOptions", "defaultTest", "derivedMetrics",
-        "description", "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
+        "description", "dialect", "env", "evaluateOptions", "gates", "margin", "nunjucksFilters", "outputPath",
         "prompts", "providers", "scenarios", "tags", "targets", "tests",
     }
 )  # fmt: skip
@@ -226,6 +226,7 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
         "derivedMetrics",
         "gates",
         "baseline",
+        "margin",
         "nunjucksFilters",
         "options",
         "tags",

@@ -36,7 +36,7 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import CorrectOptions
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, Status
-from geval_cli.report.comparison import EarlierRun, PairedSample, Pairing
+from geval_cli.report.comparison import EarlierRun, Pairing
 from geval_cli.report.matching import ColumnMatch, match_columns
 from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.report import RunReport
@@ -51,7 +51,7 @@ from geval_cli.statistics.estimate import (
     infer_shift,
 )
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.statistics.paired import SIGNIFICANCE, PairedTest, Verdict, holm
+from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm
 from geval_cli.suite.gates import Gate
 
 

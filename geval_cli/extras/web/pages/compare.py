@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from fastapi import APIRouter, Request
@@ -32,7 +32,6 @@ from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.comparison import (
     CasePairs,
     Change,
-    ComparedRow,
     Kind,
     NamedRun,
     Pair,
@@ -41,15 +40,13 @@ from geval_cli.report.comparison import (
     compare_with_cases,
     turned_assertion,
 )
-from geval_cli.report.comparison_text import flips_text, interval_text, needed_text, row_name
+from geval_cli.report.comparison_text import RowWords, changes_text, flips_text, overall_text, row_words
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
-from geval_cli.report.numbers import format_difference, format_p, plural
 from geval_cli.report.report import RunReport, assertion_name, run_title
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.stored import load_report
-from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages
 
 PAIRS_PER_PAGE = 50
@@ -87,34 +84,13 @@ class ShownPair(Struct, frozen=True):
     is_same_output: bool = False
 
 
-class DecidedRow(Struct, frozen=True):
-    """One row of the decision, in words and figures as `geval compare` has them."""
-
-    name: str
-    verdict: Verdict
-    means: tuple[str, str]
-    change: str
-    interval: str
-    p: str
-    tests: int
-    power: str
-
-
 class DecidedColumn(Struct, frozen=True):
     """The decision for one pair of columns; `index` is that of the later run."""
 
     index: int
     label: str
-    rows: tuple[DecidedRow, ...]
+    rows: tuple[RowWords, ...]
     flips: str
-
-
-class Headline(Struct, frozen=True):
-    """The decision on top: the verdict (None where columns are better and worse), a sentence, and one by column."""
-
-    verdict: Verdict | None
-    sentence: str
-    by_column: str = ""
 
 
 class PairChoice(Struct, frozen=True):
@@ -257,7 +233,8 @@ def _page(
         after=after,
         decided=decided,
         columns=columns,
-        headline=headline(columns, decided),
+        changes=changes_text(decided),
+        overall="" if decided.overall is None else overall_text(decided.overall, "→"),
         counts=_counts(fitting),
         cases_total=len(fitting),
         columns_by=cases.columns_by,
@@ -294,7 +271,7 @@ def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) 
     for label in dict.fromkeys(row.column for row in decided.rows):
         rows = [row for row in decided.rows if row.column == label]
         flips = next((flips_text(row) for row in rows if row.kind is Kind.PASS_RATE and row.flipped), "")
-        shown = tuple(_decided_row(row, decided.detect) for row in rows)
+        shown = tuple(row_words(row, decided.detect) for row in rows)
         found.append(DecidedColumn(indexes.get(label, 0), label, shown, flips))
     return found
 
@@ -303,73 +280,6 @@ def column_indexes(sides: tuple[RunReport, RunReport]) -> dict[str, int]:
     """Return the indexes of the later run's columns by the label of their pair."""
     matched = match_columns(sides[0].run.columns, sides[1].run.columns).pairs
     return {pair.label: pair.after.index for pair in reversed(matched)}
-
-
-def _decided_row(row: ComparedRow, detect: float) -> DecidedRow:
-    delta = row.delta
-    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
-    power = ""
-    if delta.mde is not None and delta.needed_tests is not None:
-        shown = format_score(delta.mde) if delta.mde <= 1 else "more than 1"
-        power = f"{shown}; {needed_text(delta.needed_tests, detect)}"
-    return DecidedRow(
-        name=row_name(row),
-        verdict=row.verdict,
-        means=(format_score(row.a), format_score(row.b)),
-        change=format_difference(delta.value or 0.0),
-        interval=interval_text(delta),
-        p="" if p is None else format_p(p),
-        tests=delta.clusters,
-        power=power,
-    )
-
-
-def headline(columns: Sequence[DecidedColumn], decided: RunComparison) -> Headline:
-    """Return what is decided about the pass rate: of the only column, or of all together and then of each."""
-    rows = [row for column in columns for row in column.rows[:1] if row.name == "pass rate"]
-    if not rows:
-        return Headline(None, "Nothing was judged in both runs, so nothing is decided.")
-    if decided.overall is None or len(rows) == 1:
-        return Headline(rows[0].verdict, _sentence(rows[0], "The pass rate"))
-    overall = _decided_row(decided.overall, decided.detect)
-    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
-    by_column = (
-        f"The pass rate column by column: {said}.{_reason(overall.verdict, counts, len(decided.rows))}"
-    )
-    is_mixed = bool(counts[Verdict.BETTER] and counts[Verdict.WORSE])
-    sentence = _sentence(overall, "The pass rate of all columns together")
-    return Headline(None if is_mixed else overall.verdict, sentence, by_column)
-
-
-def _reason(overall: Verdict, counts: Mapping[Verdict, int], rows: int) -> str:
-    """Return why columns are decided otherwise than all of them together; "" where they are not."""
-    shown = [verdict for verdict in (Verdict.BETTER, Verdict.WORSE) if counts[verdict]]
-    if overall in (Verdict.BETTER, Verdict.WORSE) and not shown:
-        return (
-            " One column has fewer cases than all together, and its p is corrected for the"
-            f" {rows:,} rows below, so that it shows less."
-        )
-    if overall is Verdict.UNDECIDED and shown:
-        return " What a column shows may be lost among the others."
-    return ""
-
-
-def _sentence(row: DecidedRow, subject: str) -> str:
-    moved = f"from {row.means[0]} to {row.means[1]} ({row.change})"
-    tests = f"{plural(row.tests, 'test')} in both runs"
-    sure = f", 95 % interval {row.interval}" if row.interval else ""
-    match row.verdict:
-        case Verdict.IDENTICAL:
-            return f"{subject} is the same case by case: {row.means[1]} of {tests}."
-        case Verdict.UNDECIDED:
-            power = f" Reliably shown is a change from {row.power}." if row.power else ""
-            if row.means[0] == row.means[1]:
-                return f"{subject} stayed at {row.means[1]}{sure}: {tests}.{power}"
-            return f"{subject} moved {moved}{sure}, which may be chance: {tests}.{power}"
-        case _:
-            went = "rose" if row.verdict is Verdict.BETTER else "fell"
-            return f"{subject} {went} {moved}{sure}, more than chance explains: {tests}."
 
 
 def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPair:
