@@ -447,6 +447,49 @@ def _by_labels(scores: np.ndarray, labels: np.ndarray, rated: int) -> Iterator[T
     yield infer_shift(*sides)
 
 
+def corrected_by_command(runs: int) -> None:
+    """The same through `geval compare A B --labels`, whose figures are those of the function."""
+    random = np.random.default_rng(SEED + 7)
+    count, tests, rated = min(runs, COMMAND_RUNS), 100, 30
+    for name in ("no difference, judge flattered", "worse, judge flattered"):
+        truth = WORLDS[name].truth()
+        held = shown = same = 0
+        for _ in range(count):
+            scores, labels = WORLDS[name].draw(random, tests)
+            with tempfile.TemporaryDirectory() as folder:
+                row = _corrected_row(Path(folder), scores, labels[:, :rated])
+            found = next(_by_labels(scores, labels, rated))
+            low, high = row["corrected"]["interval"]
+            held += low <= truth <= high
+            shown += not low <= 0 <= high
+            same += found is not None and np.allclose((low, high), found.interval or (), atol=1e-9)
+        told = f"held {held / count:.3f}, shown {shown / count:.3f}, as computed {same / count:.3f}"
+        print(f"{name}, n={rated} of {tests}, {count} runs: {told}")
+
+
+def _corrected_row(folder: Path, scores: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Return what the command says of two results files and a sheet."""
+    rows = []
+    for name, of_run, marks in zip("ab", scores, labels, strict=True):
+        cases = [
+            msgspec.structs.replace(case, vars={"x": number}, output=f"{name} {number}")
+            for number, case in enumerate(_cases(of_run[:, None]))
+        ]
+        (folder / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(case) + b"\n" for case in cases))
+        rows += [
+            {"id": case.id, "metric": "quality", "label": mark, "output": case.output}
+            for case, mark in zip(cases, marks.tolist(), strict=False)
+        ]
+    (folder / "sheet.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    words = f"compare {folder}/a.jsonl {folder}/b.jsonl --labels {folder}/sheet.jsonl --json"
+    sys.argv[1:] = words.split()
+    with redirect_stdout(StringIO()) as told, suppress(SystemExit):
+        geval_command()
+    [row] = json.loads(told.getvalue())["corrected"]["rows"]
+    found: dict[str, Any] = row
+    return found
+
+
 def carried_over(runs: int) -> None:
     """Corrections that are said to carry over although they are off by exactly the margin (at most 5 % may be)."""
     random = np.random.default_rng(SEED + 6)
@@ -702,6 +745,7 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "stopping": stopping,
     "stopping_by_command": stopping_by_command,
     "corrected_differences": corrected_differences,
+    "corrected_by_command": corrected_by_command,
     "carried_over": carried_over,
     "clusters": clusters,
     "rows": rows,

@@ -6,6 +6,7 @@ Runs use it, so nothing here needs a library. How it is found from labels is in 
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 from msgspec import Struct
 
@@ -160,22 +161,24 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
     return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)
 
 
-def rising_blocks(points: Iterable[tuple[float, float]]) -> tuple[Block, ...]:
+def rising_blocks(
+    points: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
+) -> tuple[Block, ...]:
     """Return the rising steps that are nearest to pairs of a score and a label, by pooling adjacent violators.
+
+    All labels weigh the same where there are no `weights`.
 
     Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
     """
-    goods: dict[float, list[float]] = {}
-    for score, is_good in points:
-        goods.setdefault(score, []).append(is_good)
-    blocks: list[Block] = []
-    for score, verdicts in sorted(goods.items()):
-        blocks.append(Block(score, score, sum(verdicts) / len(verdicts), len(verdicts)))
-        while len(blocks) > 1 and blocks[-1].p <= blocks[-2].p:
-            blocks[-2:] = [_pooled(blocks[-2], blocks[-1])]
-    return tuple(blocks)
-
-
-def _pooled(before: Block, later: Block) -> Block:
-    n = before.n + later.n
-    return Block(before.low, later.high, (before.p * before.n + later.p * later.n) / n, n)
+    sums: dict[float, tuple[float, float, int]] = {}
+    for (score, mark), weight in zip(points, repeat(1.0) if weights is None else weights, strict=False):
+        mass, total, n = sums.get(score, (0.0, 0.0, 0))
+        sums[score] = mass + weight, total + weight * mark, n + 1
+    blocks: list[tuple[float, float, float, float, int]] = []
+    for score, (mass, total, n) in sorted(sums.items()):
+        block = (score, score, mass, total, n)
+        while blocks and blocks[-1][3] / blocks[-1][2] >= block[3] / block[2] - _DUST:
+            low, _, *before = blocks.pop()
+            block = (low, score, before[0] + block[2], before[1] + block[3], int(before[2]) + block[4])
+        blocks.append(block)
+    return tuple(Block(low, high, total / mass, n) for low, high, mass, total, n in blocks)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
-from geval_cli.statistics.calibration import Block, Calibration, Logistic
+from geval_cli.statistics.calibration import Calibration, Logistic, rising_blocks
 from geval_cli.statistics.correlation import Codes, Numbers, encode
 from geval_cli.statistics.intervals import Estimate, clustered_estimate
 
@@ -70,26 +70,6 @@ def choose_threshold(
     best = max(value for value, _ in known)
     ties = [item for value, item in known if value > best - _DUST]
     return min(ties, key=lambda item: (round(abs(item.threshold - present), 12), item.threshold))
-
-
-def isotonic(scores: Numbers, good: Verdicts, weights: Numbers) -> tuple[Block, ...]:
-    """Return the rising steps that are nearest to the labels, by pooling adjacent violators.
-
-    Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
-    """
-    distinct, places = np.unique(scores, return_inverse=True)
-    counts = np.bincount(places)
-    masses = np.bincount(places, weights)
-    goods = np.bincount(places, weights * good)
-    # Each block: lowest and highest score, mass, mass of the good, labels.
-    blocks: list[tuple[float, float, float, float, int]] = []
-    for score, mass, number, count in zip(distinct, masses, goods, counts, strict=True):
-        block = (float(score), float(score), float(mass), float(number), int(count))
-        while blocks and blocks[-1][3] / blocks[-1][2] >= block[3] / block[2] - _DUST:
-            low, _, *sums = blocks.pop()
-            block = (low, block[1], sums[0] + block[2], sums[1] + block[3], int(sums[2]) + block[4])
-        blocks.append(block)
-    return tuple(Block(low, high, number / mass, count) for low, high, mass, number, count in blocks)
 
 
 def platt(scores: Numbers, good: Verdicts, weights: Numbers) -> Logistic:
@@ -213,7 +193,9 @@ def fit(labelled: Labelled, blank: Calibration, plan: Plan) -> Calibration:
     return replace(
         blank,
         threshold=plan.present if chosen is None else chosen.threshold,
-        curve=isotonic(scores, good, weights) if plan.is_isotonic else platt(scores, good, weights),
+        curve=rising_blocks(zip(scores.tolist(), good.tolist(), strict=True), weights.tolist())
+        if plan.is_isotonic
+        else platt(scores, good, weights),
         alpha=None if clear is None else ALPHA,
         pass_from=None if clear is None else clear[0],
         fail_below=None if clear is None else clear[1],

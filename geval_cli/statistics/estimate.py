@@ -67,40 +67,33 @@ def infer_rate(items: Sequence[Item]) -> Inference | None:
 
 def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     labelled = [(item.human, item) for item in items if item.human is not None]
-    rest = [item for item in items if item.human is None]
+    marks, clusters = [human for human, _ in labelled], [item.cluster for _, item in labelled]
     if not labelled:
         return None
-    marks = [human for human, _ in labelled]
-    judged = [item.judged for _, item in labelled]
-    clusters = [item.cluster for _, item in labelled]
     alone = clustered_estimate(marks, clusters)
+    added: list[Item] = []
     if is_rate:
-        middle = _mean([item.judged for item in rest] or judged)
-        marks += _PSEUDO_LABELS
-        judged += [middle] * len(_PSEUDO_LABELS)
-        clusters += [f"\0{number}" for number in range(len(_PSEUDO_LABELS))]
-    others = [item.judged for item in rest]
-    weight = _weight(marks, judged, others)
-    found = weight * _mean(others) if others else 0.0
-    differences = [human - weight * score for human, score in zip(marks, judged, strict=True)]
-    found += _mean(differences)
-    groups = len(set(clusters))
-    interval = None
-    if groups > 1:
-        of_rest = _squared_error(others, [item.cluster for item in rest]) if weight and others else 0.0
-        variance = weight**2 * of_rest + _squared_error(differences, clusters)
+        others = [item.judged for item in items if item.human is None]
+        middle = _mean(others or [item.judged for _, item in labelled])
+        added = [Item(middle, mark, f"\0{number}") for number, mark in enumerate(_PSEUDO_LABELS)]
+    found = _correct([*items, *added])
+    groups, interval = len(set(clusters)) + len(added), None
+    if found is not None and groups > 1:
         if is_rate:  # the pseudo-labels do what `mean_interval` does for a mean
-            spread = t_quantile(0.975, groups - 1) * math.sqrt(variance)
-            interval = (max(0.0, found - spread), min(1.0, found + spread))
+            spread = t_quantile(0.975, groups - 1) * math.sqrt(found.variance)
+            interval = (max(0.0, found.value - spread), min(1.0, found.value + spread))
         else:
-            interval = mean_interval(found, variance, groups)
+            interval = mean_interval(found.value, found.variance, groups)
     return Inference(
         Estimate(
-            min(1.0, max(0.0, found)), interval, len(labelled), len({item.cluster for _, item in labelled})
+            None if found is None else min(1.0, max(0.0, found.value)),
+            interval,
+            len(labelled),
+            len(set(clusters)),
         ),
         _mean([item.judged for item in items]),
         alone,
-        weight,
+        0.0 if found is None else found.weight,
         len(items),
     )
 
@@ -199,8 +192,7 @@ def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
         return None
     count, se = len(set(found.clusters)), None
     if count >= LEAST_LABELLED and found.varies:
-        of_rest = found.weight**2 * _squared_error(found.others, found.other_clusters)
-        se = math.sqrt(of_rest + _squared_error(found.differences, found.clusters)) or None
+        se = math.sqrt(found.variance) or None
     return TrueDifference(
         value=found.value,
         se=se,
@@ -255,6 +247,12 @@ class _Corrected(Struct):
     others: list[float]
     other_clusters: list[str]
     varies: bool
+
+    @property
+    def variance(self) -> float:
+        """The square of the standard error, over clusters that are labelled or not."""
+        of_rest = self.weight**2 * _squared_error(self.others, self.other_clusters)
+        return of_rest + _squared_error(self.differences, self.clusters)
 
     def influences(self) -> dict[str, float]:
         """Return by how much each cluster moved the mean."""

@@ -21,7 +21,6 @@ from geval_cli.statistics.calibration_fit import (
     clear_scores,
     cross_check,
     fit,
-    isotonic,
     labels_for_bands,
     labels_per_class,
     platt,
@@ -45,25 +44,14 @@ def blank(**changes: Any) -> Calibration:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rising_blocks_are_the_isotonic_regression_of_equal_weights(seed: int) -> None:
-    from sklearn.isotonic import IsotonicRegression
-
-    scores, good = world(seed)
-    oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, good.astype(float))
-    blocks = rising_blocks(zip(scores.tolist(), good.tolist(), strict=True))
-    asked = np.unique(scores)
-    assert np.allclose([chance_at(blocks, score) for score in asked], oracle.predict(asked), atol=EXACT)
-    assert sum(block.n for block in blocks) == len(scores)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("prevalence", [None, 0.9])
 def test_isotonic_regression_is_that_of_scikit_learn(seed: int, prevalence: float | None) -> None:
     from sklearn.isotonic import IsotonicRegression
 
     scores, good = world(seed)
     weights = class_weights(good, prevalence)
-    blocks = isotonic(scores, good, weights)
+    given = None if prevalence is None else weights.tolist()
+    blocks = rising_blocks(zip(scores.tolist(), good.tolist(), strict=True), given)
     oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, good.astype(float), weights)
     asked = np.linspace(-0.2, 1.2, 141)
     ours = [chance_at(blocks, float(score)) for score in asked]
@@ -96,7 +84,7 @@ def test_a_judge_whose_scores_run_against_people_says_nothing() -> None:
     scores = np.linspace(0, 1, 40)
     found = platt(scores, scores < 0.5, np.ones(40))
     assert (found.slope, round(found.at(0.9), 9)) == (0.0, 0.5)
-    (only,) = isotonic(scores, scores < 0.5, np.ones(40))
+    (only,) = rising_blocks(zip(scores.tolist(), (scores < 0.5).tolist(), strict=True))
     assert (only.p, only.n) == (0.5, 40)
 
 

@@ -35,6 +35,7 @@ from geval_cli.extras.trust.matching import (
     threshold_of,
 )
 from geval_cli.extras.trust.options import CalibrateOptions
+from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
@@ -256,7 +257,7 @@ def _criterion_problems(
 
 
 def _is_good(pair: JudgedLabel, options: CalibrateOptions) -> bool:
-    return pair.label.human >= options.good - _DUST
+    return passes(pair.label.human, options.good)
 
 
 def _of_metric(

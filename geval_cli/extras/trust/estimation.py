@@ -29,12 +29,14 @@ from geval_cli.extras.trust.matching import (
     judged_items,
     marks_of,
     match_labels,
+    passed_at,
     read_given,
     threshold_of,
 )
 from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
 from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, true_figures
+from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
@@ -45,7 +47,6 @@ from geval_cli.statistics.intervals import ClusteredMean, Estimate
 METHODS = ("ppi", "rogan-gladen")
 STATISTICS = ("true_mean", "true_pass_rate")
 ADVISED = 30
-_DUST = 1e-9
 
 
 class MetricEstimate(Struct, frozen=True):
@@ -235,7 +236,7 @@ def _from_elsewhere(
         rates = _error_rates(given, metric, threshold, options.good)
         passed = ClusteredMean()
         for item, _ in scored:
-            verdict = item.is_passed(options.threshold, threshold)
+            verdict = passed_at(item.score, item.passed, options.threshold, threshold)
             passed.add(int(item.test.removeprefix("test ")), float(verdict))
         share = passed.mean or 0.0
         found = rogan_gladen(share, _worth(passed), rates)
@@ -271,7 +272,7 @@ def _worth(passed: ClusteredMean) -> float:
 
 def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float) -> ErrorRates:
     pairs = [
-        (label.score >= threshold - _DUST, label.human >= good_at - _DUST)
+        (passes(label.score, threshold), passes(label.human, good_at))
         for label in given.labels
         if label.metric == metric and label.score is not None
     ]

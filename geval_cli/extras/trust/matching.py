@@ -25,6 +25,7 @@ from geval_cli.extras.trust.labels import (
     read_labels,
     vars_key,
 )
+from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.report.numbers import plural
@@ -484,7 +485,9 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(listed[:_MOST_LISTED]) + more
 
 
-_DUST = 1e-9
+def passed_at(score: float | None, verdict: bool | None, given: float | None, limit: float) -> bool:
+    """Return the judge's verdict; by its score where a threshold is `given`, or a run did not give one."""
+    return passes(score or 0.0, limit) if given is not None or verdict is None else verdict
 
 
 class JudgedLabel(Struct):
@@ -500,9 +503,8 @@ class JudgedLabel(Struct):
     cluster: str = ""
 
     def passed_at(self, given: float | None, limit: float) -> bool:
-        """Return the judge's verdict; by its score where a threshold is `given`, or a run did not give one."""
-        verdict = None if self.match is None else self.match.passed
-        return (self.score or 0.0) >= limit - _DUST if given is not None or verdict is None else verdict
+        """Return the judge's verdict; see the function of this name."""
+        return passed_at(self.score, None if self.match is None else self.match.passed, given, limit)
 
 
 def read_given(labels: "Labels") -> LabelFile:

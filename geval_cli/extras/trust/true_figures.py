@@ -14,8 +14,10 @@ from geval_cli.extras.trust.matching import (
     judged_items,
     marks_of,
     match_labels,
+    passed_at,
     threshold_of,
 )
+from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.report.numbers import plural
 from geval_cli.statistics.estimate import (
@@ -30,8 +32,6 @@ from geval_cli.statistics.estimate import (
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import NamedLabels, Suite
 
-_DUST = 1e-9
-
 
 class ScoredOutput(Struct, frozen=True):
     """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by.
@@ -45,12 +45,6 @@ class ScoredOutput(Struct, frozen=True):
     threshold: float | None
     passed: bool | None = None
     p_pass: float | None = None
-
-    def is_passed(self, given: float | None, limit: float) -> bool:
-        """Return the verdict of the run; by the score where a threshold is `given`, or the run has no verdict."""
-        if given is None and self.passed is not None:
-            return self.passed
-        return (self.score or 0.0) >= limit - _DUST
 
 
 class TrueFigures(Struct, frozen=True):
@@ -111,7 +105,11 @@ def true_figures(
     scored = [(item, item.score) for item in outputs if item.score is not None]
     items = [Item(score, marks.get(item.id), item.test) for item, score in scored]
     verdicts = [
-        Item(float(item.is_passed(threshold, limit)), _verdict(marks.get(item.id), good), item.test)
+        Item(
+            float(passed_at(item.score, item.passed, threshold, limit)),
+            _verdict(marks.get(item.id), good),
+            item.test,
+        )
         for item, _ in scored
     ]
     audited = [
@@ -138,7 +136,7 @@ def true_figures(
 
 
 def _verdict(human: float | None, good: float) -> float | None:
-    return None if human is None else float(human >= good - _DUST)
+    return None if human is None else float(passes(human, good))
 
 
 def _mean(values: Sequence[float]) -> float | None:
