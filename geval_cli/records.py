@@ -243,6 +243,8 @@ class ModelResponse(Struct, frozen=True):
         sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
             empty: its choices are the first ones of the request's `sample_indexes`).
         bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
+        model: as the answer names it, often more exactly than the request does.
+        fingerprint: what the vendor calls the state of its servers (`system_fingerprint`); None where it does not.
         retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
             to come with a batch.
         request_id: by which the vendor finds the request: of a header, else `response_id`.
@@ -258,6 +260,7 @@ class ModelResponse(Struct, frozen=True):
     cached: bool = False
     dropped: tuple[str, ...] = ()
     model: str | None = None
+    fingerprint: str | None = None
     request_id: str | None = None
     response_id: str | None = None
     cache_read_tokens: int = 0

@@ -166,16 +166,28 @@ class _PrefetchingJudge(_WrappedJudge, frozen=True, eq=False):
         return await (self.judge.complete(request) if answer is None else answer)
 
 
+JUDGE_MODELS = "judge_models"
+"""The key of a verdict's detail under which is who judged, as the answers named themselves."""
+
+
 class Meter(Struct):
-    """The sum of what was used; `has_batched` says that an answer came with a batch, so that no time was measured."""
+    """The sum of what was used; `has_batched` says that an answer came with a batch, so that no time was measured.
+
+    `models` are those that answered, by their own account: the model and the fingerprint of its server.
+    """
 
     usage: Usage = field(default_factory=Usage)
     has_batched: bool = False
+    models: dict[tuple[str, str | None], None] = field(default_factory=dict)
 
     def read(self, result: AssertionResult) -> AssertionResult:
-        """Return a result with what was used for it."""
+        """Return a result with what was used for it, and by whom it was judged."""
         latency_ms = None if self.has_batched else result.latency_ms
-        return replace(result, usage=self.usage, latency_ms=latency_ms)
+        detail = result.detail
+        if self.models:
+            told = [{"model": model, "fingerprint": mark} for model, mark in self.models]
+            detail = {**detail, JUDGE_MODELS: told}
+        return replace(result, usage=self.usage, latency_ms=latency_ms, detail=detail)
 
 
 class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
@@ -187,6 +199,8 @@ class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
         response = await self.judge.complete(request)
         self.meter.usage = self.meter.usage + response.usage
         self.meter.has_batched = self.meter.has_batched or response.latency_ms is None
+        if response.model is not None:
+            self.meter.models[response.model, response.fingerprint] = None
         return response
 
 

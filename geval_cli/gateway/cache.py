@@ -321,6 +321,7 @@ def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
         cached=True,
         dropped=tuple(dict.fromkeys(name for item in stored for name in item.dropped)),
         model=stored[0].model,
+        fingerprint=stored[0].fingerprint,
         sample_indexes=tuple(known),
         bought_usd=sum((item.usage for item in stored), Usage()).cost_usd,
         shared=not new,
@@ -331,7 +332,9 @@ def _stored(call: ModelCall, response: ModelResponse) -> dict[str, StoredChoice]
     key_of = dict(zip(call.request.sample_indexes, call.keys, strict=True))
     shares = _shares(response.usage, len(response.choices))
     return {
-        key_of[index]: StoredChoice(choice, share, response.latency_ms, response.model, response.dropped)
+        key_of[index]: StoredChoice(
+            choice, share, response.latency_ms, response.model, response.dropped, response.fingerprint
+        )
         for index, choice, share in zip(response.sample_indexes, response.choices, shares, strict=True)
     }
 

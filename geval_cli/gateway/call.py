@@ -188,6 +188,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         cached=not sent,
         dropped=tuple(dict.fromkeys(name for part in parts for name in part.dropped)),
         model=next((part.model for part in parts if part.model is not None), None),
+        fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
         request_id=next((part.request_id for part in parts if part.request_id is not None), None),
         sample_indexes=indexes,
         bought_usd=_bought_usd(parts),

@@ -105,6 +105,7 @@ class StoredChoice(Struct, frozen=True):
     latency_ms: float | None = 0.0
     model: str | None = None
     dropped: tuple[str, ...] = ()
+    fingerprint: str | None = None
 
 
 class _Kept(Struct, frozen=True):
@@ -120,6 +121,7 @@ class _Kept(Struct, frozen=True):
     is_data: bool = False
     reported: dict[str, JsonValue] = field(default_factory=dict)
     tool_calls: tuple[dict[str, JsonValue], ...] = ()
+    fingerprint: str | None = None
 
 
 class CacheStats(Struct, frozen=True):
@@ -465,6 +467,8 @@ def _encode(stored: StoredChoice) -> str | bytes:
         "model": stored.model,
         "dropped": stored.dropped,
     }
+    if stored.fingerprint is not None:
+        answer["fingerprint"] = stored.fingerprint
     if choice.is_data:
         answer["is_data"] = True
     if choice.reported:
@@ -506,6 +510,7 @@ def _decode(answer: str | bytes) -> StoredChoice:
         latency_ms=data.latency_ms,
         model=data.model,
         dropped=data.dropped,
+        fingerprint=data.fingerprint,
     )
 
 

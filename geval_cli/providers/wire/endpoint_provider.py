@@ -250,6 +250,7 @@ class EndpointProvider:
         usage = endpoint.usage(tokens, requests=len(choices), is_batched=is_batched)
         named = body if isinstance(body, dict) else {}
         model = named.get(self.model_key)
+        fingerprint = named.get("system_fingerprint")
         response_id = endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS] or None
         return ModelResponse(
             choices=tuple(map(endpoint.secrets.hide_echo, choices)),
@@ -257,6 +258,9 @@ class EndpointProvider:
             latency_ms=reply.latency_ms,
             dropped=self.dropped(request),
             model=endpoint.secrets.hide(model) if isinstance(model, str) else None,
+            fingerprint=endpoint.secrets.hide(fingerprint)[:_ID_CHARS]
+            if isinstance(fingerprint, str)
+            else None,
             request_id=request_id_of(reply, context) or response_id,
             response_id=response_id,
             cache_read_tokens=0 if tokens is None else tokens.cache_read_tokens,
