@@ -33,6 +33,10 @@ EXTRAS: Mapping[str, str] = {
     "true figures": "geval_cli.extras.trust.true_figures",
     # Corrects the difference of two runs by labels of their outputs.
     "true differences": "geval_cli.extras.trust.true_differences",
+    # Reads the outputs that a config's judges rate again before each run.
+    "anchors": "geval_cli.extras.trust.anchors",
+    # Has them rated, and says of two runs whether the judge has moved between them.
+    "drift": "geval_cli.extras.trust.drift",
     # Puts human labels of stored outputs beside the judge's verdicts, for pages and files.
     "human labels": "geval_cli.extras.trust.labelling",
     # Reads a judge where the dialect lets a config name one for each kind of judgement: `read_judge`.

@@ -515,6 +515,7 @@ class RunRecord(Struct, frozen=True):
         workers: the processes that did its cases; empty when that was the one that shows it.
         title: the name that somebody gave the run afterwards; None without one.
         batches: those whose answers it used or waits for, oldest first.
+        anchors: how its judges rated outputs of an earlier run once more before it began; None where none were to be.
     """
 
     id: str
@@ -537,6 +538,7 @@ class RunRecord(Struct, frozen=True):
     workers: tuple[WorkerRecord, ...] = ()
     title: str | None = None
     batches: tuple[RunBatch, ...] = ()
+    anchors: JsonValue = None
 
 
 class MetricSummary(Struct, frozen=True):

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from geval_cli.runs.requests import RunRequest
 
 EXTRA_COMMANDS: Mapping[str, str] = {
-    **dict.fromkeys(("agree", "calibrate", "estimate", "label", "probe"), "geval_cli.extras.trust.commands"),
+    **dict.fromkeys(
+        ("agree", "calibrate", "drift", "estimate", "label", "probe"), "geval_cli.extras.trust.commands"
+    ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
     "mcp": "geval_cli.extras.mcp.command",
     "batches": "geval_cli.extras.batches.cli",
@@ -46,7 +48,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "view", "demo"),
     "Write a suite": ("init", "validate", "lock", "import", "export", "schema"),
-    "Trust the judge": ("agree", "calibrate", "estimate", "label", "probe"),
+    "Trust the judge": ("agree", "calibrate", "drift", "estimate", "label", "probe"),
     "Serve": ("serve", "mcp"),
     "Look after": ("cache", "batches", "models", "rm"),
 }

@@ -15,8 +15,9 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import check_one_config, describe_progress, prepare_all, state_folders
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.extras.workers.coordinator import planned_workers
+from geval_cli.plugins import extra
 from geval_cli.report.console import make_console
-from geval_cli.report.plan import RunPlan, plan_document, print_plan
+from geval_cli.report.plan import AnchorsPlan, RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.power import planned_power
@@ -84,6 +85,9 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             plan = replace(
                 plan, power=planned_power(prepared, stack.enter_context(open_runs(home, os.environ)))
             )
+    if prepared.anchors is not None:
+        ratings, cost_usd = extra("drift").planned_look(prepared.anchors, prepared, plan)
+        plan = replace(plan, anchors=AnchorsPlan(ratings, cost_usd))
     if not prepared.request.is_shared:
         return plan
     return replace(plan, workers=planned_workers(prepared))

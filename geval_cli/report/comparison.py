@@ -19,6 +19,7 @@ from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
+from geval_cli.plugins import extra
 from geval_cli.records import (
     SCHEMA_VERSION,
     AssertionResult,
@@ -560,7 +561,8 @@ class RunComparison(Struct, frozen=True):
     `changes` what is different in the configs.
     `paired`, `only_a` and `only_b` count tests. `overall` is the pass rate of all columns together, where there are
     several: one figure about the run as a whole, so its p is not adjusted for the rows.
-    `warnings` say why marks may not be comparable, `notes` the rest.
+    `warnings` say why marks may not be comparable, `notes` the rest. `drift` says whether it was the judge or the
+    outputs that moved, where both runs had the same anchors judged: its `finding`, the `text`, and each metric's shift.
     """
 
     schema_version: int
@@ -580,6 +582,7 @@ class RunComparison(Struct, frozen=True):
     overall: ComparedRow | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    drift: JsonValue = None
 
 
 class NamedRun(Struct, frozen=True):
@@ -644,6 +647,9 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)
     verdict, said = headline(rows, paired, overall)
+    drift = _drift(a.report.run, b.report.run, rows)
+    is_steady = drift is None or drift["finding"] in _STEADY
+    told = () if drift is None else (drift["text"],)
     return RunComparison(
         schema_version=SCHEMA_VERSION,
         kind="compare",
@@ -663,13 +669,30 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         ),
         rows=rows,
         overall=overall,
-        warnings=tuple(_warnings(comparing, alike, a.report.run, b.report.run)),
+        warnings=(
+            *(() if is_steady else told),
+            *_warnings(comparing, alike, a.report.run, b.report.run),
+        ),
         notes=(
+            *(told if is_steady else ()),
             *_notes(comparing, match, sides),
             *_paired_by_order(alike),
             *([] if rows else [_NOTHING_COMPARED]),
         ),
+        drift=drift,
     )
+
+
+_STEADY = frozenset({"no drift", "the outputs moved"})
+
+
+def _drift(a: RunRecord, b: RunRecord, rows: Sequence[ComparedRow]) -> dict[str, JsonValue] | None:
+    """Return whether the judge or the outputs moved; None unless both runs had anchors judged."""
+    if a.anchors is None or b.anchors is None:
+        return None
+    differs = any(row.verdict in {Verdict.BETTER, Verdict.WORSE} for row in rows)
+    found: dict[str, JsonValue] | None = extra("drift").between_runs(a, b, differs=differs)
+    return found
 
 
 class _Comparing(CountedCases):

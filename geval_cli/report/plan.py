@@ -110,12 +110,20 @@ _STAGES: Mapping[Purpose, int] = {
 """Counts the answers that must be there before something can be asked; 1 for all other purposes."""
 
 
+class AnchorsPlan(Struct, frozen=True):
+    """The ratings of anchors before a run, none of which comes from the cache; `cost_usd` is None when unknown."""
+
+    ratings: int
+    cost_usd: float | None
+
+
 class RunPlan(Struct, frozen=True):
     """The plan of a run of so many cases.
 
     Attributes:
         workers: None where one process does it.
         batched: the kinds of requests that go into batches.
+        anchors: what is judged before it; no part of the counts. None without anchors.
         power: what it can show; empty where there is no earlier run to tell the spread.
     """
 
@@ -124,6 +132,7 @@ class RunPlan(Struct, frozen=True):
     workers: WorkersPlan | None = None
     batched: frozenset[RequestKind] = frozenset()
     power: tuple[PowerPlan, ...] = ()
+    anchors: AnchorsPlan | None = None
 
     @property
     def waves(self) -> dict[RequestKind, int]:
@@ -158,7 +167,17 @@ def plan_document(plan: RunPlan) -> JsonValue:
     workers = {} if plan.workers is None else {"workers": to_json(plan.workers)}
     batches = {"waves": max(waves.values(), default=0)} if plan.batched else {}
     power = {"power": to_json(plan.power)} if plan.power else {}
-    return {**head, "total": total, "cases": plan.cases, **workers, **batches, **power, "rows": rows}
+    anchors = {} if plan.anchors is None else {"anchors": to_json(plan.anchors)}
+    return {
+        **head,
+        "total": total,
+        "cases": plan.cases,
+        **workers,
+        **batches,
+        **anchors,
+        **power,
+        "rows": rows,
+    }
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
@@ -204,6 +223,11 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         count = max(waves.values(), default=0)
         text = f"{plural(count, 'wave')} of batches, each answered within a day; {_DIRECTLY}"
         print_hanging(Text(" batches ", style="bold"), Text(text), console, indent=0)
+    if plan.anchors is not None:
+        cost = plan.anchors.cost_usd
+        price = "price unknown" if cost is None else f"about {_dollars(cost)}"
+        text = f"{plural(plan.anchors.ratings, 'more rating')} before the run, none from the cache; {price}"
+        print_hanging(Text(" anchors ", style="bold"), Text(text), console, indent=0)
     for item in plan.power:
         print_hanging(
             Text(" power   ", style="bold"), Text(_describe_power(item, plan.total)), console, indent=0

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -20,6 +21,7 @@ from geval_cli.gateway.gateway import BatchStart, CallPolicy
 from geval_cli.plugins import extra
 from geval_cli.records import (
     CaseResult,
+    JsonValue,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -80,7 +82,11 @@ async def run_evaluation(
         stop.request(StopReason.DECIDED)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
-    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, begin_batches, stop.wire))
+    policy = call_policy(prepared, books.budget, run.id, begin_batches, stop.wire)
+    if prepared.anchors is None or run.anchors is not None:
+        running = _begin_jobs(jobs, policy)
+    else:
+        running = asyncio.ensure_future(_with_anchors(jobs, policy, state.runs.home))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -118,6 +124,7 @@ async def run_evaluation(
         if jobs.driver is not None or run.batches:
             batches = extra("batches").run_batches(state.cache, run.id, run.batches, jobs.driver)
             run = replace(run, batches=await batches)
+        run = run if jobs.anchors is None else replace(run, anchors=jobs.anchors)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline, decisions)
     run = _with_store_trouble(run, books.recording, books.tally.summary().total)
@@ -144,6 +151,19 @@ class _Jobs(Struct):
     stop: StopSignal
     resumed: ResumedRun | None
     driver: Any = None
+    anchors: JsonValue = None
+
+
+async def _with_anchors(jobs: _Jobs, policy: CallPolicy, home: Path | None) -> tuple[WorkerRecord, ...]:
+    """Have the judges rate the anchors of the config, then do all jobs."""
+    try:
+        jobs.anchors = await extra("drift").look_before_run(
+            jobs.prepared, jobs.cache, policy, jobs.events.emit, home=home
+        )
+    except BaseException:
+        jobs.events.end()
+        raise
+    return await _begin_jobs(jobs, policy)
 
 
 def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":

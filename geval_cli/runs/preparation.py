@@ -83,6 +83,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if suite.labels is not None or any(gate.needs_labels for gate in suite.gates):
         labels, of_labels = extra("true figures").read_suite_labels(suite)
         refused += of_labels
+    anchors = None
+    if suite.anchors is not None:
+        anchors, of_anchors = extra("anchors").read_suite_anchors(suite)
+        refused += of_anchors
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
         found = extra("calibration").calibration_problems(plan, lock, templates, defaults)
@@ -115,6 +119,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         stored=stored,
         lock=lock,
         labels=labels,
+        anchors=anchors,
     )
 
 

@@ -177,7 +177,8 @@ class PreparedRun(Struct, frozen=True):
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
     `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
     at, over TCP; None for any. `judges` are those of `asked` that judge. `labels` are people's, for gates
-    on true figures. `steps` are evaluation steps that another process asked for.
+    on true figures. `anchors` are outputs that its judges rate again before it begins. `steps` are evaluation steps
+    that another process asked for.
     """
 
     request: RunRequest
@@ -195,6 +196,7 @@ class PreparedRun(Struct, frozen=True):
     stored: StoredOutputs | None = None
     lock: LockFile | None = None
     labels: object = None
+    anchors: object = None
     steps: LockedSteps = {}  # msgspec copies it
 
     @property

@@ -138,10 +138,12 @@ class RunStore:
 
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
+        home: the folder; None in memory.
     """
 
     def __init__(self, database: Database, home: Path | None) -> None:
         self.warnings = database.warnings
+        self.home = home
         self._database = database
         self._locks = RunLocks(home)
         self._writer = None if database.is_read_only else DatabaseThread(database)

@@ -36,7 +36,7 @@ from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gate
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import BaselineName, NamedLabels, OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, NamedFile, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.test_files import read_rows
 from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
@@ -262,7 +262,8 @@ def read_suite(
         if "margin" in fields.values
         else NO_MARGINS,
         calibrations=calibrations,
-        labels=_labels(rest, fields, path.parent),
+        labels=_named_file(rest, "labels", fields, path.parent),
+        anchors=_named_file(rest, "anchors", fields, path.parent),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -332,15 +333,14 @@ def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
     return BaselineName(rest.baseline, fields.child("baseline"))
 
 
-def _labels(rest: SuiteSpec | None, fields: Fields, folder: Path) -> NamedLabels | None:
-    if rest is None or rest.labels is None:
-        return None
-    return NamedLabels(folder / rest.labels.removeprefix(FILE_PREFIX), fields.child("labels"))
+def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) -> NamedFile | None:
+    name = None if rest is None else getattr(rest, key)
+    return None if name is None else NamedFile(folder / name.removeprefix(FILE_PREFIX), fields.child(key))
 
 
 def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
     """Return the keys that need no reader of their own, if they are right."""
-    names = ("description", "dialect", "schema_uri", "baseline", "labels", _TAGS)
+    names = ("description", "dialect", "schema_uri", "baseline", "labels", "anchors", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
     return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)

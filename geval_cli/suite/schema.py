@@ -164,6 +164,12 @@ class SuiteSpec(Spec):
         min_length=1,
         description="A file of people's labels of some of the outputs, for gates on METRIC.true_pass_rate.",
     )
+    anchors: str | None = Field(
+        None,
+        min_length=1,
+        description="A file of `geval drift --save`: its outputs are judged again before each run, to see whether the"
+        " judge has moved.",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
     )

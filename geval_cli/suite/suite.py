@@ -42,8 +42,8 @@ class BaselineName(msgspec.Struct, frozen=True):
     place: SourcePath
 
 
-class NamedLabels(msgspec.Struct, frozen=True):
-    """The `labels` of a config: the path of a file of people's labels; `place` is where it stands."""
+class NamedFile(msgspec.Struct, frozen=True):
+    """A file that a config names, such as its `labels`; `place` is where it names it."""
 
     path: Path
     place: SourcePath
@@ -75,6 +75,7 @@ class Suite:
         margins: the largest differences that do not matter.
         calibrations: what scores of its metrics mean by people's labels.
         labels: people's labels of some outputs, for gates on true figures.
+        anchors: outputs that its judges rate again before each run.
     """
 
     path: Path
@@ -98,7 +99,8 @@ class Suite:
     baseline: BaselineName | None = None
     margins: Margins = NO_MARGINS
     calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
-    labels: NamedLabels | None = None
+    labels: NamedFile | None = None
+    anchors: NamedFile | None = None
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:
         """Return the configured provider whose label `spec` is, else `spec` itself.

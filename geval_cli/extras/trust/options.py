@@ -372,3 +372,42 @@ class ProbeCommand(ReportOptions, ProbeOptions):
         int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
     ] = None
     env_file: EnvFileOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftCommand(ReportOptions):
+    """Options of `geval drift`. With `save`, anchors are drawn from a run, and nothing is judged."""
+
+    save: Annotated[
+        Path | None,
+        Option(
+            "--save", "Write anchors: outputs of a run, with their scores.", Group.SELECTION, syntax="FILE"
+        ),
+    ] = None
+    run: Annotated[
+        str, Option("--run", "With --save: the run whose outputs are kept.", Group.SELECTION, syntax="RUN")
+    ] = "latest"
+    items: Annotated[
+        int, Option("--items", "With --save: so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = 100
+    seed: SeedOption = 0
+    margin: Annotated[
+        float,
+        Option("--margin", "A mean shift up to this counts as none.", Group.JUDGING, minimum=0, maximum=1),
+    ] = 0.05
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
+        False
+    )
+    max_cost: Annotated[
+        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+    ] = None
+    env_file: EnvFileOption = None

@@ -30,7 +30,7 @@ from geval_cli.statistics.estimate import (
     residuals_carry_over,
 )
 from geval_cli.suite.gates import Gate, Statistic
-from geval_cli.suite.suite import NamedLabels, Suite
+from geval_cli.suite.suite import NamedFile, Suite
 
 
 class ScoredOutput(Struct, frozen=True):
@@ -167,7 +167,7 @@ def read_suite_labels(suite: Suite) -> tuple[LabelFile | None, list[Problem]]:
     return labels, problems
 
 
-def _read(named: NamedLabels, suite: Suite) -> LabelFile:
+def _read(named: NamedFile, suite: Suite) -> LabelFile:
     place = named.place.value()
     if suite.access.is_outside(named.path):
         raise ConfigError([suite.access.outside_problem(named.path, place)])

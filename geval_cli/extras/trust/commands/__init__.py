@@ -1,5 +1,10 @@
 """The commands that compare judges with human labels. Their bodies import what they need when they run."""
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from geval_cli.cli.options import (
     EXIT_CODES,
     CommandTable,
@@ -13,10 +18,24 @@ from geval_cli.cli.options import (
 from geval_cli.extras.trust.options import (
     AgreeCommand,
     CalibrateCommand,
+    DriftCommand,
     EstimateCommand,
     LabelCommand,
     ProbeCommand,
 )
+
+AnchorsFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="ANCHORS", help="Anchors of `geval drift --save`.", show_default=False),
+]
+DriftConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Judge by the assertions of this config. [default: that of the anchors' run]",
+        show_default=False,
+    ),
+]
 
 commands = CommandTable()
 
@@ -88,3 +107,15 @@ def probe(given: ProbeCommand, config: Config) -> None:
     from geval_cli.extras.trust.commands.probe import run_probes
 
     exit_with(run_probes(config, given))
+
+
+@commands.command(epilog=EXIT_CODES)
+@declared(DriftCommand)
+def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig = None) -> None:
+    """Check whether a judge has moved since an earlier run.
+
+    It judges outputs of that run again, past the cache; --save keeps them.
+    """
+    from geval_cli.extras.trust.commands.drift import run_drift
+
+    exit_with(run_drift(anchors, config, given))

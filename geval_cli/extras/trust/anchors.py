@@ -1,0 +1,209 @@
+"""Anchors: outputs of a run with the scores that they had, kept in a file to be judged again and again."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.rating_keys import CRITERION_KEY
+from geval_cli.engine.content_keys import NOTHING_SAID
+from geval_cli.engine.judge_output import JUDGE_MODELS
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.extras.trust.labels import draw, read_rows, write_rows
+from geval_cli.json_codec import encode_json
+from geval_cli.metrics import with_members
+from geval_cli.record_reading import case_result_from_json
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, to_json
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.suite.suite import NamedFile, Suite
+
+_VERSION = 1
+_FORM = "`geval drift --save FILE --run RUN` writes such files"
+
+
+class Rating(Struct, frozen=True):
+    """One judgement of an output by a metric.
+
+    Attributes:
+        judge: as the config names it.
+        models: those that answered, by their own account: the model, and the fingerprint of the vendor's servers.
+    """
+
+    score: float
+    judge: str = ""
+    models: tuple[Mapping[str, str | None], ...] = ()
+
+
+class Anchor(Struct, frozen=True):
+    """An output with all that a judge needs to see of its test, and its ratings of then by metric."""
+
+    case: CaseResult
+    ratings: Mapping[str, Rating]
+
+    @property
+    def id(self) -> str:
+        return self.case.id
+
+    @property
+    def cluster(self) -> str:
+        """Return the test: its outputs in other columns and repeats say little more about a judge."""
+        key = self.case.test_key
+        return f"test {self.case.test_index}" if key in {None, NOTHING_SAID} else str(key)
+
+
+class AnchorSet(Struct, frozen=True):
+    """A file of anchors.
+
+    Attributes:
+        run: whose outputs they are; `config` is its file, relative to the folder of the anchors.
+        digest: of the file, by which two runs know that they judged the same anchors.
+    """
+
+    path: Path
+    run: str
+    config: str
+    digest: str
+    anchors: tuple[Anchor, ...] = field(default_factory=tuple)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the metrics that any of them was rated by."""
+        return tuple(dict.fromkeys(name for anchor in self.anchors for name in anchor.ratings))
+
+    @property
+    def tests(self) -> int:
+        return len({anchor.cluster for anchor in self.anchors})
+
+
+def ratings_of(results: Iterable[AssertionResult]) -> dict[str, Rating]:
+    """Return the ratings by models among verdicts, by metric; the first of each."""
+    found: dict[str, Rating] = {}
+    for item, _ in with_members(results):
+        is_by_model = "judge" in item.detail or CRITERION_KEY in item.detail or JUDGE_MODELS in item.detail
+        if item.metric is None or item.score is None or not is_by_model:
+            continue
+        models = tuple(item.detail.get(JUDGE_MODELS) or ())
+        found.setdefault(item.metric, Rating(item.score, str(item.detail.get("judge") or ""), models))
+    return found
+
+
+def drawn_anchors(results: Iterable[CaseResult], count: int, seed: int) -> list[Anchor]:
+    """Return so many of the outputs that a model rated, drawn at random whatever their scores.
+
+    Raises:
+        UsageError: a model rated none.
+    """
+
+    def rated() -> Iterator[Anchor]:
+        for result in results:
+            ratings = ratings_of(result.assertions)
+            if ratings and result.error is None:
+                yield Anchor(result, ratings)
+
+    found = draw(rated(), count, seed=seed, id_of=lambda anchor: anchor.id)
+    if not found:
+        hint = "anchors are outputs with a score by a judge: name a run with g-evals or the like"
+        raise UsageError("no output of this run was rated by a model", hint=hint)
+    return sorted(found, key=lambda item: (item.case.test_index, item.case.repeat_index, item.case.column))
+
+
+def write_anchors(path: Path, anchors: Sequence[Anchor], *, run: str, config: str) -> None:
+    """Write anchors as .jsonl; the file appears only when all of it is on disk.
+
+    Raises:
+        ConfigError: the ending is another one, or the file is there already.
+        OutputError: it cannot be written.
+    """
+    if path.suffix.lower() != ".jsonl":
+        raise ConfigError(
+            [Problem(f"cannot write anchors to {path}", None, "use a name that ends in .jsonl")]
+        )
+    if path.exists():
+        hint = "name another file: runs are compared by anchors that stay the same"
+        raise ConfigError([Problem(f"`{path}` already exists; --save does not overwrite", None, hint)])
+    config = os.path.relpath(config, path.parent) if config else ""
+    write_rows(path, (_row(anchor, run, config) for anchor in anchors))
+
+
+def _row(anchor: Anchor, run: str, config: str) -> dict[str, JsonValue]:
+    case = to_json(replace(anchor.case, assertions=(), usage={}))
+    return {
+        "anchor_version": _VERSION,
+        "run": run,
+        "config": config,
+        "ratings": to_json(anchor.ratings),
+        "case": case,
+    }
+
+
+def read_anchors(path: Path, access: Access = TRUSTED) -> AnchorSet:
+    """Return the anchors of a file; `access` is that of the config that names it.
+
+    Raises:
+        ConfigError: with every problem of the file.
+    """
+    problems: list[Problem] = []
+    found: dict[str, Anchor] = {}
+    digest = hashlib.sha256()
+    run = config = ""
+    try:
+        for row, place in read_rows(path, problems, access):
+            where = place.value()
+            try:
+                anchor = _anchor(row)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                problems.append(Problem(f"this is no anchor: {error}", where, _FORM))
+                continue
+            if anchor.id in found:
+                problems.append(Problem(f"case {anchor.id} is there twice", where, "leave one of them out"))
+            found[anchor.id] = anchor
+            run, config = run or str(row.get("run") or ""), config or str(row.get("config") or "")
+            digest.update(encode_json([row["case"], row["ratings"]]))
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        # Rows are read as those of labels are, whose hints would be about labels.
+        told = (dataclasses.replace(item, hint=_FORM) if "label" in item.hint else item for item in problems)
+        raise ConfigError(list(told))
+    return AnchorSet(path, run, config, digest.hexdigest()[:16], tuple(found.values()))
+
+
+def _anchor(row: Mapping[str, Any]) -> Anchor:
+    if row.get("anchor_version") != _VERSION:
+        raise ValueError(f"its `anchor_version` is not {_VERSION}")
+    ratings = {
+        str(metric): Rating(
+            _score(item["score"]), str(item.get("judge") or ""), tuple(item.get("models") or ())
+        )
+        for metric, item in row["ratings"].items()
+    }
+    if not ratings:
+        raise ValueError("it has no ratings")
+    return Anchor(case_result_from_json({**row["case"], "assertions": [], "usage": {}}), ratings)
+
+
+def _score(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"a score lies from 0 to 1, found {value!r}")
+    return float(value)
+
+
+def read_suite_anchors(suite: Suite) -> tuple[AnchorSet | None, list[Problem]]:
+    """Return the anchors that a config names, and what is wrong with them."""
+    named: NamedFile | None = suite.anchors
+    if named is None:
+        return None, []
+    place = named.place.value()
+    if suite.access.is_outside(named.path):
+        return None, [suite.access.outside_problem(named.path, place)]
+    if not named.path.is_file():
+        return None, [Problem(f"there is no file `{named.path}`", place, _FORM)]
+    try:
+        return read_anchors(named.path, suite.access), []
+    except ConfigError as error:
+        return None, [*error.problems]

@@ -1,0 +1,479 @@
+"""Has the judge moved? Anchors are judged again, past the cache: `geval drift`, and `anchors` in a config.
+
+A run keeps what it found in its record, so that two runs know whether the same judge stood behind both.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase, each_assertion
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.engine.case import JobContext, begin_job
+from geval_cli.engine.content_keys import NOTHING_SAID, key_of
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.plan import Job
+from geval_cli.errors import BudgetError, StoppedError, UndoneError
+from geval_cli.events import ModelCalled, Noticed, RunEvent
+from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of
+from geval_cli.extras.trust.documents import Document, Quote, Section, Table
+from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from_json, looks_before
+from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.judge.scoring import passes
+from geval_cli.metrics import with_members
+from geval_cli.numbers import fixed
+from geval_cli.records import AssertionResult, JsonValue, RunRecord, Usage, to_json
+from geval_cli.report.numbers import format_difference, plural
+from geval_cli.report.plan import RunPlan
+from geval_cli.runs.jobs import job_context
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.session import open_suite_session
+from geval_cli.statistics.drift import (
+    MARGIN,
+    Drift,
+    DriftVerdict,
+    RatedTwice,
+    drift_of,
+    least_for_steady,
+    looks_at,
+)
+from geval_cli.store.cache import ResponseCache
+
+_AT_ONCE = 64
+
+
+async def look(
+    prepared: PreparedRun,
+    anchors: AnchorSet,
+    cache: ResponseCache,
+    policy: CallPolicy,
+    on_event: Callable[[RunEvent], None],
+    *,
+    margin: float = MARGIN,
+) -> Look:
+    """Judge anchors again by the assertions and judges of a prepared suite; no answer comes from the cache.
+
+    When the budget is used up, or the run is to stop, the rest is left out, and the result says so.
+    """
+    fresh = replace(prepared, request=dataclasses.replace(prepared.request, reads_cache=False))
+    policy = replace(policy, run_id=None, begin_batches=None)
+    asking = _asked_for(anchors, prepared)
+    usage: list[Usage] = []
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, ModelCalled):
+            usage.append(event.usage)
+        on_event(event)
+
+    asked = _Asked()
+    async with open_suite_session(fresh, cache, policy, on_event=listen) as session:
+        context, room = job_context(session, fresh), asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(asked.judge(item.anchor, item.job, context, room) for item in asking))
+        hide = session.secrets.hide
+    return Look(
+        file=str(anchors.path),
+        digest=anchors.digest,
+        run=anchors.run,
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        anchors=len(anchors.anchors),
+        tests=anchors.tests,
+        metrics=tuple(_metrics(anchors, asked, margin)),
+        scores={
+            name: {key: item.score for key, item in found.items()} for name, found in asked.ratings.items()
+        },
+        lost=sum(len(anchor.ratings) for anchor in anchors.anchors) - sum(item.ratings for item in asking),
+        errored=asked.errored,
+        usage=sum(usage, Usage()),
+        stopped=hide(asked.stopped),
+        first_error=hide(asked.first_error),
+    )
+
+
+async def look_before_run(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    policy: CallPolicy,
+    on_event: Callable[[RunEvent], None],
+    *,
+    home: Path | None,
+) -> JsonValue:
+    """Judge the anchors of a config before its run, and return what the record of the run keeps; None of nothing."""
+    anchors = prepared.anchors
+    if prepared.request.judged is not None or not isinstance(anchors, AnchorSet):
+        return None
+    if prepared.request.is_offline:
+        on_event(Noticed("the anchors were not judged: --offline sends nothing"))
+        return None
+    found = await look(prepared, anchors, cache, policy, on_event)
+    if home is not None:
+        found = with_looks(found, looks_before(home, found.digest))
+        keep_look(home, found)
+    for item in found.metrics:
+        if item.drift.verdict is not DriftVerdict.STEADY or (item.looks and item.looks.moved):
+            on_event(Noticed(f"anchors, {item.metric}: {sentence(item)}"))
+    if found.lost or found.errored or found.stopped:
+        on_event(Noticed(f"anchors: {_about(found, str)}"))
+    return to_json(found)
+
+
+class _Asked(Struct):
+    """The ratings of anchors so far, by their ids."""
+
+    ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
+    errored: int = 0
+    stopped: str = ""
+    first_error: str = ""
+
+    async def judge(self, anchor: Anchor, job: Job, context: JobContext, room: asyncio.Semaphore) -> None:
+        async with room:
+            if self.stopped:
+                return
+            try:
+                pending = await begin_job(job, replace(context, stored=lambda _: anchor.case))
+            except BudgetError as error:
+                self.stopped = error.message
+                return
+            except StoppedError:
+                self.stopped = "the run was stopped"
+                return
+            except UndoneError as error:
+                self.stopped = str(error)
+                return
+        results = [item for item, _ in with_members(pending.result.assertions)]
+        self.ratings[anchor.id] = {
+            name: rating for name, rating in ratings_of(results).items() if name in anchor.ratings
+        }
+        self.thresholds[anchor.id] = {
+            item.metric: item.threshold for item in results if item.metric and item.threshold is not None
+        }
+        self._count_errors(results)
+
+    def _count_errors(self, results: Sequence[AssertionResult]) -> None:
+        for item in results:
+            if item.error is not None:
+                self.errored += 1
+                self.first_error = self.first_error or item.error.message
+
+
+class _Asking(Struct, frozen=True):
+    """An anchor, and the job that judges it by so many metrics."""
+
+    anchor: Anchor
+    job: Job
+    ratings: int
+
+
+def _asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[_Asking]:
+    """Return what is asked for each anchor that today's config can judge: by its own test where that is still there.
+
+    Else by the assertion of that metric, where all tests share it.
+    """
+    own: dict[str, tuple[Job, dict[str, Assertion]]] = {}
+    shared: dict[str, tuple[Job, Assertion] | None] = {}
+    for job in chain.from_iterable(prepared.plan.queues):
+        if job.repeat_index:
+            continue
+        specs = _graded(job, prepared)
+        key = key_of(job.test)
+        if key != NOTHING_SAID and specs:
+            own.setdefault(key, (job, specs))
+        for name, spec in specs.items():
+            known = shared.setdefault(name, (job, spec))
+            if known is not None and known[1] is not spec and known[1] != spec:
+                shared[name] = None
+    return [found for anchor in anchors.anchors if (found := _asking(anchor, own, shared)) is not None]
+
+
+def _asking(
+    anchor: Anchor,
+    own: Mapping[str, tuple[Job, dict[str, Assertion]]],
+    shared: Mapping[str, tuple[Job, Assertion] | None],
+) -> _Asking | None:
+    mine = own.get(anchor.case.test_key or "")
+    if mine is not None:
+        job, specs = mine
+        specs = {name: spec for name, spec in specs.items() if name in anchor.ratings}
+        return _made(job, job.test, anchor, specs) if specs else None
+    fitting = {name: found for name in anchor.ratings if (found := shared.get(name)) is not None}
+    if not fitting:
+        return None
+    job = next(iter(fitting.values()))[0]
+    asked = anchor.case.asked
+    texts: dict[str, Any] = (
+        {}
+        if asked is None
+        else {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "index"}
+    )
+    texts.pop("images", None)
+    test = replace(
+        job.test,
+        description=anchor.case.description,
+        vars=anchor.case.vars,
+        metadata=anchor.case.metadata,
+        images=(),
+        turns=(),
+        has_output=False,
+        output=None,
+        **{"input": None, "expected_output": None, "context": None, "retrieval_context": None, **texts},
+    )
+    return _made(job, test, anchor, {name: spec for name, (_, spec) in fitting.items()})
+
+
+def _made(job: Job, test: TestCase, anchor: Anchor, specs: Mapping[str, Assertion]) -> _Asking:
+    test = replace(test, assertions=tuple(map(_quiet, specs.values())), threshold=None)
+    return _Asking(anchor, replace(job, test=test, repeat_index=anchor.case.repeat_index), len(specs))
+
+
+def _graded(job: Job, prepared: PreparedRun) -> dict[str, Assertion]:
+    """Return the assertions that a model judges for itself, by metric; the first of each."""
+    found: dict[str, Assertion] = {}
+    for spec in each_assertion(assertions_of(job.prompt, job.test)):
+        if isinstance(spec, ModelGradedAssertion) and not spec.compares_outputs:
+            name = metric_name(spec, job.test, prepared.templates)
+            if name is not None:
+                found.setdefault(name, spec)
+    return found
+
+
+def _quiet(spec: Assertion) -> Assertion:
+    """Return an assertion without reasons to be paid for: they are not read here."""
+    return spec.model_copy(update={"explain": "never"}) if isinstance(spec, GEvalFields) else spec
+
+
+def _metrics(anchors: AnchorSet, asked: _Asked, margin: float) -> Iterator[MetricDrift]:
+    for name in anchors.metrics:
+        pairs, then, now = [], {}, {}
+        thresholds: set[float] = set()
+        for anchor in anchors.anchors:
+            before, after = anchor.ratings.get(name), asked.ratings.get(anchor.id, {}).get(name)
+            if before is None or after is None:
+                continue
+            limit = asked.thresholds[anchor.id].get(name)
+            thresholds.update(() if limit is None else (limit,))
+            marks = (
+                (None, None) if limit is None else (passes(before.score, limit), passes(after.score, limit))
+            )
+            pairs.append(RatedTwice(anchor.cluster, before.score, after.score, *marks))
+            then.update(dict.fromkeys(_names_of_judge(before)))
+            now.update(dict.fromkeys(_names_of_judge(after)))
+        found = drift_of(pairs, margin)
+        if found is not None:
+            limit = thresholds.pop() if len(thresholds) == 1 else None
+            yield MetricDrift(name, found, limit, tuple(then), tuple(now))
+
+
+def _names_of_judge(rating: Rating) -> list[str]:
+    """Return who judged: the name in the config, and who answered where that says more."""
+    told = []
+    for item in rating.models:
+        model, mark = item.get("model") or "", item.get("fingerprint")
+        told.append(" ".join(filter(None, (model, mark))))
+    alias = rating.judge or "a judge"
+    shown = [name for name in told if name and name != alias.rpartition(":")[2]]
+    return [f"{alias} ({', '.join(shown)})" if shown else alias]
+
+
+def with_looks(found: Look, earlier: Sequence[Look]) -> Look:
+    """Return a look with what all looks at the same anchors show together, oldest first."""
+    metrics = []
+    for item in found.metrics:
+        shifts = [
+            other.drift.shift
+            for one in earlier
+            if one.digest == found.digest
+            for other in one.metrics
+            if other.metric == item.metric
+        ]
+        together = looks_at([*shifts, item.drift.shift], item.drift.margin) if shifts else None
+        metrics.append(replace(item, looks=together))
+    return replace(found, metrics=tuple(metrics))
+
+
+def sentence(item: MetricDrift, quote: Quote = str) -> str:
+    """Return the finding about a metric in a sentence; `quote` is for the names of judges."""
+    found = item.drift
+    changed = flips = ""
+    if item.judges_then != item.judges_now:
+        then, now = (_listed(list(map(quote, names))) for names in (item.judges_then, item.judges_now))
+        changed = f"; judged by {then} then, by {now} now"
+    count = found.newly_failed + found.newly_passed
+    if count:
+        ways = f"{found.newly_failed:,} to fail, {found.newly_passed:,} to pass"
+        flips = f"; {plural(count, 'verdict')} of {found.judged:,} flipped ({ways})"
+    return f"{_HEADS[found.verdict]}: {shift_text(found)}{flips}{changed}"
+
+
+_HEADS = {
+    DriftVerdict.STEADY: "steady",
+    DriftVerdict.MOVED: "the judge has moved",
+    DriftVerdict.UNCLEAR: "unclear",
+}
+
+
+def shift_text(found: Drift) -> str:
+    """Return the shift with its interval, in words."""
+    size = fixed(abs(found.shift), 2)
+    way = "as before" if float(size) == 0 else f"{size} {'lower' if found.shift < 0 else 'higher'}"
+    between = ""
+    if found.interval is not None:
+        low, high = found.interval
+        between = f" (90 % interval of the shift {fixed(low, 2)} to {fixed(high, 2)})"
+    verb = "scores" if found.n == 1 else "score"
+    return f"the same {plural(found.n, 'output')} {verb} {way}{between}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "an unknown judge"
+
+
+def drift_document(found: Look) -> Document:
+    """Return a look as a document."""
+    sections = [
+        Section(
+            item.metric,
+            partial(sentence, item),
+            tables=[Table(_HEADER, [_row(item)])],
+            brief=[
+                Table(_HEADER, [_row(item)], least=100),
+                Table([_HEADER[place] for place in _BRIEF], [[_row(item)[place] for place in _BRIEF]]),
+            ],
+            notes=list(_notes(item)),
+        )
+        for item in found.metrics
+    ]
+    if not sections:
+        sections = [Section("", lambda quote: "no anchor could be judged", is_overview=True)]
+    data = {"schema_version": 1, "kind": "drift", "verdict": found.verdict, **to_json(found)}
+    return Document("Drift of the judge", lambda quote: _about(found, quote), sections, data)
+
+
+_HEADER = ("then", "now", "shift", "90 % interval", "rank", "outputs", "tests", "flipped", "verdict")
+
+
+_BRIEF = (0, 1, 2, 3, 4, 7, 8)
+"""The columns for which a narrow terminal has room."""
+
+
+def _row(item: MetricDrift) -> list[str]:
+    found = item.drift
+    return [
+        fixed(found.before, 2),
+        fixed(found.after, 2),
+        format_difference(found.shift),
+        "-" if found.interval is None else f"{fixed(found.interval[0], 2)} to {fixed(found.interval[1], 2)}",
+        "-" if found.rank is None else fixed(found.rank, 2),
+        f"{found.n:,}",
+        f"{found.clusters:,}",
+        f"{found.newly_failed + found.newly_passed:,} of {found.judged:,}" if found.judged else "-",
+        found.verdict.value,
+    ]
+
+
+def _notes(item: MetricDrift) -> Iterator[str]:
+    least = least_for_steady(item.drift.margin)
+    if item.drift.clusters < least:
+        tests = plural(item.drift.clusters, "test")
+        yield f"{tests} cannot show that a judge is steady within {item.drift.margin:g}: that takes {least:,}"
+    if item.looks is not None:
+        low, high = item.looks.interval
+        told = (
+            "a shift beyond the margin is shown"
+            if item.looks.moved
+            else "no shift beyond the margin is shown"
+        )
+        yield (
+            f"over {plural(item.looks.count, 'look')}, however often: mean shift {format_difference(item.looks.mean)}"
+            f" (anytime-valid 95 % interval {fixed(low, 2)} to {fixed(high, 2)}), {told}"
+        )
+
+
+def _about(found: Look, quote: Quote) -> str:
+    parts = [f"{plural(found.anchors, 'anchor')} of {plural(found.tests, 'test')} in {quote(found.file)}"]
+    if found.lost:
+        lost = plural(found.lost, "rating")
+        parts.append(f"{lost} without an assertion in today's config")
+    if found.errored:
+        parts.append(f"{plural(found.errored, 'rating')} failed ({quote(found.first_error)})")
+    if found.stopped:
+        parts.append(f"stopped early: {quote(found.stopped)}")
+    return ", ".join(parts) + "."
+
+
+def between_runs(before: RunRecord, after: RunRecord, *, differs: bool) -> dict[str, JsonValue] | None:
+    """Return which of three it was between two runs that judged the same anchors: no drift, the judge or the outputs.
+
+    Args:
+        before: the earlier run.
+        after: the later one.
+        differs: whether their figures are shown to differ.
+    """
+    first, second = look_from_json(before.anchors), look_from_json(after.anchors)
+    if first is None or second is None:
+        return None
+    if first.digest != second.digest:
+        text = "the two runs judged different anchors, so whether the judge moved between them is unknown"
+        return {"finding": "unknown", "text": text, "metrics": {}}
+    found = {item.metric: _between(item.metric, first, second) for item in second.metrics}
+    drifts = {name: drift for name, drift in found.items() if drift is not None}
+    if not drifts:
+        return None
+    moved = [name for name, drift in drifts.items() if drift.verdict is DriftVerdict.MOVED]
+    is_steady = all(drift.verdict is DriftVerdict.STEADY for drift in drifts.values())
+    if moved:
+        finding = "the judge moved"
+        then, now = _judges_of(first, moved), _judges_of(second, moved)
+        who = f", by {then} then and by {now} now" if then != now else ""
+        what = "; ".join(f"{name}: {shift_text(drifts[name])}" for name in moved)
+        text = f"{finding}{who}: {what}. A difference of that size is the judge's, not the outputs'"
+    elif is_steady:
+        finding = "the outputs moved" if differs else "no drift"
+        tail = "so what differs are the outputs" if differs else "and no difference of the outputs is shown"
+        text = f"{finding}: {_extreme(drifts)}, {tail}"
+    else:
+        finding = "unclear"
+        text = f"unclear whether the judge moved: {_extreme(drifts)}; more anchors would tell"
+    return {"finding": finding, "text": text, "metrics": to_json(drifts)}
+
+
+def _extreme(drifts: Mapping[str, Drift]) -> str:
+    """Return the largest shift of the metrics in words."""
+    name = max(drifts, key=lambda item: abs(drifts[item].shift))
+    head = f"{name}: " if len(drifts) > 1 else ""
+    return f"{head}{shift_text(drifts[name])} by the judge of the later run"
+
+
+def _between(metric: str, first: Look, second: Look) -> Drift | None:
+    pairs = []
+    for name, scores in second.scores.items():
+        before, after = first.scores.get(name, {}).get(metric), scores.get(metric)
+        if before is not None and after is not None:
+            test, _, _ = name.partition(".")
+            pairs.append(RatedTwice(test, before, after))
+    return drift_of(pairs)
+
+
+def _judges_of(found: Look, metrics: Sequence[str]) -> str:
+    names = (name for item in found.metrics if item.metric in metrics for name in item.judges_now)
+    return _listed(list(dict.fromkeys(names)))
+
+
+def planned_look(anchors: AnchorSet, prepared: PreparedRun, plan: RunPlan) -> tuple[int, float | None]:
+    """Return how many ratings a look takes, and about what they cost by the plan of the run; None if unknown."""
+    ratings = sum(item.ratings for item in _asked_for(anchors, prepared))
+    judged = [counts for kind, counts in plan.counts.items() if kind.role.value == "judge" and counts.most]
+    costs = [counts.cost_most_usd for counts in judged]
+    per_case = len(anchors.metrics) * plan.cases
+    if not judged or None in costs or not per_case:
+        return ratings, None
+    scale = sum(counts.most + counts.cached for counts in judged) / sum(counts.most for counts in judged)
+    return ratings, sum(cost or 0.0 for cost in costs) * scale / per_case * ratings

@@ -1,0 +1,171 @@
+"""Has a judge's scale moved? The same outputs, rated then and now. Plain Python, pure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from geval_cli.statistics.intervals import Interval, mean_interval
+from geval_cli.statistics.sequential import SequentialMean
+
+MARGIN = 0.05
+"""A mean shift of up to this much of the scale counts as none."""
+LEVEL = 0.9
+"""Of the interval: both ends of it inside the margin are two one-sided tests at 5 %."""
+_ALPHA = 0.05
+
+
+class DriftVerdict(StrEnum):
+    """The finding about a judge."""
+
+    STEADY = "steady"
+    MOVED = "moved"
+    UNCLEAR = "unclear"
+
+
+class RatedTwice(Struct, frozen=True):
+    """One output's scores, then and now; the outputs of one test are a `cluster`.
+
+    `passed` and `passes` are what both are worth at today's threshold; None without one.
+    """
+
+    cluster: str
+    before: float
+    after: float
+    passed: bool | None = None
+    passes: bool | None = None
+
+
+class Drift(Struct, frozen=True):
+    """How scores of the same outputs differ: now minus then.
+
+    Attributes:
+        n: outputs, of `clusters` tests.
+        before, after: the mean scores.
+        shift: `after` minus `before`.
+        se: its standard error over tests; None of fewer than two.
+        interval: of the shift, at 90 %; None as for `se`.
+        rank: Spearman's correlation; None where all scores of one side are equal.
+        newly_failed, newly_passed: verdicts that flipped, of `judged`.
+        margin: within which a shift counts as none.
+    """
+
+    n: int
+    clusters: int
+    before: float
+    after: float
+    shift: float
+    se: float | None
+    interval: Interval | None
+    rank: float | None
+    newly_failed: int
+    newly_passed: int
+    judged: int
+    margin: float
+    verdict: DriftVerdict
+
+
+def drift_of(pairs: Sequence[RatedTwice], margin: float = MARGIN) -> Drift | None:
+    """Return how the scores differ; None of no pair."""
+    if not pairs:
+        return None
+    count = len(pairs)
+    before = math.fsum(pair.before for pair in pairs) / count
+    after = math.fsum(pair.after for pair in pairs) / count
+    shift = math.fsum(pair.after - pair.before for pair in pairs) / count
+    of_test: defaultdict[str, list[float]] = defaultdict(list)
+    for pair in pairs:
+        of_test[pair.cluster].append(pair.after - pair.before - shift)
+    groups = len(of_test)
+    variance = None
+    if groups > 1:
+        squares = math.fsum(math.fsum(distances) ** 2 for distances in of_test.values())
+        variance = groups / (groups - 1) * squares / count**2
+    interval = None if variance is None else mean_interval(shift, variance, groups, level=LEVEL, lowest=-1)
+    flips = [(pair.passed, pair.passes) for pair in pairs if pair.passed is not None]
+    return Drift(
+        n=count,
+        clusters=groups,
+        before=before,
+        after=after,
+        shift=shift,
+        se=None if variance is None else math.sqrt(variance),
+        interval=interval,
+        rank=spearman([pair.before for pair in pairs], [pair.after for pair in pairs]),
+        newly_failed=flips.count((True, False)),
+        newly_passed=flips.count((False, True)),
+        judged=len(flips),
+        margin=margin,
+        verdict=_verdict(interval, margin),
+    )
+
+
+def _verdict(interval: Interval | None, margin: float) -> DriftVerdict:
+    if interval is None:
+        return DriftVerdict.UNCLEAR
+    low, high = interval
+    if -margin <= low and high <= margin:
+        return DriftVerdict.STEADY
+    return DriftVerdict.MOVED if low > margin or high < -margin else DriftVerdict.UNCLEAR
+
+
+def least_for_steady(margin: float = MARGIN) -> int:
+    """Return how many tests it takes at least to show that a judge is steady, if no score differs at all."""
+    count = 2
+    while _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is not DriftVerdict.STEADY:
+        count += 1
+    return count
+
+
+class Looks(Struct, frozen=True):
+    """The finding of all looks at the same anchors together, however often somebody looked.
+
+    Attributes:
+        count: of the looks; each is one observation, the mean shift, since the scores of then enter every one of them.
+        mean: of their shifts.
+        interval: of the shift, valid at every look at once, at 95 %.
+        moved: whether a shift beyond the margin is shown.
+    """
+
+    count: int
+    mean: float
+    interval: Interval
+    moved: bool
+
+
+def looks_at(shifts: Sequence[float], margin: float = MARGIN) -> Looks | None:
+    """Return what the shifts of all looks show together, oldest first; None of none.
+
+    Alarm is given with a chance of at most 5 % over all looks while the shift stays within the margin.
+    """
+    if not shifts:
+        return None
+    # Shifts of -1..1 are counted on 0..1, and held against both ends of the margin.
+    sequence = SequentialMean(_ALPHA, (1 + margin) / 2, (1 - margin) / 2)
+    has_moved = False
+    for shift in shifts:
+        sequence.add((1 + shift) / 2)
+        has_moved = has_moved or sequence.is_above or sequence.is_below
+    low, high = sequence.interval() or (0.0, 1.0)
+    return Looks(len(shifts), math.fsum(shifts) / len(shifts), (2 * low - 1, 2 * high - 1), has_moved)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's rho, ties at their mean rank; None where all numbers of one side are equal."""
+    x, y = _ranks(first), _ranks(second)
+    middle = (len(x) + 1) / 2
+    spread_x = math.fsum((rank - middle) ** 2 for rank in x)
+    spread_y = math.fsum((rank - middle) ** 2 for rank in y)
+    if not spread_x or not spread_y:
+        return None
+    together = math.fsum((a - middle) * (b - middle) for a, b in zip(x, y, strict=True))
+    return together / math.sqrt(spread_x * spread_y)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    places: defaultdict[float, list[int]] = defaultdict(list)
+    for place, value in enumerate(sorted(values), start=1):
+        places[value].append(place)
+    return [sum(places[value]) / len(places[value]) for value in values]

@@ -1,0 +1,233 @@
+"""`geval drift`, and anchors in a config: which of three it was, by judges on a server of this machine."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.loopback import LoopbackServer, Reply, chat_reply
+from support.product import Product
+
+TESTS = 60
+JUDGE_TEXT = '"score"'
+
+
+class Judges:
+    """A model, and judges that rate what it says: `strict` rates all of it two points lower.
+
+    Attributes:
+        version: what the judges call themselves; `fingerprint` is of their servers.
+        asked: the ratings that each judge was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.version, self.fingerprint = "2026-11-01", "fp_first"
+        self.asked: list[str] = []
+
+    def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
+        del headers
+        text = body["messages"][-1]["content"]
+        if not body["model"].startswith("judge"):
+            return chat_reply(f"{'good' if 'well' in text else 'plain'} answer to {text}")
+        if JUDGE_TEXT not in text:
+            return self._named(body, chat_reply('{"steps": ["Read it.", "Rate it."]}'))
+        self.asked.append(body["model"])
+        # Another wording of the same question is no other output.
+        found = re.findall(r"(good|plain) answer to \D*(\d+)", text)
+        noise = hashlib.sha256(found[-1][1].encode()).digest()[0] % 3
+        score = 5 + noise + (2 if found[-1][0] == "good" else 0) - (2 if "strict" in body["model"] else 0)
+        return self._named(body, chat_reply(json.dumps({"reason": "as it is", "score": score})))
+
+    def _named(self, body: Any, reply: Reply) -> Reply:
+        named = {"model": f"{body['model']}-{self.version}", "system_fingerprint": self.fingerprint}
+        return Reply(body={**reply.body, **named})
+
+
+def config(*, judge: str = "judge", prompt: str = "question {{ n }}", **keys: Any) -> dict[str, Any]:
+    check = {
+        "type": "g-eval",
+        "metric": "helpful",
+        "criteria": "It helps.",
+        "scoring": "single",
+        "threshold": 0.6,
+    }
+    return {
+        "prompts": [{"id": "ask", "label": "ask", "raw": prompt}],
+        "providers": [{"id": "openai:m", "config": {"max_retries": 0}}],
+        "defaultTest": {"options": {"provider": f"openai:{judge}"}, "assert": [check]},
+        "tests": [{"vars": {"n": number}} for number in range(TESTS)],
+        **keys,
+    }
+
+
+@pytest.fixture
+def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Product:
+    return Product(tmp_path, monkeypatch, capsys)
+
+
+def said(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_which_of_three_it_was(product: Product) -> None:
+    """A judge that is exchanged between two runs is named as the cause, and an exchanged prompt is not."""
+    judges = Judges()
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(config(), server)
+        saved = product.command(
+            server, "drift", "--save", "anchors.jsonl", "--items", "50", writes_results=False
+        )
+        assert "50 outputs of 50 tests" in saved.stdout
+        with_anchors = {"anchors": "anchors.jsonl"}
+        before = len(judges.asked)
+        runs = {
+            name: product.run(config(**with_anchors, **changes), server).results["run"]
+            for name, changes in {
+                "first": {},
+                "same": {},
+                "prompt": {"prompt": "question {{ n }}, answer it well"},
+                "judge": {"judge": "judge-strict"},
+                "both": {"judge": "judge-strict", "prompt": "question {{ n }}, answer it well"},
+            }.items()
+        }
+        # The cache has everything of the second run but its anchors.
+        assert judges.asked.count("judge") == before + 3 * 50 + TESTS
+        found = {}
+        for name, run in runs.items():
+            done = product.command(server, "compare", runs["first"]["id"], run["id"], writes_results=False)
+            told = product.command(
+                server, "compare", runs["first"]["id"], run["id"], "--json", writes_results=False
+            )
+            found[name] = json.loads(told.stdout)["drift"], said(done.stdout)
+    assert {name: drift["finding"] for name, (drift, _) in found.items()} == {
+        "first": "no drift",
+        "same": "no drift",
+        "prompt": "the outputs moved",
+        "judge": "the judge moved",
+        "both": "the judge moved",
+    }
+    for drift, shown in found.values():
+        assert drift["text"] in shown
+    assert "so what differs are the outputs" in found["prompt"][1]
+    text = found["judge"][0]["text"]
+    assert "by openai:judge (judge-2026-11-01 fp_first) then and by openai:judge-strict (" in text
+    assert "the same 50 outputs score 0.20 lower (90 % interval of the shift -0.2" in text
+    assert [run["anchors"]["metrics"][0]["drift"]["n"] for run in runs.values()] == [50] * 5
+    assert runs["both"]["anchors"]["metrics"][0]["looks"]["count"] == 5
+    warnings = {name: " ".join(run["warnings"]) for name, run in runs.items()}
+    assert "anchors, helpful: the judge has moved: the same 50 outputs score 0.20 lower" in warnings["judge"]
+    assert "anchors" not in warnings["prompt"]
+
+
+def test_the_command_judges_past_the_cache_and_names_versions_and_flips(product: Product) -> None:
+    judges = Judges()
+    with LoopbackServer(respond=judges.respond) as server:
+
+        def drift(*words: str, **how: Any) -> Any:
+            return product.command(server, "drift", *words, **{"writes_results": False, **how})
+
+        product.run(config(), server)
+        assert drift("--save", "anchors.jsonl", "--items", "40").code == 0
+        asked = len(judges.asked)
+        assert "40 ratings of 40 anchors, none from the cache" in drift("anchors.jsonl", "--plan").stdout
+        assert len(judges.asked) == asked
+        steady = drift("anchors.jsonl")
+        assert (steady.code, len(judges.asked)) == (0, asked + 40)
+        assert "helpful: steady: the same 40 outputs score as before" in said(steady.stdout)
+        # The same name in the config, and another model behind it.
+        judges.version, judges.fingerprint = "2026-12-24", "fp_second"
+        renamed = drift("anchors.jsonl", "--json")
+        (metric,) = json.loads(renamed.stdout)["metrics"]
+        assert metric["judges_then"] == ["openai:judge (judge-2026-11-01 fp_first)"]
+        assert metric["judges_now"] == ["openai:judge (judge-2026-12-24 fp_second)"]
+        assert metric["looks"]["count"] == 2
+        moved = drift(
+            "anchors.jsonl", "--grader", "openai:judge-strict", "-o", "drift.html", "-o", "drift.md"
+        )
+        assert moved.code == 1
+        text = said(moved.stdout)
+        assert "helpful: the judge has moved: the same 40 outputs score 0.20 lower" in text
+        assert re.search(r"\d+ verdicts of 40 flipped \(\d+ to fail, 0 to pass\)", text)
+        assert "over 3 looks, however often" in text
+        assert "the judge has moved" in (product.folder / "drift.md").read_text(encoding="utf-8")
+        cut = drift("anchors.jsonl", "--max-requests", "10")
+        assert cut.code == 3
+        assert "stopped early" in said(cut.stdout)
+
+
+def test_tests_that_are_gone_are_judged_by_the_assertion_that_all_share(product: Product) -> None:
+    judges = Judges()
+    few = config()
+    few["tests"] = [{"vars": {"n": 1000 + number}} for number in range(3)]
+    other = config()
+    other["defaultTest"]["assert"][0]["metric"] = "brief"
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(config(), server)
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "36", writes_results=False)
+        product.write(few)
+        kept = product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
+        product.write(other)
+        lost = product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False)
+    assert "helpful: steady: the same 36 outputs" in said(kept.stdout)
+    assert (lost.code, "36 ratings without an assertion in today's config" in said(lost.stdout)) == (3, True)
+
+
+@pytest.mark.parametrize(("count", "is_warned"), [(33, True), (34, False)])
+def test_fewer_than_34_can_never_be_steady_and_saving_says_so(
+    product: Product, count: int, is_warned: bool
+) -> None:
+    with LoopbackServer(respond=Judges().respond) as server:
+        product.run(config(), server)
+        words = ("drift", "--save", "a.jsonl", "--items", str(count))
+        saved = product.command(server, *words, writes_results=False)
+        again = product.command(server, *words, writes_results=False)
+        found = product.command(server, "drift", "a.jsonl", writes_results=False)
+    assert (f"{count} tests can never show that a judge is steady within 0.05" in saved.stderr) is is_warned
+    assert (again.code, "--save does not overwrite" in again.stderr) == (2, True)
+    assert ("helpful: unclear" in found.stdout) is is_warned
+    assert ("33 tests cannot show that a judge is steady" in said(found.stdout)) is is_warned
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ('{"anchor_version": 2, "ratings": {}, "case": {}}\n', "its `anchor_version` is not 1"),
+        (
+            '{"anchor_version": 1, "ratings": {"a": {"score": 7}}, "case": {}}\n',
+            "a score lies from 0 to 1, found 7",
+        ),
+        (
+            '{"anchor_version": 1, "ratings": {"a": {"score": 1}}, "case": {"id": 3}}\n',
+            "this is no CaseResult",
+        ),
+        ('{"anchor_version": 1, "ratings": {}, "case": {}}\n', "it has no ratings"),
+        ("{nonsense\n", "a.jsonl:1"),
+    ],
+)
+def test_broken_anchors_are_told_with_their_line_before_anything_is_sent(
+    product: Product, text: str, message: str
+) -> None:
+    (product.folder / "a.jsonl").write_text(text, encoding="utf-8")
+    with LoopbackServer(respond=Judges().respond) as server:
+        for done in (
+            product.run(config(anchors="a.jsonl"), server),
+            product.command(server, "drift", "a.jsonl", "config.yaml", writes_results=False),
+        ):
+            assert done.code == 2
+            assert message in said(done.stderr)
+            assert "a.jsonl" in done.stderr
+            assert "label" not in done.stderr
+    assert not server.requests
+
+
+def test_anchors_that_are_not_there_and_a_command_without_any(product: Product) -> None:
+    with LoopbackServer() as server:
+        missing = product.run(config(anchors="none.jsonl"), server)
+        nothing = product.command(server, "drift", writes_results=False)
+    assert (missing.code, nothing.code) == (2, 2)
+    assert "there is no file" in missing.stderr
+    assert "no file of anchors is named" in nothing.stderr
