@@ -223,7 +223,7 @@ RUBRIC_KEYS = ("criteria", "evaluation_steps", "evaluation_params", "score_range
 
 class TestInARun:
     def test_results_say_how_likely_people_are_pleased(self, calibrated: Path) -> None:
-        finished = geval(calibrated, "run", "calibrated.yaml", "-o", "results.json")
+        finished = geval(calibrated, "run", "calibrated.yaml", "-v", "-o", "results.json")
         assert finished.code == 0
         assert "warning" not in finished.stderr
         assert re.search(r"0\.00 < 0\.625  P\(pass\) 0\.002", finished.stdout)
