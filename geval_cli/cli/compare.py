@@ -6,6 +6,7 @@ from typing import Any
 
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
+from geval_cli.engine.columns import margins_of
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.plugins import extra
 from geval_cli.report.comparison import (
@@ -48,11 +49,15 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         corrected = None
         if given.labels is not None:
             by_labels = extra("true differences")
-            options = by_labels.CorrectOptions(columns=given.columns, cluster=given.cluster)
+            of_labels = by_labels.CorrectOptions(
+                columns=given.columns,
+                cluster=given.cluster,
+                margins=margins_of(b.run).with_given(given.margins),
+            )
             labels: Any = given.labels
             if str(labels) == _KEPT:
                 labels = extra("human labels").labels_kept_for(a.run.id, b.run.id, home=given.home)
-            corrected = by_labels.correct(labels, before, b, options, allow_unmatched=given.allow_unmatched)
+            corrected = by_labels.correct(labels, before, b, of_labels, allow_unmatched=given.allow_unmatched)
     for path in given.outputs:
         is_markdown = path.suffix.lower() == ".md"
         with SafeFile(path) as file:

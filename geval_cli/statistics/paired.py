@@ -482,15 +482,22 @@ def decide(
 def _verdict(test: PairedTest, adjusted_p: float, margin: float | None) -> Verdict:
     if test.identical:
         return Verdict.IDENTICAL
-    is_shown = adjusted_p <= SIGNIFICANCE and test.delta != 0
+    return verdict_of(test.delta, adjusted_p, margin, test.margin_interval())
+
+
+def verdict_of(
+    delta: float, adjusted_p: float, margin: float | None, margin_interval: Interval | None
+) -> Verdict:
+    """Return what is shown of a difference; with a margin, by its 90 % interval too."""
+    is_shown = adjusted_p <= SIGNIFICANCE and delta != 0
     if margin is not None:
-        low, high = test.margin_interval() or (-math.inf, math.inf)
+        low, high = margin_interval or (-math.inf, math.inf)
         if -margin <= low and high <= margin:
             return Verdict.EQUIVALENT
         is_shown = is_shown and (low > margin or high < -margin)
     if not is_shown:
         return Verdict.UNDECIDED
-    return Verdict.BETTER if test.delta > 0 else Verdict.WORSE
+    return Verdict.BETTER if delta > 0 else Verdict.WORSE
 
 
 def detectable_quantile(freedom: float, level: float = SIGNIFICANCE) -> float:

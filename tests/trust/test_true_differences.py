@@ -35,7 +35,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
 from geval_cli.statistics.estimate import CarriesOver
-from geval_cli.statistics.paired import Verdict
+from geval_cli.statistics.paired import Margins, Verdict
 
 TOLERANCE = 1e-6
 Row = dict[str, Any]
@@ -234,6 +234,23 @@ def test_what_is_said_of_few_labels(count: int, moved: float, said: str) -> None
     assert found.to_markdown().splitlines()[2] == f"tone: {said}"
     row = only_row(found)
     assert (row.corrected.interval is None) == (row.p is None) == bool(row.why)
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict", "said"),
+    [
+        (None, Verdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
+        (0.05, Verdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
+        (0.09, Verdict.UNDECIDED, "which shows no difference"),
+        (0.2, Verdict.EQUIVALENT, "less than 0.2 either way"),
+    ],
+)
+def test_a_margin_says_which_differences_matter(margin: float | None, verdict: Verdict, said: str) -> None:
+    runs = two_runs()
+    options = CorrectOptions(margins=Margins(margin))
+    found = compare(both(runs, range(30), 0.15), *runs, options=options)
+    assert only_row(found).verdict is verdict
+    assert said in found.to_markdown().splitlines()[2]
 
 
 def test_labels_of_one_run_alone_compare_nothing() -> None:

@@ -20,6 +20,7 @@ from geval_cli.runs.options import (
     ScoringOption,
 )
 from geval_cli.statistics.estimate import MARGIN
+from geval_cli.statistics.paired import NO_MARGINS, Margins
 
 AllowUnmatchedOption = Annotated[
     bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
@@ -262,12 +263,12 @@ class CorrectOptions:
     Attributes:
         columns: pairs of columns, each as `OLD=NEW`; the others are paired by their labels.
         cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
-        margin: mean residuals up to here do not matter to whether a correction carries over.
+        margins: differences that do not matter; where there is none, a correction that is off by `MARGIN` carries over.
     """
 
     columns: tuple[str, ...] = ()
     cluster: str | None = None
-    margin: float = MARGIN
+    margins: Margins = NO_MARGINS
 
 
 @dataclass(frozen=True, kw_only=True)

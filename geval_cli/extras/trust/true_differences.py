@@ -43,6 +43,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_reports
 from geval_cli.statistics.estimate import (
     LEAST_LABELLED,
+    MARGIN,
     CarryOver,
     Item,
     TrueDifference,
@@ -50,8 +51,8 @@ from geval_cli.statistics.estimate import (
     infer_difference,
     infer_shift,
 )
-from geval_cli.statistics.intervals import Estimate
-from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm
+from geval_cli.statistics.intervals import Estimate, Interval
+from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm, verdict_of
 from geval_cli.suite.gates import Gate
 
 
@@ -79,6 +80,8 @@ class CorrectedRow(Struct, frozen=True):
             `judge_p`, its p-value.
         corrected: the difference if people had read all outputs; without an interval where `why` says why.
         p, p_adjusted: of no difference; the second by Holm over all rows.
+        margin: the largest difference that does not matter, and the 90 % interval that is held against it; None
+            where every difference matters.
         weights: how much the judge's scores count, 0..1: of their differences, or of each run's.
         labelled: outputs of each run with a label; `tests` with labels in each.
         equal: labelled pairs of equal texts, whose difference is 0 whatever the judge says.
@@ -105,6 +108,8 @@ class CorrectedRow(Struct, frozen=True):
     errored: int
     unused: int
     carry_over: CarryOver | None = None
+    margin: float | None = None
+    margin_interval: Interval | None = None
     why: str = ""
 
 
@@ -189,7 +194,7 @@ def correct(
         row
         for pair in found.columns.pairs
         for metric in metrics
-        if (row := _row(found, metric, pair.after.index, pair.label, options.margin)) is not None
+        if (row := _row(found, metric, pair.after.index, pair.label, options.margins.of(metric))) is not None
     ]
     if not rows:
         hint = (
@@ -409,7 +414,9 @@ def _counted(design: Design, tests: tuple[int, int]) -> str:
     return f"human labels on {plural(tests[0], 'test')} of A and {tests[1]:,} of B"
 
 
-def _row(found: LabelledPairs, metric: str, column: int, label: str, margin: float) -> CorrectedRow | None:
+def _row(
+    found: LabelledPairs, metric: str, column: int, label: str, margin: float | None
+) -> CorrectedRow | None:
     item = found.difference(metric, column)
     true, judge = item.found, item.judge
     if true is None or judge is None:
@@ -433,19 +440,21 @@ def _row(found: LabelledPairs, metric: str, column: int, label: str, margin: flo
         equal=item.equal,
         errored=item.errored,
         unused=item.unused,
-        carry_over=carry_over_of(*item.sides, margin),
+        carry_over=carry_over_of(*item.sides, MARGIN if margin is None else margin),
+        margin=margin,
+        margin_interval=None if margin is None else true.bounds(SIGNIFICANCE),
         why=item.why,
     )
 
 
 def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
     """Return a row with what is shown, by the p-value adjusted for all rows."""
-    if p > SIGNIFICANCE:
-        return replace(row, p_adjusted=p)
-    is_better, signs = (row.corrected.value or 0.0) > 0, Signs.UNCLEAR
-    if row.judge_p <= SIGNIFICANCE:
-        signs = Signs.SAME if is_better == ((row.judge.value or 0.0) > 0) else Signs.OTHER
-    return replace(row, p_adjusted=p, verdict=Verdict.BETTER if is_better else Verdict.WORSE, signs=signs)
+    verdict = verdict_of(row.corrected.value or 0.0, p, row.margin, row.margin_interval)
+    signs = Signs.UNCLEAR
+    if verdict in {Verdict.BETTER, Verdict.WORSE} and row.judge_p <= SIGNIFICANCE:
+        is_better = (row.judge.value or 0.0) > 0
+        signs = Signs.SAME if is_better == (verdict is Verdict.BETTER) else Signs.OTHER
+    return replace(row, p_adjusted=p, verdict=verdict, signs=signs)
 
 
 def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) -> Iterator[str]:
@@ -556,7 +565,7 @@ def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
     said = _of_row(oddest, quote, several=len({row.column for row in rows}) > 1)
     if len(rows) == 1:
         return said
-    shown = sum(row.verdict is not Verdict.UNDECIDED for row in rows)
+    shown = sum(row.verdict in {Verdict.BETTER, Verdict.WORSE} for row in rows)
     other = sum(row.signs is Signs.OTHER for row in rows)
     turned = f", {other} of them against the judge" if other else ""
     return f"Human labels show {shown} of {len(rows)} differences{turned}. {said}"
@@ -577,6 +586,8 @@ def _of_row(row: CorrectedRow, quote: Quote, *, several: bool) -> str:
         return f"{name}: {judge}; {count} cannot correct it: {row.why}"
     low, high = map(format_difference, row.corrected.interval)
     put = f"{_change(row.corrected)} (95 % CI {low} to {high})"
+    if row.verdict is Verdict.EQUIVALENT:
+        return f"{name}: {judge}; {count} put it at {put}, less than {row.margin:g} either way"
     if row.verdict is Verdict.UNDECIDED:
         return f"{name}: {judge}; {count} put it at {put}, which shows no difference"
     if row.signs is Signs.SAME:
