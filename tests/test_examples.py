@@ -39,14 +39,14 @@ def test_every_example_is_valid_for_geval_and_for_editors(name: str, project: Pa
 def test_the_schema_example_tells_the_good_answer_from_the_bad_one(project: Path) -> None:
     finished = run_geval("run", "schema.yaml", cwd=project)
     assert finished.code == 1
-    assert "1 passed, 1 failed, 0 errors" in finished.stdout
+    assert "1 passed, 1 failed" in finished.stdout
     assert "$.quantity: 'five' is not of type 'integer'" in " ".join(finished.stdout.split())
 
 
 def test_the_checklist_example_catches_a_quotation_that_is_made_up(project: Path) -> None:
-    finished = run_geval("run", "checklist.yaml", cwd=project)
+    finished = run_geval("run", "checklist.yaml", "-v", cwd=project)
     assert finished.code == 1
-    assert "1 passed, 1 failed, 0 errors" in finished.stdout
+    assert "1 passed, 1 failed" in finished.stdout
     assert '"your refund in full" is not in the output' in " ".join(finished.stdout.split())
 
 

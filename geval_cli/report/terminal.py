@@ -44,7 +44,9 @@ from geval_cli.report.verdict import (
 
 METRICS_MAX = 30
 _LABEL_WIDTH = len("warning  ")
-_METRICS_ON_A_LINE, _WARNINGS_SHOWN, _RANKING_LINES_MAX = 6, 5, 16
+_METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
+_TABLE_LINES_MAX = 16
+"""Longer tables of rankings and derived metrics are shown with -v."""
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
@@ -175,9 +177,11 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
 def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
     """Print what is worth a line: derived metrics, flaky tests, gates that are not met, warnings."""
     summary, dot = report.summary, f" {signs_of(console).dot} "
-    if sum(len(entries) + 3 for entries in summary.rankings.values()) <= _RANKING_LINES_MAX:
+    if sum(len(entries) + 3 for entries in summary.rankings.values()) <= _TABLE_LINES_MAX:
         print_rankings(report, console)
-    if summary.derived:
+    if len(summary.derived) * (len(report.columns) + 1) <= _TABLE_LINES_MAX:
+        print_derived(report, console)
+    else:
         values = (
             f"{one_line(name, 40)} {'none' if value is None else format_score(value)}"
             for name, value in list(summary.derived.items())[:_METRICS_ON_A_LINE]
@@ -187,12 +191,13 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         some = ", ".join(dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky))
         text = f"{plural(summary.flaky_count, 'test')} passed in some repeats only: {one_line(some, 40)} (-v)"
         _print_line("flaky", Text(text), console)
-    for gate in summary.gates:
-        if gate.status is not Status.PASSED:
-            said = Text(f"{one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
-            if gate.note:
-                said.append(f"  {sanitize(gate.note)}", style="not bold dim")
-            _print_line("gate", said, console)
+    shown = [gate for gate in summary.gates if gate.status is not Status.PASSED]
+    for gate in summary.gates if len(summary.gates) <= _GATES_SHOWN else shown:
+        mark = signs_of(console).marks[gate.status]
+        line = Text(f"{mark} {one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
+        if gate.note:
+            line.append(f"  {sanitize(gate.note)}", style="not bold dim")
+        _print_line("gate", line, console)
     warnings = report.run.warnings
     for text in warnings[:_WARNINGS_SHOWN]:
         _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)

@@ -142,7 +142,7 @@ def test_gates_decide_the_exit_code(tmp_path: Path, gates: list[str], options: l
     shown = [gate["gate"] for gate in document["summary"]["gates"]]
     assert shown[: len(gates)] == gates
     assert all(gate in done.stdout for gate in shown)
-    assert ("FAILED" in done.stdout.splitlines()[-1]) is (code == 1)
+    assert ("FAILED" in done.stdout.splitlines()[-2]) is (code == 1)
 
 
 def test_a_gate_on_tags_that_no_test_has_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_repeats_name_the_flaky_tests(tmp_path: Path) -> None:
     assert summary["total"] == 6
     assert summary["flaky_count"] == 1
     assert (summary["flaky"][0]["passed"], summary["flaky"][0]["judged"]) == (2, 3)
-    assert "flaky test" in done.stdout
-    assert "2 of 3" in done.stdout
+    assert "flaky    " in done.stdout
+    assert "1 test passed in some repeats only: #" in done.stdout
 
 
 def test_repeats_of_equal_answers_make_no_interval_narrower(tmp_path: Path) -> None:

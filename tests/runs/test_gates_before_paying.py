@@ -79,7 +79,7 @@ def test_a_metric_called_latency_is_not_taken_for_that_of_the_run(
     ("written", "message", "hint"),
     [
         ("errors <= 1", "`gates` must be a list", "put `- ` before each gate"),
-        ("{errors: 1}", "`gates` must be a list", "write"),
+        ("{errors: 1}", "unknown key `errors` in gates", ""),
         ("[{errors: 1}]", "a gate is one text", "write"),
     ],
 )
