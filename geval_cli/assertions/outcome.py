@@ -80,29 +80,16 @@ class Outcome(Struct, frozen=True):
         return cls(status, score, reason, threshold, is_default, detail)
 
     def against(self, threshold: float, *, is_default: bool = False) -> "Outcome":
-        """Return the same score held against another threshold, in the reason too where that names it."""
+        """Return the same score held against another threshold; its reason names none, so it stays as it is."""
         if self.score is None:
             return self
         status = Status.PASSED if passes(self.score, threshold) else Status.FAILED
-        reason = self.reason
-        if self.threshold is not None:
-            # Only the end is ours: before it may stand what a judge or a model said.
-            ours = f"; {threshold_in_words(self.threshold)}"
-            if reason.endswith(ours):
-                reason = f"{reason.removesuffix(ours)}; {threshold_in_words(threshold)}"
-        return replace(
-            self, status=status, reason=reason, threshold=threshold, threshold_is_default=is_default
-        )
+        return replace(self, status=status, threshold=threshold, threshold_is_default=is_default)
 
     @classmethod
     def not_evaluated(cls, reason: str) -> "Outcome":
         """There is nothing to evaluate with."""
         return cls(Status.NOT_EVALUATED, None, reason)
-
-
-def threshold_in_words(threshold: float) -> str:
-    """Return the part of a reason that names the threshold."""
-    return f"the threshold is {threshold:g}"
 
 
 def negated(outcome: Outcome) -> Outcome:

@@ -78,17 +78,10 @@ def test_parts_count_where_the_whole_has_no_score() -> None:
     assert named_scores([assertion_result(ERROR, metric="m", assertions=parts)]) == {"m": 0.9}
 
 
-@pytest.mark.parametrize(
-    ("reason", "later"),
-    [
-        ("3 of 4 are found; the threshold is 0.5", "3 of 4 are found; the threshold is 0.8"),
-        ("The text says that the threshold is 0.5.", "The text says that the threshold is 0.5."),
-        (
-            '"the threshold is 0.5" is said; the threshold is 0.5',
-            '"the threshold is 0.5" is said; the threshold is 0.8',
-        ),
-    ],
-)
-def test_another_threshold_changes_no_word_of_a_judge_or_a_model(reason: str, later: str) -> None:
-    found = Outcome.graded(0.75, reason, 0.5).against(0.8)
-    assert (found.status, found.threshold, found.reason) == (FAILED, 0.8, later)
+def test_another_threshold_changes_no_word_of_a_reason() -> None:
+    found = Outcome.graded(0.75, "3 of 4 are found; the threshold is 0.5", 0.5).against(0.8)
+    assert (found.status, found.threshold, found.reason) == (
+        FAILED,
+        0.8,
+        "3 of 4 are found; the threshold is 0.5",
+    )

@@ -18,7 +18,7 @@ from geval_cli.assertions.graded.retrieval import (
     question_of,
     sentences_of,
 )
-from geval_cli.assertions.outcome import Outcome, threshold_in_words
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.calls import reply_schema
@@ -92,7 +92,7 @@ class ContextRecallAssertion(ContextAssertion):
         claims = await judge.ask(question, parse_attributions)
         score = sum(claims) / len(claims)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"{sum(claims)} of {len(claims)} sentences are found in the context; {threshold_in_words(threshold)}"
+        reason = f"{sum(claims)} of {len(claims)} sentences are found in the context"
         outcome = Outcome.graded(
             score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
         )
@@ -130,7 +130,7 @@ class ContextRelevanceAssertion(ContextAssertion):
         judge = JudgeClient(self, subject, tools)
         needed = await judge.ask(question, read)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"{needed} of {len(passages)} passages are needed; {threshold_in_words(threshold)}"
+        reason = f"{needed} of {len(passages)} passages are needed"
         outcome = Outcome.graded(needed / len(passages), reason, threshold, is_default=self.threshold is None)
         return replace(outcome, latency_ms=judge.latency_ms)
 

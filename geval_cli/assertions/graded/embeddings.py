@@ -20,14 +20,14 @@ from geval_cli.assertions.base import (
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
-from geval_cli.assertions.outcome import Outcome, shortened, threshold_in_words
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.prompt import Block, user_message
 from geval_cli.judge.replies.verdicts import parse_plain
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_score_beside
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.specs.promptfoo import JudgesSpec
@@ -218,8 +218,11 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"the relevance is {format_score_beside(score, threshold)}; {threshold_in_words(threshold)}"
         outcome = Outcome.graded(
-            score, reason, threshold, is_default=self.threshold is None, questions=list(made_up)
+            score,
+            f"the relevance is {format_score(score)}",
+            threshold,
+            is_default=self.threshold is None,
+            questions=list(made_up),
         )
         return replace(outcome, latency_ms=judge.latency_ms + embedding_ms)

@@ -17,7 +17,6 @@ from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_rubric_verdict
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import JsonValue, Status
 from geval_cli.specs.promptfoo import JudgesSpec
@@ -59,13 +58,10 @@ class LlmRubricAssertion(ModelGradedAssertion):
 
     def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
         """Hold the judge's score and its own yes or no against the threshold of today."""
-        passed, before = rated.detail.get(_PASSED), rated.threshold
+        passed = rated.detail.get(_PASSED)
         if passed is None or rated.score is None:
             return None
-        reason = rated.reason
-        if before is not None:
-            reason = reason.removeprefix(_below(rated.score, before)).lstrip()
-        again = rubric_outcome(Decision(passed, reason, rated.score), self.threshold, rated.latency_ms)
+        again = rubric_outcome(Decision(passed, rated.reason, rated.score), self.threshold, rated.latency_ms)
         return replace(again, detail=rated.detail)
 
 
@@ -112,21 +108,14 @@ def rubric_outcome(decision: Decision, threshold: float | None, latency_ms: floa
     score = float(decision.passed) if decision.score is None else decision.score
     reaches = threshold is None or passes(score, threshold)
     status = Status.PASSED if decision.passed and reaches else Status.FAILED
-    reason = decision.reason or ""
-    if decision.passed and threshold is not None and not reaches:
-        reason = f"{_below(score, threshold)} {reason}".strip()
     return Outcome(
         status,
         score,
-        reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
+        decision.reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
         threshold,
         detail={_PASSED: decision.passed},
         latency_ms=latency_ms,
     )
-
-
-def _below(score: float, threshold: float) -> str:
-    return f"the score {format_score_beside(score, threshold)} is below the threshold {threshold:g}."
 
 
 def _as_text(value: JsonValue) -> str:
