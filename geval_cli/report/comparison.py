@@ -942,15 +942,15 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
     open_rows = [row for row in rows if row.verdict is Verdict.UNDECIDED]
     if all(row.delta.least_tests for row in open_rows):
         return Verdict.UNDECIDED, f"Too few tests to tell A and B apart: {too_few_text(open_rows[0].delta)}"
-    if len(rows) == 1:
-        return Verdict.UNDECIDED, f"No difference between A and B is shown in {tests}: {said(rows[0])}"
     if overall is not None and overall.verdict in {Verdict.BETTER, Verdict.WORSE}:
         return overall.verdict, (
             f"B is {overall.verdict.value} than A over all columns together, {_moved(overall, several=False)}, though"
             f" no figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
         )
-    if not any(_value(row) for row in rows):
-        return Verdict.UNDECIDED, f"No figure changed from A to B in {tests}"
+    if not any(row.delta.differing for row in rows):
+        return Verdict.UNDECIDED, f"No figure changed from A to B in any of {tests}"
+    if len(rows) == 1:
+        return Verdict.UNDECIDED, f"No difference between A and B is shown in {tests}: {said(rows[0])}"
     return Verdict.UNDECIDED, (
         f"No difference between A and B is shown in {tests}: worst is {said(lowest)}, best is {said(highest)}"
     )
@@ -961,8 +961,10 @@ def _value(row: ComparedRow) -> float:
 
 
 def _moved(row: ComparedRow, *, several: bool) -> str:
-    """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`."""
+    """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`, or `relevance at 0.75 in both`."""
     name = row_title(row) + (f" of {one_line(row.column, _NAME_WIDTH)}" if several else "")
+    if not row.delta.differing:
+        return f"{name} at {format_score(row.b)} in both"
     change = format_difference(_value(row))
     if row.delta.interval is not None:
         change += f", 95 % CI {' to '.join(map(format_difference, row.delta.interval))}"

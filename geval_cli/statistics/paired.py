@@ -57,8 +57,8 @@ class PairedTest(Struct, frozen=True):
         delta: mean difference, after minus before.
         se: cluster-robust standard error of `delta`; None of fewer than two clusters.
         freedom: degrees of freedom of `se`; clusters - 1 where all have equally many pairs.
-        interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, and where all differences
-            are equal.
+        interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, where all differences are
+            equal, and where it would be all of -1..1.
         p: two-sided p-value of "no difference"; 1 where all differences are 0.
         sd: standard deviation of the differences; None of fewer than two pairs.
         dz: `delta` in units of `sd`; None where that is 0.
@@ -253,6 +253,7 @@ class PairedDifferences(Struct):
             interval = delta - wide, delta + wide
             if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
                 interval = max(-1.0, interval[0]), min(1.0, interval[1])
+                interval = None if interval == (-1.0, 1.0) else interval  # it says nothing
         mean_before = self._before / n
         return PairedTest(
             n=n,
