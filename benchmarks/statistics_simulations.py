@@ -25,6 +25,7 @@ from geval_cli.cli.runs import export_run, import_run
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 from geval_cli.runs.baseline import judge_difference
 from geval_cli.source.source_map import SourcePath
+from geval_cli.statistics.drift import MARGIN, looks_at
 from geval_cli.statistics.estimate import (
     CarriesOver,
     Item,
@@ -737,11 +738,65 @@ def _case_of(test: int, scores: dict[str, float]) -> CaseResult:
     )
 
 
+def looks(runs: int) -> None:
+    """False alarms in 100 looks at 100 anchors while a judge stays within the margin (at most 5 % may be).
+
+    Ratings are 1 to 5, drawn for each output and look; those of then are drawn once. "all looks" is the sequence with
+    one observation a look, "any single look" a shift beyond the margin in one of them, "z" its usual test, and "each
+    anchor" the sequence that takes each anchor of each look for news.
+    """
+    random = np.random.default_rng(SEED + 5)
+    for name, shift in (("no shift", 0.0), ("at the margin", MARGIN), ("twice the margin", 2 * MARGIN)):
+        alarms = dict.fromkeys(("all looks", "any single look", "z"), 0)
+        anchored = few = 0
+        for number in range(runs):
+            quality = random.beta(4, 2, 100)
+            then = _rated(random, quality[None, :], 0.0)[0]
+            now = _rated(random, np.repeat(quality[None, :], 100, axis=0), shift)
+            means = (now - then).mean(axis=1)
+            errors = (now - then).std(axis=1, ddof=1) / 10
+            found = looks_at(means.tolist())
+            alarms["all looks"] += found is not None and found.moved
+            alarms["z"] += bool((np.abs(means) - MARGIN > 1.645 * errors).any())
+            alarms["any single look"] += any(
+                _moved(mean, error, len(then)) for mean, error in zip(means, errors, strict=True)
+            )
+            if number % 50 == 0:
+                few += 1
+                anchored += bool(_anchored(((1 + now - then) / 2).ravel().tolist()))
+        told = "  ".join(f"{what} {count / runs:.4f}" for what, count in alarms.items())
+        print(f"{name:<17} {told}  each anchor {anchored / few:.2f} (of {few})")
+
+
+def _rated(random: Generator, quality: np.ndarray, shift: float) -> np.ndarray:
+    """Return ratings, on 0..1, of which the mean is the quality with the shift, as far as the scale has room for it."""
+    aim = 4 * np.clip(quality * (1 - MARGIN * 2) + shift, 0, 1)
+    noisy = np.floor(aim) + (random.random(aim.shape) < aim - np.floor(aim))
+    wander = random.choice([-1, 0, 0, 0, 1], aim.shape)
+    free = (noisy + wander >= 0) & (noisy + wander <= 4) & (noisy - wander >= 0) & (noisy - wander <= 4)
+    return (noisy + np.where(free, wander, 0)) / 4
+
+
+def _moved(mean: float, error: float, count: int) -> bool:
+    interval = mean_interval(float(mean), float(error) ** 2, count, level=0.9, lowest=-1)
+    return interval is not None and (interval[0] > MARGIN or interval[1] < -MARGIN)
+
+
+def _anchored(values: list[float]) -> bool:
+    sequence = SequentialMean(0.05, (1 + MARGIN) / 2, (1 - MARGIN) / 2)
+    for value in values:
+        sequence.add(value)
+        if sequence.is_above or sequence.is_below:
+            return True
+    return False
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
     "true_figures": true_figures,
     "means_by_commands": means_by_commands,
+    "looks": looks,
     "stopping": stopping,
     "stopping_by_command": stopping_by_command,
     "corrected_differences": corrected_differences,

@@ -244,7 +244,8 @@ def _describe_workers(plan: WorkersPlan) -> str:
 
 def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
     what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
-    told = f"{plural(item.needed, 'test')} show a drop of {item.drop:g} in {what} with a chance of 80 %"
+    needed = float(f"{item.needed:.{_DIGITS}g}")  # the spread is an estimate, too
+    told = f"about {needed:,.0f} tests show a drop of {item.drop:g} in {what} with a chance of 80 %"
     if total.most and total.cost_least_usd is not None:
         # More tests would be answered by no cache.
         scale = (total.most + total.cached) / total.most * item.needed / item.tests

@@ -16,6 +16,8 @@ from geval_cli.store.runs import RunStore, config_file
 DROP = 0.05
 _ENDED = frozenset({RunStatus.COMPLETED, RunStatus.INTERRUPTED, RunStatus.ABORTED})
 _LEAST = 2
+_LEAST_KNOWN = 10
+"""Tests of the earlier run below which its spread says too little."""
 
 
 def planned_power(prepared: PreparedRun, runs: RunStore) -> tuple[PowerPlan, ...]:
@@ -59,7 +61,7 @@ def _values(result: CaseResult, metric: str | None) -> Iterator[float]:
 
 def _power(metric: str | None, mean: ClusteredMean, tests: int, run_id: str) -> PowerPlan | None:
     centre, error, known = mean.mean, mean.standard_error(), mean.clusters
-    if centre is None or error is None or known < _LEAST or not 0 <= centre <= 1:
+    if centre is None or error is None or known < _LEAST_KNOWN or not 0 <= centre <= 1:
         return None
     # Tests that all came out alike say nothing of the spread that they would have after a drop.
     dropped = max(0.0, centre - DROP)

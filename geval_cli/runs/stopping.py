@@ -298,6 +298,7 @@ class Decisions:
         if record.interval is not None:
             level = 100 * (1 - SIGNIFICANCE / len(self._decisions))
             low, high = map(decision.figure, record.interval)
+            low = low.removesuffix(" points")
             yield f"anytime-valid {level:.3g} % interval {low} to {high}"
 
     def with_gates(self, judged: Sequence[GateResult]) -> tuple[GateResult, ...]:
