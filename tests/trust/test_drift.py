@@ -122,6 +122,30 @@ def test_which_of_three_it_was(product: Product) -> None:
     assert "anchors" not in warnings["prompt"]
 
 
+def test_anchors_are_in_the_plan_and_the_budget_and_verdicts_keep_versions_in_the_cache(
+    product: Product,
+) -> None:
+    judges = Judges()
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(config(), server)
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "40", writes_results=False)
+        anchored = config(anchors="a.jsonl")
+        plan = product.run(anchored, server, "--plan")
+        assert plan.results["anchors"]["ratings"] == 40
+        assert "40 more ratings before the run, none from the cache" in said(plan.stdout)
+        asked = len(judges.asked)
+        offline = product.run(anchored, server, "--offline")
+        assert "the anchors were not judged: --offline sends nothing" in said(offline.stdout)
+        assert (offline.results["run"]["anchors"], len(judges.asked)) == (None, asked)
+        cut = product.run(anchored, server, "--max-requests", "9")
+        assert cut.results["run"]["anchors"]["stopped"].startswith("the budget of 9 requests is used up")
+        assert len(server.requests) == 2 * TESTS + 1 + 9
+    # All ratings of these runs came from the cache, with the names that their answers gave themselves then.
+    named = [{"model": "judge-2026-11-01", "fingerprint": "fp_first"}]
+    (kept,) = {json.dumps(case["assertions"][0]["detail"]["judge_models"]) for case in offline.cases}
+    assert json.loads(kept) == named
+
+
 def test_the_command_judges_past_the_cache_and_names_versions_and_flips(product: Product) -> None:
     judges = Judges()
     with LoopbackServer(respond=judges.respond) as server:
