@@ -1,6 +1,8 @@
 """`geval compare --labels`: the difference of two runs corrected by labels, of published data and of odd labels."""
 
+import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.geval_command import clean_environment, run_geval
 from support.judged_data import lines_of, summaries
-from support.sample_run import RUN
+from support.sample_run import RUN, console_of
 from support.stored_runs import store_run, write_config
 
 from geval_cli.errors import ConfigError, UsageError
@@ -392,6 +394,15 @@ def test_rows_of_several_metrics_and_columns_are_adjusted_together() -> None:
         row.p is not None and row.p_adjusted is not None and row.p_adjusted >= row.p for row in found.rows
     )
     assert "p is adjusted for 4 rows (Holm)" in found.notes
+    text = found.to_markdown()
+    assert "## The correction by A's labels on B" in text
+    assert re.search(r"\| `q . m` \| style \| .*, same tests \| 0\.00 \| ", text)
+    for width in (60, 80, 200):
+        stream = io.StringIO()
+        found.print(console_of(stream, width, TERM="dumb"))
+        shown = stream.getvalue()
+        assert max(map(len, shown.splitlines())) <= width
+        assert shown.count(" style ") == 4  # in two columns, of figures and of the correction
     halves = compare(rows, a, b, options=CorrectOptions(cluster="half"))
     assert {row.tests for row in halves.rows} == {(2, 2)}
     with pytest.raises(UsageError, match="no test has the metadata `team`"):

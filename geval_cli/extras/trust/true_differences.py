@@ -55,6 +55,9 @@ from geval_cli.statistics.intervals import Estimate, Interval
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm, verdict_of
 from geval_cli.suite.gates import Gate
 
+_WIDE = 80
+"""Narrower terminals have fewer columns of figures, so that names stay whole."""
+
 
 class Design(StrEnum):
     """The labels that a correction is made from."""
@@ -480,25 +483,17 @@ def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) 
 
 
 def _document(found: CorrectedComparison) -> Document:
-    several = len({row.column for row in found.rows}) > 1
+    rows = found.rows
+    several = len({row.column for row in rows}) > 1
+    named = [((row.column, row.metric) if several else (row.metric,), row) for row in rows]
     first = ("column", "metric") if several else ("metric",)
-    rows = [((row.column,) if several else (), row.metric, row) for row in found.rows]
     brief = [
-        (
-            *column,
-            metric,
-            _change(row.judge),
-            _with_interval(row.corrected),
-            _p(row),
-            _tests(row),
-            _finding(row),
-        )
-        for column, metric, row in rows
+        (*names, _change(row.judge), _with_interval(row.corrected), _p(row), _tests(row), _finding(row))
+        for names, row in named
     ]
     whole = [
         (
-            *column,
-            metric,
+            *names,
             _with_interval(row.judge),
             _with_interval(row.corrected),
             _p(row),
@@ -506,22 +501,46 @@ def _document(found: CorrectedComparison) -> Document:
             " and ".join(f"{weight:.2f}" for weight in row.weights),
             _finding(row),
         )
-        for column, metric, row in rows
+        for names, row in named
     ]
+    texts = []
+    if equal := max(row.equal for row in rows):
+        texts.append(f"{plural(equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says")
+    audits = [(names, row.carry_over) for names, row in named if row.carry_over is not None]
+    if len(rows) == 1:
+        texts += [carry_over_text("the correction by A's labels", "B's labels", audit) for _, audit in audits]
+        audits = []
     figures = Section(
         "Figures",
         tables=[
             Table((*first, "judge", "by labels", "p", "labels", "weight of the judge", "finding"), whole)
         ],
-        brief=[Table((*first, "judge", "by labels [95 %]", "p", "labelled", ""), brief)],
-        texts=[text for row in found.rows for text in _texts(row, several=len(rows) > 1)],
+        brief=[
+            Table((*first, "judge", "by labels [95 %]", "p", "labelled", ""), brief, least=_WIDE),
+            Table(
+                (*first, "by labels [95 %]", ""), [(*row[: len(first)], row[-4], row[-1]) for row in brief]
+            ),
+        ],
+        texts=texts,
         notes=found.notes,
         is_overview=True,
     )
+    carried = Section(
+        "The correction by A's labels on B",
+        tables=[
+            Table(
+                (*first, "B's labels differ by [90 %]", "margin", "finding"),
+                [
+                    (*names, _with_interval(audit.residual), f"{audit.margin:g}", audit.verdict.value)
+                    for names, audit in audits
+                ],
+            )
+        ],
+    )
     return Document(
         "Two runs, corrected by human labels",
-        lambda quote: _sentence(found.rows, quote),
-        [figures],
+        lambda quote: _sentence(rows, quote),
+        [figures, carried] if audits else [figures],
         found.to_json(),
     )
 
@@ -549,14 +568,6 @@ def _finding(row: CorrectedRow) -> str:
     if row.why:
         return "no interval"
     return row.verdict.value if row.signs is not Signs.OTHER else f"{row.verdict.value}, other sign"
-
-
-def _texts(row: CorrectedRow, *, several: bool) -> Iterator[str]:
-    name = f"{row.metric}: " if several else ""
-    if row.equal:
-        yield f"{name}{plural(row.equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says"
-    if row.carry_over is not None:
-        yield name + carry_over_text("the correction by A's labels", "B's labels", row.carry_over)
 
 
 def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
