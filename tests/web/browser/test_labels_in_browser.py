@@ -18,7 +18,7 @@ from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 
-_JUDGED_RUNS = 10
+_JUDGED_RUNS = 11
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Site:
     folder: Path
     address: str
     judged: list[str]
+    later: str
     hostile: str
     report: Path
     reported: str
@@ -38,13 +39,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Runs cannot be made while a browser is open, so all are made before."""
     folder = tmp_path_factory.mktemp("labels")
     judged = [store_judged_run(folder) for _ in range(_JUDGED_RUNS)]
+    later = store_judged_run(folder, good=("one",))
     metric = "kept \u202e<b>\x1b"
     hostile = store_hostile_run(folder, metric=metric)
     report, reported = folder / "report.html", judged.pop()
     with open_runs(folder / ".geval", {}) as runs:
         HtmlFile(report).finish(load_report(runs, reported))
     with serve(folder) as address:
-        yield Site(folder, address, judged, hostile, report, reported)
+        yield Site(folder, address, judged, later, hostile, report, reported)
 
 
 @pytest.fixture
@@ -148,6 +150,28 @@ def test_two_people_and_then_the_judge_beside_them(window: Visit, folder: Path, 
     page.locator("tbody tr a").first.click()
     page.get_by_role("link", name="Rate this output yourself").click()
     page.locator("[data-rated-verdict]").wait_for()  # béa has rated it
+
+
+def test_both_outputs_of_two_runs_are_rated_and_nothing_says_which_is_which(
+    window: Visit, folder: Path, site: Site, run_id: str
+) -> None:
+    page = window.page
+    window.go(f"/compare?before={run_id}&after={site.later}")
+    page.get_by_role("link", name="Label both outputs").click()
+    shown = []
+    for place in range(1, 7):  # of the first test both runs have the same text, which is rated once
+        wait_for_place(page, f"{place} of 6")
+        shown.append(page.locator("[data-rated]").inner_text())
+        page.keyboard.press("p" if place % 2 else "f")
+    page.get_by_role("heading", name="All outputs are rated").wait_for()
+    assert not any("Tell me about" in text for text in shown)
+    rows = [row for name in (run_id, site.later) for row in kept(folder, name)]
+    assert sorted((row["id"], row["run_id"]) for row in rows if row["id"][0] == "1") == sorted(
+        (f"1.0.{column}", name) for column in (0, 1) for name in (run_id, site.later)
+    )
+    assert len(rows) == 6
+    page.reload()
+    page.get_by_text("6 of 6 rated").wait_for()
 
 
 def test_what_loads_for_an_earlier_choice_does_not_come_between_the_keys(window: Visit, run_id: str) -> None:
