@@ -135,6 +135,7 @@ class ComparedCase(Struct, frozen=True, gc=False):
         judgements: by metric, of the first assertion of each that a model judged.
         measured: by metric, and of all assertions under None, what was measured (`measured_things`).
         setup: what it was asked of and held against.
+        verdict: as it is stored, where its rivals in the run had a say in it; None where `status` is that.
     """
 
     test_index: int
@@ -148,6 +149,12 @@ class ComparedCase(Struct, frozen=True, gc=False):
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     measured: Mapping[str | None, tuple[str, ...] | None] = field(default_factory=dict)
     setup: "Setup | None" = None
+    verdict: Status | None = None
+
+    @property
+    def as_stored(self) -> "ComparedCase":
+        """Return the case with the verdict that its page shows."""
+        return self if self.verdict is None else replace(self, status=self.verdict)
 
 
 class Setup(Struct, frozen=True, gc=False):
@@ -288,7 +295,7 @@ class EarlierRun(CountedCases):
         shared: dict[object, object] = {}
         for result in report.results():
             _note_name(result, self.tests)
-            self._cases[_place(result)] = compared_case(self.counted(result), shared)
+            self._cases[_place(result)] = compared_case(self.counted(result), shared, result.status)
 
     def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
         """Return what finds its cases for those of a later run."""
@@ -440,8 +447,13 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def compared_case(result: CaseResult, shared: dict[object, object] | None = None) -> ComparedCase:
-    """Return the part of a case that is compared; what many cases have in common is `shared`."""
+def compared_case(
+    result: CaseResult, shared: dict[object, object] | None = None, verdict: Status | None = None
+) -> ComparedCase:
+    """Return the part of a case that is compared; what many cases have in common is `shared`.
+
+    `verdict` is the one that is stored, with what its rivals decided.
+    """
     assertions = [item for item, _ in with_members(result.assertions)]
     judgements = _judgements_of(assertions)
     if shared is not None:
@@ -467,6 +479,7 @@ def compared_case(result: CaseResult, shared: dict[object, object] | None = None
         judgements=judgements,
         measured=measured,
         setup=setup,
+        verdict=None if verdict is result.status else verdict,
     )
 
 
@@ -726,12 +739,12 @@ class _Comparing(CountedCases):
         for before, result in self._pairing.of(results):
             found = self.counted(result)
             if before is not None:
-                self._add(before, found)
+                self._add(before, found, result.status)
 
-    def _add(self, before: ComparedCase, result: CaseResult) -> None:
-        cluster, after = self._cluster_of(result), compared_case(result, self._shared)
+    def _add(self, before: ComparedCase, result: CaseResult, verdict: Status) -> None:
+        cluster, after = self._cluster_of(result), compared_case(result, self._shared, verdict)
         if self._pairs is not None:
-            self._pairs.append(Pair(before, after))
+            self._pairs.append(Pair(before.as_stored, after.as_stored))
         metrics = (name for name in result.named_scores if name in before.named_scores)
         for measure in (PASS_RATE, SCORE, *map(self._measure, metrics)):
             row = self._row(result.column, measure)

@@ -180,7 +180,7 @@ class GatesSpec(Spec):
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
     """Return the gates of a config, with a problem for each that cannot be read."""
     correction = "bonferroni"
-    if isinstance(value, dict) and not value.keys().isdisjoint(GatesSpec.model_fields):
+    if isinstance(value, dict):
         spec = read_spec(GatesSpec, value, place, "gates", reading)
         if spec is None:
             return ()

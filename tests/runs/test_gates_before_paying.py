@@ -36,6 +36,24 @@ def problems_of(folder: Path, text: str, **request: object) -> tuple[Problem, ..
         return error.problems
 
 
+def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) -> None:
+    """A share of pairs won says how an output does against the others of its run, which are others in another run."""
+    (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")
+    pairwise = "{type: pairwise, criteria: the clearer one, provider: 'scripted:judge.yaml', metric: clear"
+    config = (
+        "providers: [{id: echo, label: a}, {id: echo, label: b}]\nprompts: ['{{ x }}']\n"
+        "tests: [{vars: {x: 1}, expected_output: one, assert: [%s}]}]\n"
+        "gates: ['clear.delta >= 0 vs baseline']\n"
+    )
+    (found,) = problems_of(tmp_path, config % pairwise, baseline="latest")
+    assert (
+        "compares the outputs of one run with each other, and is not compared between runs" in found.message
+    )
+    assert found.location is not None
+    # Held against an expected output, each output stands for itself.
+    assert problems_of(tmp_path, config % f"{pairwise}, against: expected_output", baseline="latest") == ()
+
+
 @pytest.mark.parametrize(
     ("gate", "message", "hint"),
     [

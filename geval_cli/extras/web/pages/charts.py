@@ -28,7 +28,7 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.comparison import CasePairs, ComparedRow, Kind
+from geval_cli.report.comparison import CasePairs, ComparedRow, Kind, row_title
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
@@ -139,7 +139,8 @@ def _comparison_charts(
     rows: Sequence[ComparedRow], scores: Mapping[str, Sequence[PairedScore]], links: _ComparisonLinks
 ) -> Iterator[Chart]:
     """Yield the differences of each metric column by column, then its scores before and after."""
-    metrics: dict[tuple[Kind, str], list[DifferenceRow]] = {}
+    metrics: dict[str, list[DifferenceRow]] = {}
+    scored: dict[str, str] = {}
     for row in rows:
         found = DifferenceRow(
             row.column,
@@ -149,12 +150,15 @@ def _comparison_charts(
             row.verdict.value,
             href=links.column(row.column),
         )
-        metrics.setdefault((row.kind, row.metric), []).append(found)
-    for number, ((kind, name), differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
-        what = "pass rate" if kind is Kind.PASS_RATE else name
+        what = row_title(row)
+        metrics.setdefault(what, []).append(found)
+        # Scores are drawn pair by pair; a pass rate is, where a score has the same figures.
+        names = row.same if row.kind is Kind.PASS_RATE else (row.metric,)
+        scored.setdefault(what, next((name for name in names if name in scores), ""))
+    for number, (what, differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
         yield difference_intervals(f"intervals-{number}", what, differences)
-        if kind is not Kind.PASS_RATE and name in scores:
-            to_scores = partial(links.scores, None if kind is Kind.SCORE else name)
+        if name := scored[what]:
+            to_scores = partial(links.scores, None if name == SCORE else name)
             yield score_scatter(f"pairs-{number}", what, scores[name], to_scores)
             yield sorted_differences(f"differences-{number}", what, scores[name])
 
