@@ -38,6 +38,7 @@ class RunKeywords(TypedDict, total=False):
         allow_empty: whether it is fine when no test is selected.
         fail_under: the share of cases, 0..1, that must pass; without it, all must.
         max_errors: how many cases may error where there are gates.
+        stop_when: "decided" ends the run as soon as its gates are decided.
         max_cost: US dollars that may be spent.
         max_requests: requests that may be sent.
         cache: whether answers of earlier runs are used.
@@ -69,6 +70,7 @@ class RunKeywords(TypedDict, total=False):
     allow_empty: bool
     fail_under: float | None
     max_errors: int | None
+    stop_when: Literal["decided"] | None
     max_cost: float | None
     max_requests: int | None
     cache: bool

@@ -11,7 +11,7 @@ from geval_cli.assertions.patterns import compiled
 from geval_cli.errors import Problem, UsageError
 from geval_cli.library.run import RunKeywords
 from geval_cli.numbers import seconds_of_age
-from geval_cli.runs.options import RunOptions, declared_options
+from geval_cli.runs.options import DECIDED, RunOptions, declared_options
 from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Scoring
@@ -74,8 +74,9 @@ def _expected(name: str, value: Any) -> str | None:
         most, what = _SHARES[name]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return None if is_number and 0 <= value <= most and math.isfinite(value) else what
-    if name == "scoring" and value not in get_args(Scoring):
-        return f"one of {', '.join(get_args(Scoring))}"
+    for own, known in (("scoring", get_args(Scoring)), ("stop_when", (DECIDED,))):
+        if name == own:
+            return None if value in known else f"{'one of ' * (len(known) > 1)}{', '.join(known)}"
     if name == "cache_ttl" and (
         not isinstance(value, str) or (value != "never" and seconds_of_age(value) is None)
     ):

@@ -19,6 +19,9 @@ from geval_cli.version import __version__
 STOPPED = "the run stopped before its end: "
 """Begins a warning that is true only until the run is resumed."""
 
+DECIDED_EARLY = ("decided after ", "this run stopped early: ")
+"""Begin what a run says that stopped since it was decided; one that is resumed says it as it is then."""
+
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
     """Return the record of a run that begins now, or of one that is resumed, under its id."""
@@ -75,7 +78,7 @@ def without_keys(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | None) -> RunRecord:
     old = resumed.run
-    warnings = [text for text in old.warnings if not text.startswith(STOPPED)]
+    warnings = [text for text in old.warnings if not text.startswith((STOPPED, *DECIDED_EARLY))]
     if old.tool_version != __version__:
         warnings.append(f"begun by geval {old.tool_version}, resumed by geval {__version__}")
     if git is not None and old.git is not None and git.commit != old.git.commit:

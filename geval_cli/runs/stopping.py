@@ -31,6 +31,7 @@ from geval_cli.report.matching import match_columns
 from geval_cli.report.numbers import plural
 from geval_cli.runs.baseline import Baseline
 from geval_cli.runs.options import DECIDED
+from geval_cli.runs.record import DECIDED_EARLY
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.statistics.paired import SIGNIFICANCE
 from geval_cli.statistics.sequential import SequentialMean
@@ -279,10 +280,10 @@ class Decisions:
         )
         cases = plural(found.not_asked, "case was", "cases were")
         yield (
-            f"decided after {found.after:,} of {plural(found.tests, 'test')}: {told}; {cases} not asked for{saved}"
+            f"{DECIDED_EARLY[0]}{found.after:,} of {plural(found.tests, 'test')}: {told}; {cases} not asked for{saved}"
         )
         yield (
-            "this run stopped early: only its anytime-valid intervals hold; all other intervals and p-values are for"
+            f"{DECIDED_EARLY[1]}only its anytime-valid intervals hold; all other intervals and p-values are for"
             " runs of a fixed number of tests"
         )
 

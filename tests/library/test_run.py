@@ -210,6 +210,7 @@ def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
         (lambda: run("s.yaml", samples=True), "`samples` must be a whole number"),
         (lambda: run("s.yaml", max_cost=float("nan")), "`max_cost` must be US dollars from 0"),
         (lambda: run("s.yaml", fail_under=90), "`fail_under` must be a share from 0 to 1"),
+        (lambda: run("s.yaml", stop_when="bored"), "`stop_when` must be decided, found 'bored'"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", scoring="mean"), "`scoring` must be one of auto, logprobs"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", filter_pattern="("), "`filter_pattern` must be a regular expression"),
         (lambda: run("s.yaml", cache_ttl="soon"), "`cache_ttl` must be an age"),
