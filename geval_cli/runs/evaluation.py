@@ -83,7 +83,9 @@ async def run_evaluation(
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
     policy = call_policy(prepared, books.budget, run.id, begin_batches, stop.wire)
-    if prepared.anchors is None or run.anchors is not None:
+    # A run that is resumed has the scores of its anchors, unless it was stopped while they were judged.
+    has_looked = run.anchors is not None and not run.anchors.get("stopped")
+    if prepared.anchors is None or has_looked:
         running = _begin_jobs(jobs, policy)
     else:
         running = asyncio.ensure_future(_with_anchors(jobs, policy, state.runs.home))

@@ -102,6 +102,15 @@ def test_an_error_is_neither_a_pass_nor_a_failure(tmp_path: Path) -> None:
     assert stops[0] < stops[1] < stops[2] == TESTS
 
 
+def test_scores_that_leave_the_scale_decide_nothing(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "c.json", some_tests(TESTS, ()), gates=["right.mean >= 0.5"])
+    results = results_of(tmp_path, store_run(config))
+    odd = [replace(result, named_scores={"right": -0.5}) for result in results]
+    decisions = decisions_of(config, odd)
+    assert not decisions.is_enough
+    assert decisions_of(config, results).is_enough
+
+
 def _as_error(result: CaseResult) -> CaseResult:
     error = ErrorInfo("ProviderError", "no answer")
     return replace(result, status=Status.ERROR, score=None, named_scores={}, assertions=(), error=error)

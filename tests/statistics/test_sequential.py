@@ -88,6 +88,16 @@ def test_what_is_not_known_counts_against_either_decision() -> None:
     assert high == 1.0
 
 
+def test_a_test_with_fewer_cases_counts_for_less() -> None:
+    whole, half = SequentialMean(0.05, 0.5), SequentialMean(0.05, 0.5)
+    for _ in range(12):
+        whole.add(1.0)
+        half.add(1.0, weight=0.5)
+    assert half.log_capitals[0] < whole.log_capitals[0]
+    half.add(0.0)
+    assert half.mean == pytest.approx(6 / 7)
+
+
 def test_a_single_value_inside_disproves_a_mean_at_the_end_of_the_scale() -> None:
     every, none = SequentialMean(0.05, 1.0), SequentialMean(0.05, 0.0)
     every.add_all([1.0] * 50)

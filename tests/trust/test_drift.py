@@ -140,6 +140,10 @@ def test_anchors_are_in_the_plan_and_the_budget_and_verdicts_keep_versions_in_th
         cut = product.run(anchored, server, "--max-requests", "9")
         assert cut.results["run"]["anchors"]["stopped"].startswith("the budget of 9 requests is used up")
         assert len(server.requests) == 2 * TESTS + 1 + 9
+        run_id = cut.results["run"]["id"]
+        resumed = product.run(anchored, server, "--resume-from", run_id).results["run"]
+        assert (resumed["id"], resumed["anchors"]["stopped"]) == (run_id, "")
+        assert resumed["anchors"]["metrics"][0]["drift"]["n"] == 40
     # All ratings of these runs came from the cache, with the names that their answers gave themselves then.
     named = [{"model": "judge-2026-11-01", "fingerprint": "fp_first"}]
     (kept,) = {json.dumps(case["assertions"][0]["detail"]["judge_models"]) for case in offline.cases}
