@@ -29,8 +29,16 @@ from geval_cli.extras.trust.commands.probe import run_probes
 from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.labels import LabelFile, labels_from_rows
 from geval_cli.extras.trust.options import LabelCommand, ProbeCommand, ProbeOptions
-from geval_cli.extras.trust.probe_findings import FamilyScore, family_finding
-from geval_cli.extras.trust.probes import PROBES, Finding, Kind, ProbeReport, ProbeVerdict, chosen_probes
+from geval_cli.extras.trust.probe_findings import FamilyScore, family_finding, flips_finding
+from geval_cli.extras.trust.probes import (
+    PROBES,
+    Finding,
+    Kind,
+    ProbeReport,
+    ProbeVerdict,
+    ScoreChange,
+    chosen_probes,
+)
 from geval_cli.extras.trust.probing import family_of, probe_document, probe_with
 from geval_cli.extras.trust.rewrites import REWRITES as REWRITES_BY_NAME
 from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
@@ -726,3 +734,21 @@ def test_no_figure_is_cut_at_any_width(width: int, tmp_path: Path) -> None:
     assert len(rows) >= 10
     assert "…" not in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("tests", "interval", "verdict", "note"),
+    [
+        (0, None, ProbeVerdict.SKIPPED, "no output could be changed so"),
+        (1, None, ProbeVerdict.UNCLEAR, "needs 38 tests"),
+        (2, (0, 0.987764), ProbeVerdict.UNCLEAR, "needs 38 tests"),
+        (38, (0, 0.097504), ProbeVerdict.HOLDS, ""),
+    ],
+)
+def test_a_share_of_few_tests_is_unclear(
+    tests: int, interval: tuple[float, float] | None, verdict: ProbeVerdict, note: str
+) -> None:
+    pairs = [ScoreChange(test, 0.5, 0.5, True, True) for test in range(tests)]
+    found = flips_finding(PROBES["typo"], "m", pairs)
+    assert (found.verdict, found.note) == (verdict, note)
+    assert found.estimate.interval == (None if interval is None else pytest.approx(interval, abs=1e-6))
