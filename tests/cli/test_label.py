@@ -349,7 +349,7 @@ class TestWithoutTerminal:
         run_label("latest", LabelCommand(read=file, home=home))
         with pytest.raises(ConfigError) as caught:  # somebody may have filled it in
             run_label("latest", LabelCommand(export=file, home=home))
-        assert "--export replaces nothing" in caught.value.problems[0].message
+        assert "--export does not overwrite" in caught.value.problems[0].message
         again = judged / "again.csv"
         run_label("latest", LabelCommand(export=again, home=home))
         run_label("latest", LabelCommand(read=again, home=home))

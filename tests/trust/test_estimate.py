@@ -109,7 +109,7 @@ def test_json_has_figures_and_no_nan() -> None:
     ("labelled", "note"),
     [
         (range(20), "20 labels; from 30 on"),
-        (range(40), "true only if the labelled outputs were drawn at random"),
+        (range(40), "true only if the labelled outputs were drawn at random from this run"),
     ],
 )
 def test_notes(labelled: range, note: str) -> None:
@@ -276,7 +276,7 @@ class TestCommand:
         assert drawn.stdout.startswith("sheet.jsonl: ")
         again = run_geval("estimate", "sheet.jsonl", "--draw", "3", cwd=tmp_path)
         assert (again.code, again.stdout) == (2, "")
-        assert "is there already" in again.stderr
+        assert "already exists" in again.stderr
         rows = [
             json.loads(line) for line in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8").splitlines()
         ]

@@ -305,7 +305,10 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
     scale = pairs[0].label.scale
     data, everything = _data(scored), _data(pairs)
     verdicts = _verdicts(data, scored, name, options)
-    alt = _alt_test(data, options)
+    alt = None
+    if len(data.annotators) >= statistics.MIN_ANNOTATORS:
+        epsilon = EPSILONS[options.annotators]
+        alt = statistics.alt_test(data.score, data.marks, data.clusters, epsilon=epsilon)
     has_people = len(everything.annotators) > 1
     jury = jury_scores(name, scored)
     how = next((pair.match.item.combined.get(name) for pair in scored if pair.match is not None), None)
@@ -442,12 +445,6 @@ def _bias(data: _Data, scale: Scale) -> Bias:
 
     shift = clustered_estimate(distance.tolist(), data.clusters, lowest=-1)
     return Bias(shift, shift.times(scale[1] - scale[0]), length)
-
-
-def _alt_test(data: _Data, options: AgreeOptions) -> AltTest | None:
-    if len(data.annotators) < statistics.MIN_ANNOTATORS:
-        return None
-    return statistics.alt_test(data.score, data.marks, data.clusters, epsilon=EPSILONS[options.annotators])
 
 
 def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) -> Iterable[str]:

@@ -422,16 +422,11 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         )
     if (labelled.scores == labelled.scores[0]).all():
         yield "all scores are equal: no threshold tells good from bad, and the present one stays"
-    elif not _tells_apart(found, labelled):
+    elif not (confusion(labelled.scores >= found.threshold - _DUST, labelled.good).mcc or 0.0) > 0:
         yield "at no threshold do its verdicts agree with people's better than by luck: do not let this judge decide"
     if isinstance(found.curve, Logistic):
         yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
     yield from _band_notes(found, bad)
-
-
-def _tells_apart(found: Calibration, labelled: Labelled) -> bool:
-    verdicts = confusion(labelled.scores >= found.threshold - _DUST, labelled.good)
-    return (verdicts.mcc or 0.0) > 0
 
 
 def _band_notes(found: Calibration, bad: int) -> Iterator[str]:

@@ -295,7 +295,8 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
     for position, pair in enumerate(known):
         groups[position * _LENGTH_GROUPS // len(known)].append(pair)
     errors = [
-        (_span(members), sum(error for _, error in members) / len(members)) for members in groups.values()
+        (f"{members[0][0]}-{members[-1][0]}", sum(error for _, error in members) / len(members))
+        for members in groups.values()
     ]
     high, width = Scale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
     bars = []
@@ -316,10 +317,6 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
         ("words", "score minus label"), tuple((words, f"{error:+.3f}") for words, error in errors)
     )
     return Chart(name, title, said, drawing(name, title, said, 230, axes, *bars, foot), figures)
-
-
-def _span(members: Sequence[tuple[int, float]]) -> str:
-    return f"{members[0][0]}-{members[-1][0]}"
 
 
 def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:

@@ -276,11 +276,15 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def _page(document: Document) -> Iterator[str]:
-    """Yield a page without scripts; all that comes from files and models is escaped text."""
+    """Yield a page without scripts; all that comes from files and models is escaped text.
+
+    It has the colours and drawings of the web page, and the little that is its own.
+    """
+    style = "".join((STATIC_FOLDER / name).read_text(encoding="utf-8") for name in _SHARED_STYLES) + _STYLE
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
-    yield f"<title>{_text(document.title)}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
+    yield f"<title>{_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
     yield f"<h1>{_text(document.title)}</h1>\n<p>{document.about(_text)}</p>\n"
     for section in _in_files(document):
         yield f"<h2>{_text(section.heading)}</h2>\n"
@@ -293,11 +297,6 @@ def _page(document: Document) -> Iterator[str]:
         for text in (*section.texts, *section.notes):
             yield f"<p>{_text(text)}</p>\n"
     yield "</body>\n</html>\n"
-
-
-def _style() -> str:
-    """Return the colours and drawings of the web page, and the little that a document has of its own."""
-    return "".join((STATIC_FOLDER / name).read_text(encoding="utf-8") for name in _SHARED_STYLES) + _STYLE
 
 
 def _figure(chart: Chart) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.errors import UsageError
 from geval_cli.extras.trust.documents import (
     ESTIMATE,
     Document,
@@ -20,7 +20,7 @@ from geval_cli.extras.trust.documents import (
     estimate_cells,
     of_run,
 )
-from geval_cli.extras.trust.labels import DRAW_COLUMN, LabelFile
+from geval_cli.extras.trust.labels import LabelFile, draw_notes
 from geval_cli.extras.trust.matching import (
     Labels,
     Match,
@@ -147,7 +147,16 @@ def estimate(
         matched=matched,
         unmatched=unmatched,
         metrics=estimates,
-        gates=tuple(outcome for gate in gates for outcome in gate.decide(_of_gate(gate, estimates))),
+        gates=tuple(
+            outcome
+            for gate in gates
+            for outcome in gate.decide(
+                {
+                    item.metric: item.mean if gate.statistic == "true_mean" else item.pass_rate
+                    for item in estimates
+                }
+            )
+        ),
     )
 
 
@@ -160,16 +169,15 @@ def _from_draw(
 ) -> Iterator[MetricEstimate]:
     """Yield the estimates of a run some of whose own outputs were drawn and labelled."""
     marks = marks_of(matches)
-    is_drawn = all(DRAW_COLUMN in match.label.columns for match in matches)
-    notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=unlabelled))
+    notes = tuple(
+        draw_notes(
+            [match.label for match in matches], unlabelled, "outputs were drawn at random from this run"
+        )
+    )
     for metric in chosen_metrics([match.label.metric for match in matches], options.only):
         yield _by_inference(
             metric, scored_outputs(metric, judged_items(results())), marks[metric], options, notes
         )
-
-
-def _of_gate(gate: Requirement, estimates: Sequence[MetricEstimate]) -> dict[str, Estimate | None]:
-    return {item.metric: item.mean if gate.statistic == "true_mean" else item.pass_rate for item in estimates}
 
 
 def _by_inference(
@@ -209,13 +217,6 @@ def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str
         yield f"{labelled} labels; from {ADVISED} on the figures say something, 100 are comfortable"
     if found is not None and found.weight == 0 and labelled < found.outputs:
         yield "the judge's scores do not follow people's labels, so only the labels count"
-
-
-def _draw_notes(*, is_drawn: bool, unlabelled: int) -> Iterator[str]:
-    if not is_drawn:
-        yield "true only if the labelled outputs were drawn at random from this run, as --draw does"
-    elif unlabelled:
-        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
 
 
 def _from_elsewhere(
@@ -283,15 +284,6 @@ def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float
         failed_bad=sum(not passed and not good for passed, good in pairs),
         bad=len(pairs) - good,
     )
-
-
-def check_sheet_path(path: Path) -> None:
-    """Raise ConfigError where a sheet cannot be written, or would replace labels."""
-    if path.exists():
-        hint = "name another file: it may hold labels"
-        raise ConfigError([Problem(f"`{path}` is there already, and --draw replaces nothing", None, hint)])
-    if not path.parent.is_dir():
-        raise ConfigError([Problem(f"cannot write {path}: there is no folder {path.parent}", None)])
 
 
 def estimate_document(found: Estimated) -> Document:

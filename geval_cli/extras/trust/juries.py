@@ -62,11 +62,6 @@ class JuryAgreement(Struct, frozen=True):
     votes: Estimate = Estimate(None)
 
 
-def _votes_text(found: JuryAgreement) -> str:
-    count = f"{len(found.judges)} judges"
-    return f"{count} are worth {with_interval(found.votes)} votes with independent errors"
-
-
 class JuryScores(Struct, frozen=True):
     """The scores of a jury's judges on labelled outputs.
 
@@ -295,6 +290,10 @@ def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeigh
             Table(full[:kept], [row[:kept] for row in rows]),
             Table(("errors go together", *(one.judge for one in found.judges)), matrix),
         ],
-        texts=[] if found.votes.value is None else [_votes_text(found)],
+        texts=[]
+        if found.votes.value is None
+        else [
+            f"{len(found.judges)} judges are worth {with_interval(found.votes)} votes with independent errors"
+        ],
         brief=[Table(short[:kept], [row[:kept] for row in brief])],
     )

@@ -446,7 +446,10 @@ def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> Labe
     for row, place in rows:
         found.add(row, place)
     if not problems and not found.labels:
-        problems.append(_nothing_labelled(path, found.unlabelled))
+        waiting = f"none of the {found.unlabelled:,} rows has a label yet"
+        message = waiting if found.unlabelled else "there is no row of labels"
+        hint = "write a number, `pass` or `fail` into `label`"
+        problems.append(Problem(message, Location(str(path), 1, 1, length=0), hint))
     if problems:
         raise ConfigError(problems)
     labels = tuple(found.labels.values())
@@ -710,11 +713,6 @@ def _shown(value: JsonValue) -> str:
     return f"{text[:_MOST_SHOWN]}…" if len(text) > _MOST_SHOWN else text
 
 
-def _nothing_labelled(path: Path, unlabelled: int) -> Problem:
-    rows = f"none of the {unlabelled:,} rows has a label yet" if unlabelled else "there is no row of labels"
-    return Problem(rows, Location(str(path), 1, 1, length=0), "write a number, `pass` or `fail` into `label`")
-
-
 T = TypeVar("T")
 
 DRAW_COLUMN = "draw"
@@ -740,3 +738,20 @@ def draw(
 def draw_name(seed: int) -> str:
     """Return what the column `draw` says of a draw."""
     return f"seed {seed}"
+
+
+def draw_notes(labels: Iterable[Label], unlabelled: int, what: str) -> Iterator[str]:
+    """Yield why labels may be no random draw; `what` says of what they should be one."""
+    if not all(DRAW_COLUMN in label.columns for label in labels):
+        yield f"true only if the labelled {what}, as geval estimate --draw does"
+    elif unlabelled:
+        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
+
+
+def check_is_new(path: Path, option: str, more: str = "") -> None:
+    """Raise ConfigError where labels cannot be written, or would replace others."""
+    if path.exists():
+        hint = f"name another file: it may hold labels{more}"
+        raise ConfigError([Problem(f"`{path}` already exists, and {option} does not overwrite", None, hint)])
+    if not path.parent.is_dir():
+        raise ConfigError([Problem(f"cannot write {path}: there is no folder {path.parent}", None)])

@@ -24,7 +24,7 @@ from geval_cli.extras.trust.documents import (
     markdown_of,
     print_document,
 )
-from geval_cli.extras.trust.labels import DRAW_COLUMN, Label, LabelFile
+from geval_cli.extras.trust.labels import Label, LabelFile, draw_notes
 from geval_cli.extras.trust.matching import (
     JudgedItem,
     Labels,
@@ -462,10 +462,7 @@ def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
 
 def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) -> Iterator[str]:
     matches = [match.label for side in found.matches for match in side]
-    if not all(DRAW_COLUMN in label.columns for label in matches):
-        yield "true only if the labelled tests were drawn at random, as geval estimate --draw does"
-    elif unlabelled:
-        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
+    yield from draw_notes(matches, unlabelled, "tests were drawn at random")
     people = [{name for match in side for name in match.label.marks} for side in found.matches]
     if any(row.design is Design.DIFFERENT_TESTS for row in rows) and not people[0] & people[1]:
         yield "A and B were labelled by different people: if some are stricter, that is part of the difference"
@@ -572,7 +569,10 @@ def _finding(row: CorrectedRow) -> str:
 
 def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
     """Return what the judge says, what the labels say, and whether they agree; of several rows the oddest in full."""
-    oddest = min(rows, key=_oddity)
+    order = (Signs.OTHER, Signs.SAME, Signs.UNCLEAR).index
+    oddest = min(
+        rows, key=lambda row: (order(row.signs) if not row.why else 3, -abs(row.corrected.value or 0.0))
+    )
     said = _of_row(oddest, quote, several=len({row.column for row in rows}) > 1)
     if len(rows) == 1:
         return said
@@ -580,11 +580,6 @@ def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
     other = sum(row.signs is Signs.OTHER for row in rows)
     turned = f", {other} of them against the judge" if other else ""
     return f"Human labels show {shown} of {len(rows)} differences{turned}. {said}"
-
-
-def _oddity(row: CorrectedRow) -> tuple[int, float]:
-    order = (Signs.OTHER, Signs.SAME, Signs.UNCLEAR).index(row.signs)
-    return (order if not row.why else 3), -abs(row.corrected.value or 0.0)
 
 
 def _of_row(row: CorrectedRow, quote: Quote, *, several: bool) -> str:

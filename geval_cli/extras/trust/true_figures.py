@@ -107,7 +107,7 @@ def true_figures(
     verdicts = [
         Item(
             float(passed_at(item.score, item.passed, threshold, limit)),
-            _verdict(marks.get(item.id), good),
+            None if (human := marks.get(item.id)) is None else float(passes(human, good)),
             item.test,
         )
         for item, _ in scored
@@ -133,10 +133,6 @@ def true_figures(
             marks=[mark for *_, mark in audited],
         ),
     )
-
-
-def _verdict(human: float | None, good: float) -> float | None:
-    return None if human is None else float(passes(human, good))
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -209,7 +205,7 @@ def _judged(
     except ConfigError as error:
         first = error.problems[0]
         return _unknown(gate, f"no label is of an output of this run: {first.message}")
-    chosen = _tagged(gate, results())
+    chosen = (item for item in results() if all(is_tagged(item.metadata, *tag) for tag in gate.tags))
     outputs = scored_outputs(gate.metric, judged_items(chosen))
     found = true_figures(outputs, marks_of(matched.matches)[gate.metric], good=GOOD_AT)
     is_mean = gate.statistic is Statistic.TRUE_MEAN
@@ -218,10 +214,6 @@ def _judged(
         found.mean if is_mean else found.rate,
         f"{found.labelled:,} of {plural(len(of_metric), 'label')}",
     )
-
-
-def _tagged(gate: Gate, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
-    return (result for result in results if all(is_tagged(result.metadata, *tag) for tag in gate.tags))
 
 
 def _unknown(gate: Gate, note: str) -> GateResult:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labelling import (
     Given,
     LabelChoice,
@@ -32,7 +32,7 @@ from geval_cli.extras.trust.labelling import (
     scales_of,
     stored_label,
 )
-from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, draw_name, write_labels
+from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, check_is_new, draw_name, write_labels
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
@@ -113,7 +113,7 @@ def run_label(name: str, given: LabelCommand) -> None:
     if given.as_json and not given.review:
         raise UsageError("--json shows what --review does", hint="add --review, or --export FILE.jsonl")
     if given.export is not None:
-        _check_is_new(given.export)
+        check_is_new(given.export, "--export", "; `--import` keeps the labels of one that was filled in")
     if given.export is not None and _exported_without_run(name, given, given.export):
         return
     with _opened(name, given.home) as opened:
@@ -184,13 +184,6 @@ def _export(
         rows = [item.row for item in kept if item.metric in metrics]
     if given.export is not None:
         _write(given.export, rows, "row" if is_sheet else "label")
-
-
-def _check_is_new(path: Path) -> None:
-    """Raise ConfigError where a file would be replaced: it may be a sheet that somebody filled in."""
-    if path.exists():
-        hint = "name another file; `--import` keeps the labels of one that was filled in"
-        raise ConfigError([Problem(f"`{path}` is there already, and --export replaces nothing", None, hint)])
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
@@ -442,7 +435,8 @@ class _Rater:
                 label = self._label(key, scale)
                 if label is not None:
                     session.keep(output, result, label, note)
-                    self._console.print(Text(f" {_label_text(label, scale)}", style="bold"))
+                    said = ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
+                    self._console.print(Text(f" {said}", style="bold"))
                     return "next"
 
     def _label(self, key: str, scale: Scale) -> float | None:
@@ -538,10 +532,6 @@ def _is_keyed(scale: Scale) -> bool:
     """Return whether every label of a scale is one key."""
     low, high = scale
     return low >= 0 and high <= _ONE_KEY and low.is_integer() and high.is_integer()
-
-
-def _label_text(label: float, scale: Scale) -> str:
-    return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
 
 
 def _show_review(opened: _Opened, given: LabelCommand) -> None:

@@ -10,9 +10,9 @@ from typing import TypeVar
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.estimation import check_sheet_path, estimate, estimate_document
+from geval_cli.extras.trust.estimation import estimate, estimate_document
 from geval_cli.extras.trust.labelling import draw_pairs, draw_sheet, labels_kept_for
-from geval_cli.extras.trust.labels import LabelFile, read_labels, write_labels
+from geval_cli.extras.trust.labels import LabelFile, check_is_new, read_labels, write_labels
 from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, EstimateCommand
 from geval_cli.records import JsonValue
 from geval_cli.report.numbers import plural
@@ -98,7 +98,7 @@ def run_estimate(labels: Path, given: EstimateCommand) -> ExitCode:
     with open_report(given.run, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if given.draw is not None:
-            check_sheet_path(labels)
+            check_is_new(labels, "--draw")
             rows = draw_sheet(report, given.draw, given.seed, only=given.only)
             return _write_sheet(
                 labels, rows, f"of run {report.run.id}", f"estimate {labels} --run {report.run.id}"
@@ -120,7 +120,7 @@ def _draw_pairs(sheet: Path, given: EstimateCommand, named: str) -> ExitCode:
         raise UsageError(f"--of {named} does not name two runs", hint="for example --of latest~1,latest")
     if given.draw is None:
         raise UsageError("--of says what to draw from, and there is no --draw", hint="for example --draw 30")
-    check_sheet_path(sheet)
+    check_is_new(sheet, "--draw")
     with open_reports(two, given.home, os.environ) as ((a, b), warnings):
         print_warnings(warnings)
         rows = draw_pairs(a, b, given.draw, given.seed, only=given.only)
