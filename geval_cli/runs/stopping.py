@@ -249,7 +249,9 @@ class Decisions:
 
     def rest(self) -> Iterator[CaseResult]:
         """Yield a result for each case that is not asked for any more; `add` has to be told of it."""
-        reason = f"not asked: the run was decided after {self._after:,} of {plural(len(self._order), 'test')}"
+        reason = (
+            f"not needed: the run was decided after {self._after:,} of {plural(len(self._order), 'test')}"
+        )
         why = AssertionResult(_NOT_ASKED, None, Status.NOT_EVALUATED, None, reason=reason)
         for test in self._plan.suite.tests:
             for job in self._done.missing(self._plan.jobs_of(test)):
@@ -280,7 +282,7 @@ class Decisions:
         )
         cases = plural(found.not_asked, "case was", "cases were")
         yield (
-            f"{DECIDED_EARLY[0]}{found.after:,} of {plural(found.tests, 'test')}: {told}; {cases} not asked for{saved}"
+            f"{DECIDED_EARLY[0]}{found.after:,} of {plural(found.tests, 'test')}: {told}; {cases} not evaluated{saved}"
         )
         yield (
             f"{DECIDED_EARLY[1]}only its anytime-valid intervals hold; all other intervals and p-values are for"

@@ -222,7 +222,7 @@ def test_a_run_that_stops_early_says_so_everywhere_and_asks_no_more(
     assert high < 0.8 if outcome == "fails" else low > 0.8
     # One that was looked at after every test says what holds for it, and what does not.
     sentence = f"decided after {stop['after']} of 100 tests: `pass_rate >= 80%` {outcome} ("
-    reason = f"not asked: the run was decided after {stop['after']} of 100 tests"
+    reason = f"not needed: the run was decided after {stop['after']} of 100 tests"
     texts = {name: (product.folder / name).read_text(encoding="utf-8") for name in files}
     texts["r.html"] = re.sub("</?code[^>]*>", "`", html.unescape(texts["r.html"]))
     texts["terminal"] = " ".join(done.stdout.split())
