@@ -133,7 +133,8 @@ class ComparedCase(Struct, frozen=True, gc=False):
     Attributes:
         statuses: of its assertions, each set followed by its members.
         judgements: by metric, of the first assertion of each that a model judged.
-        measured: by metric, and of all assertions under None, what was measured (`measured_things`).
+        measured: by metric, and of all assertions under None, a hash of what was measured (`measured_things`); nothing
+            where that is not known.
         setup: what it was asked of and held against.
         verdict: as it is stored, where its rivals in the run had a say in it; None where `status` is that.
     """
@@ -147,7 +148,7 @@ class ComparedCase(Struct, frozen=True, gc=False):
     named_scores: Mapping[str, float]
     statuses: tuple[Status, ...] = ()
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    measured: Mapping[str | None, tuple[str, ...] | None] = field(default_factory=dict)
+    measured: Mapping[str | None, int] = field(default_factory=dict)
     setup: "Setup | None" = None
     verdict: Status | None = None
 
@@ -458,15 +459,15 @@ def compared_case(
     judgements = _judgements_of(assertions)
     if shared is not None:
         judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}  # type: ignore[misc]
-    measured: dict[str | None, tuple[str, ...] | None] = {None: measured_things(result, assertions)}
-    for name in result.named_scores:
-        measured[name] = measured_things(result, [item for item in assertions if item.metric == name])
-    thresholds = tuple((item.metric or item.type, item.threshold) for item in assertions)
-    setup = Setup(hash(result.prompt.rendered), result.provider.id, thresholds)
+    by_metric: dict[str | None, list[AssertionResult]] = {None: assertions}
+    for item in assertions:
+        if item.metric in result.named_scores:
+            by_metric.setdefault(item.metric, []).append(item)
+    things = ((name, measured_things(result, items)) for name, items in by_metric.items())
+    thresholds = tuple([(item.metric or item.type, item.threshold) for item in assertions])
     if shared is not None:
-        measured = {name: shared.setdefault(found, found) for name, found in measured.items()}  # type: ignore[misc]
-        shared_thresholds = shared.setdefault(thresholds, thresholds)
-        setup = replace(setup, thresholds=shared_thresholds)
+        thresholds = shared.setdefault(thresholds, thresholds)  # type: ignore[assignment]
+    setup = Setup(hash(result.prompt.rendered), result.provider.id, thresholds)
     return ComparedCase(
         test_index=result.test_index,
         repeat_index=result.repeat_index,
@@ -477,7 +478,7 @@ def compared_case(
         named_scores=result.named_scores,
         statuses=tuple(item.status for item in assertions),
         judgements=judgements,
-        measured=measured,
+        measured={name: hash(found) for name, found in things if found is not None},
         setup=setup,
         verdict=None if verdict is result.status else verdict,
     )
