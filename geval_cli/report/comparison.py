@@ -758,7 +758,8 @@ class _Comparing(CountedCases):
                 self.overall.add(cluster, values, same=same)
                 if values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
-        self._note_setup(before, after)
+        if Status.ERROR not in {before.status, after.status}:  # an error cuts the list of verdicts short
+            self._note_setup(before, after)
 
     def _measure(self, name: str) -> Measure:
         """Return the measure of a metric; there are few, and many cases."""
@@ -848,6 +849,7 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
     return Flip(title, case_number(after), before.status, after.status, name, reason)
 
 
+_SHOWN = frozenset({Verdict.BETTER, Verdict.WORSE})
 _RowKey = tuple[int, Measure]
 """The index of the later run's column, and what is measured."""
 
@@ -914,53 +916,58 @@ def row_title(row: ComparedRow) -> str:
 def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | None = None) -> tuple[str, str]:
     """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
 
-    What the pass rate of all columns together shows counts where no row shows anything alone.
+    `overall` is the pass rate of all columns together, which may show what no column shows alone.
     """
     if not rows:
         return Verdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
     several = len({row.column for row in rows}) > 1
-    by_change = sorted(rows, key=lambda row: row.delta.value or 0.0)
+    by_change = sorted(rows, key=_value)
     counts = Counter(row.verdict for row in rows)
-    better, worse = counts[Verdict.BETTER], counts[Verdict.WORSE]
     lowest, highest = by_change[0], by_change[-1]
+    worst = next((row for row in by_change if row.verdict is Verdict.WORSE), None)
+    best = next((row for row in reversed(by_change) if row.verdict is Verdict.BETTER), None)
+    together = overall if overall is not None and overall.verdict in _SHOWN else None
     tests = plural(paired, "test")
 
     def said(row: ComparedRow) -> str:
         return _moved(row, several=several)
 
-    if better or worse:
-        worst = min((row for row in rows if row.verdict is Verdict.WORSE), key=_value, default=None)
-        best = max((row for row in rows if row.verdict is Verdict.BETTER), key=_value, default=None)
+    if worst is not None or best is not None:
+        words = {row.verdict.value for row in (worst, best, together) if row is not None}
         if worst is not None and best is not None:
-            return "mixed", (
-                f"B is worse than A in {worse:,} of {len(rows):,} figures and better in {better:,}: worst is"
-                f" {said(worst)}, best is {said(best)}"
+            sentence = (
+                f"B is worse than A in {counts[Verdict.WORSE]:,} of {len(rows):,} figures and better in"
+                f" {counts[Verdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
             )
-        shown, other = (worst, highest) if worst is not None else (best, lowest)
-        assert shown is not None  # there are better or worse ones
-        word = shown.verdict.value
-        if len(rows) == 1:
-            return word, f"B is {word} than A: {said(shown)}"
-        count = "all" if worse + better == len(rows) else f"{worse + better:,} of"
-        rest = "best" if worst is not None else "worst"
-        sentence = f"B is {word} than A in {count} {len(rows):,} figures, most in {said(shown)}"
-        return (
-            word,
-            f"{sentence}; {rest} is {said(other)}, {other.verdict.value}" if other is not shown else sentence,
-        )
+        else:
+            shown, other = (worst, highest) if worst is not None else (best, lowest)
+            assert shown is not None  # there are better or worse ones
+            count = counts[shown.verdict]
+            among = "all" if count == len(rows) else f"{count:,} of"
+            sentence = f"B is {shown.verdict} than A"
+            sentence += (
+                f": {said(shown)}"
+                if len(rows) == 1
+                else f" in {among} {len(rows):,} figures, most in {said(shown)}"
+            )
+            if other is not shown:
+                sentence += f"; {'best' if worst is not None else 'worst'} is {said(other)}, {other.verdict}"
+        if together is not None:
+            sentence += f"; {together.verdict} over all columns together: {_moved(together, several=False)}"
+        return words.pop() if len(words) == 1 else "mixed", sentence
     if counts[Verdict.IDENTICAL] == len(rows):
         return Verdict.IDENTICAL, f"B is the same as A: every figure is identical in {tests}"
     if counts[Verdict.UNDECIDED] == 0:
         margin = max(row.delta.margin or 0.0 for row in rows)
         return Verdict.EQUIVALENT, f"B differs from A by less than {margin:g} in every figure, over {tests}"
-    open_rows = [row for row in rows if row.verdict is Verdict.UNDECIDED]
-    if all(row.delta.least_tests for row in open_rows):
-        return Verdict.UNDECIDED, f"Too few tests to tell A and B apart: {too_few_text(open_rows[0].delta)}"
-    if overall is not None and overall.verdict in {Verdict.BETTER, Verdict.WORSE}:
-        return overall.verdict, (
-            f"B is {overall.verdict.value} than A over all columns together, {_moved(overall, several=False)}, though"
-            f" no figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
+    if together is not None:
+        return together.verdict, (
+            f"B is {together.verdict} than A over all columns together, {_moved(together, several=False)}, though no"
+            f" figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
         )
+    undecided = [row for row in rows if row.verdict is Verdict.UNDECIDED]
+    if all(row.delta.least_tests for row in undecided):
+        return Verdict.UNDECIDED, f"Too few tests to tell A and B apart: {too_few_text(undecided[0].delta)}"
     if not any(row.delta.differing for row in rows):
         return Verdict.UNDECIDED, f"No figure changed from A to B in any of {tests}"
     if len(rows) == 1:

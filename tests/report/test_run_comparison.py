@@ -456,7 +456,7 @@ def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
     stream.flush()
     text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
 
-    assert text.count("brief x small") == 2
+    assert text.count("brief x small") == 3
     assert "paired by place: brief x large -> polite x other" in text
 
 
