@@ -4,10 +4,20 @@ import random
 
 import numpy as np
 import pytest
+from scipy import stats
 from soak.coverage import coverage_of_rates
 from support.judged_data import summaries
 
-from geval_cli.statistics.estimate import ErrorRates, Inference, Item, infer_mean, infer_rate, rogan_gladen
+from geval_cli.statistics.estimate import (
+    ErrorRates,
+    Inference,
+    Item,
+    infer_difference,
+    infer_mean,
+    infer_rate,
+    infer_shift,
+    rogan_gladen,
+)
 
 TOLERANCE = 1e-6
 
@@ -171,3 +181,104 @@ def test_intervals_of_published_data_hold_and_are_narrower_than_by_labels_alone(
         width, alone = width + high - low, alone + found.labels.interval[1] - found.labels.interval[0]
     assert held >= 91
     assert width < 0.95 * alone
+
+
+class TestDifferences:
+    """Two runs of 80 tests; `labelled` of the first or of the last ones."""
+
+    def sides(self, seed: int, first: int, last: int) -> tuple[list[Item], list[Item]]:
+        draw = np.random.default_rng(seed)
+        quality = draw.random((2, 80))
+        judged = np.clip(quality + draw.normal(0, 0.2, (2, 80)) + [[0.0], [0.2]], 0, 1)
+        return tuple(
+            [
+                Item(float(judged[run, n]), float(quality[run, n]) if is_read(n) else None, str(n))
+                for n in range(80)
+            ]
+            for run, is_read in enumerate((lambda n: n < first, lambda n: n >= 80 - last))
+        )  # type: ignore[return-value]
+
+    def pairs(self, before: list[Item], after: list[Item]) -> list[Item]:
+        return [
+            Item(
+                new.judged - old.judged,
+                None if old.human is None or new.human is None else new.human - old.human,
+                old.cluster,
+            )
+            for old, new in zip(before, after, strict=True)
+        ]
+
+    def test_of_labels_of_everything_are_the_paired_t_test(self) -> None:
+        before, after = self.sides(1, 80, 80)
+        marks = np.array([[item.human for item in side] for side in (before, after)])
+        expected = stats.ttest_rel(marks[1], marks[0])
+        for found in (infer_difference(self.pairs(before, after)), infer_shift(before, after)):
+            assert found is not None
+            assert found.value == pytest.approx(marks[1].mean() - marks[0].mean())
+            assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+            assert found.interval == pytest.approx(tuple(expected.confidence_interval(0.95)), abs=1e-9)
+
+    def test_a_flattered_judge_is_set_right_and_labels_on_different_tests_say_it_too(self) -> None:
+        before, after = self.sides(2, 40, 80)
+        paired = infer_difference(self.pairs(before, after))
+        apart = infer_shift(
+            before,
+            [
+                Item(item.judged, item.human if n >= 40 else None, item.cluster)
+                for n, item in enumerate(after)
+            ],
+        )
+        for found in (paired, apart):
+            assert found is not None
+            assert found.judge > 0.09
+            assert found.interval is not None
+            assert found.interval[0] < 0 < found.interval[1]
+
+    def test_the_error_of_different_tests_is_that_of_the_influences(self) -> None:
+        """By leaving each test out of what it is in, weights held: the jackknife of a linear statistic is the same."""
+        before, after = self.sides(3, 30, 50)
+        found = infer_shift(before, after)
+        assert found is not None
+        weights = found.weights
+
+        def theta(items: list[Item], weight: float, without: str) -> float:
+            kept = [item for item in items if item.cluster != without]
+            rest = [item.judged for item in kept if item.human is None]
+            read = [item.human - weight * item.judged for item in kept if item.human is not None]
+            return weight * float(np.mean(rest)) + float(np.mean(read))
+
+        moved = [
+            theta(after, weights[1], str(n)) - theta(before, weights[0], str(n)) - found.value
+            for n in range(80)
+        ]
+        assert found.se == pytest.approx(np.sqrt(np.square(moved).sum()), rel=0.05)
+        assert found.freedom == 29
+
+    @pytest.mark.parametrize(("count", "has_interval"), [(1, False), (14, False), (15, True)])
+    def test_few_labels_have_a_figure_and_no_interval(self, count: int, has_interval: bool) -> None:
+        before, after = self.sides(4, count, count)
+        both = infer_difference(
+            [*self.pairs(before[:count], before[:count][::-1]), *self.pairs(before[count:], after[count:])]
+        )
+        for found in (both, infer_shift(before, after)):
+            assert found is not None
+            assert (found.se is not None, found.interval is not None, found.p is not None) == (
+                has_interval,
+            ) * 3
+
+    def test_nothing_is_known_without_labels_or_from_labels_that_all_say_the_same(self) -> None:
+        before, after = self.sides(5, 0, 40)
+        assert infer_shift(before, after) is None
+        assert infer_difference(self.pairs(before, after)) is None
+        same = [Item(item.judged, 1.0 if n < 40 else None, item.cluster) for n, item in enumerate(before)]
+        for found in (infer_shift(same, after), infer_difference(same)):
+            assert found is not None
+            assert found.interval is None
+
+    def test_repeats_of_a_test_are_no_further_tests(self) -> None:
+        pairs = self.pairs(*self.sides(6, 80, 80))
+        once, often = infer_difference(pairs), infer_difference([pair for pair in pairs for _ in range(5)])
+        assert once is not None
+        assert often is not None
+        assert often.interval == pytest.approx(once.interval, abs=1e-9)
+        assert often.clusters == (80, 80)

@@ -5,7 +5,7 @@ difference is corrected by that. docs/trust.md says how to draw what to label.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -227,6 +227,14 @@ class Later(Struct, frozen=True):
     results: Callable[[], Iterator[CaseResult]]
 
 
+class ScoredText(Struct, frozen=True, gc=False):
+    """The part of an output that is compared; of the earlier run all are held."""
+
+    id: str
+    output_sha256: str
+    scores: Mapping[str, float | None]
+
+
 class ScoredPair(Struct, frozen=True, gc=False):
     """One test's outputs in both runs: their ids, whether their texts are equal, and scores by metrics of both."""
 
@@ -326,14 +334,15 @@ def labelled_pairs(
         ConfigError: a label has no output in either run, or does not say in which.
         UsageError: the options name columns or groups that there are not.
     """
-    places: dict[tuple[int, int, int], JudgedItem] = {}
+    places: dict[tuple[int, int, int], ScoredText] = {}
     match = match_columns(earlier.report.columns, later.columns, options.columns)
     pairs: list[ScoredPair] = []
 
     def before() -> Iterator[JudgedItem]:
         for result in earlier.report.results():
             for item in judged_items([result]):
-                places[result.test_index, result.repeat_index, result.column] = item
+                place = result.test_index, result.repeat_index, result.column
+                places[place] = ScoredText(item.id, item.output_sha256, item.scores)
                 yield item
 
     def after() -> Iterator[JudgedItem]:
@@ -352,7 +361,7 @@ def labelled_pairs(
     return LabelledPairs(pairs, match, (one.matches, other.matches), len(one.unmatched))
 
 
-def _pair(result: CaseResult, old: JudgedItem, new: JudgedItem, cluster: str | None) -> ScoredPair:
+def _pair(result: CaseResult, old: ScoredText, new: JudgedItem, cluster: str | None) -> ScoredPair:
     group = None if cluster is None else result.metadata.get(cluster)
     return ScoredPair(
         column=result.column,
@@ -402,9 +411,10 @@ def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, la
         return GateResult(gate.text, Status.ERROR, None, f"the labels cannot decide: {found.why}")
     worst, best = gate.worst_and_best(*bounds)
     holds = gate.holds(best) if gate.breaks_on_a_shown_drop else gate.holds(worst)
+    shared = f", 5 % shared by {gate.family} gates" if gate.family > 1 else ""
     note = (
         f"{_counted(found.design, true.clusters)}, one-sided {100 * (1 - SIGNIFICANCE / gate.family):.3g} % bounds"
-        f" {bounds[0]:+.3f} and {bounds[1]:+.3f}; the judge alone says {judge.delta:+.3f}"
+        f" {bounds[0]:+.3f} and {bounds[1]:+.3f}{shared}; the judge alone says {judge.delta:+.3f}"
     )
     if gate.holds(best) and not gate.holds(worst):
         note = f"undecided, more labels would tell: {note}"
