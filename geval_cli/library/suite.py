@@ -34,6 +34,7 @@ class Suite:
         default_test: what every test has unless it says otherwise.
         options: of the run, as in a config: {"max_concurrency": 4}.
         gates: conditions on the whole run, for example "pass_rate >= 0.9".
+        margin: the largest difference that does not matter when columns or runs are compared, for example 0.05.
         derived_metrics: numbers computed of the sums of metrics.
         description: shown with the run.
         name: what stored runs are found by.
@@ -50,6 +51,7 @@ class Suite:
     default_test: Mapping[str, Any] | None = None
     options: Mapping[str, Any] | None = None
     gates: Sequence[Any] | Mapping[str, Any] | None = None
+    margin: float | Mapping[str, float] | None = None
     derived_metrics: Sequence[Mapping[str, Any]] | None = None
     description: str | None = None
     name: str = "suite"
@@ -103,7 +105,7 @@ class _SuiteWriter:
 
     def content(self, suite: Suite) -> dict[str, Any]:
         content: dict[str, Any] = {}
-        for name in ("description", "options", "gates", "derived_metrics"):
+        for name in ("description", "options", "gates", "margin", "derived_metrics"):
             value = getattr(suite, name)
             if value is not None:
                 content[name] = self.plain(value, (name,))

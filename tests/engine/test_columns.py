@@ -12,6 +12,7 @@ from support.sample_run import make_case, make_judged
 
 from geval_cli.engine.columns import ColumnSums, baseline_index, column_labels, columns_named
 from geval_cli.records import CaseResult, Column, ColumnSummary, Delta, ErrorInfo, Role, Status, Usage
+from geval_cli.statistics.paired import NO_MARGINS, Margins
 
 COLUMNS = (Column(0, "short", "small"), Column(1, "long", "small"), Column(2, "short", "large"))
 Scores = Sequence[Sequence[Sequence[float | None]]]
@@ -209,6 +210,23 @@ def test_what_no_judge_rated_is_identical_where_the_output_is(output: str, verdi
         "tone": "pass_rate",
         "words": "pass_rate",
     }
+
+
+def test_columns_that_differ_by_less_than_the_margin_are_equivalent() -> None:
+    numbers = random.Random(3)
+    results = [
+        case(test, column, 0, 0.7 + numbers.uniform(-0.01, 0.01)) for test in range(60) for column in range(3)
+    ]
+    for margins, verdict in (
+        (NO_MARGINS, "undecided"),
+        (Margins(0.05), "equivalent"),
+        (Margins(0.001), "undecided"),
+    ):
+        sums = ColumnSums(COLUMNS, 0, margins)
+        for result in results:
+            sums.add(result)
+        found = [column.vs_first for column in sums.summaries()[1:]]
+        assert {item.metrics["tone"].verdict for item in found if item is not None} == {verdict}
 
 
 def test_one_test_has_no_interval_and_no_verdict() -> None:

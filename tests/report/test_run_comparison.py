@@ -746,6 +746,28 @@ def test_the_headline_says_what_the_rows_say(
     assert bool(shown) is (verdict != "undecided")
 
 
+def test_swapping_both_runs_mirrors_and_the_order_of_tests_changes_nothing() -> None:
+    before, after = waver(40, 0.5)
+    found, swapped = compared(before, after), compared(after, before)
+    order = list(range(40))
+    random.Random(3).shuffle(order)
+    # Another order of the tests in both files, each with its index there.
+    moved = [
+        [replace(run[place], test_index=index) for index, place in enumerate(order)]
+        for run in (before, after)
+    ]
+    permuted = compared(*moved)
+    opposite = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
+    for row, mirrored, other in zip(found.rows, swapped.rows, permuted.rows, strict=True):
+        assert mirrored.verdict is opposite.get(row.verdict, row.verdict)
+        assert (row.metric, row.verdict) == (other.metric, other.verdict)
+        assert mirrored.delta.value == pytest.approx(-row.delta.value)
+        assert other.delta.p_adjusted == pytest.approx(row.delta.p_adjusted) == mirrored.delta.p_adjusted
+        assert other.delta.needed_tests == row.delta.needed_tests == mirrored.delta.needed_tests
+    assert (found.verdict, swapped.verdict) == ("worse", "better")
+    assert permuted.headline == found.headline
+
+
 def test_what_all_columns_show_together_is_the_headline_where_no_column_shows_it() -> None:
     columns = tuple(Column(index, "p", f"m{index}") for index in range(6))
 
