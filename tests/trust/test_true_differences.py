@@ -261,15 +261,29 @@ def test_labels_of_one_run_alone_compare_nothing() -> None:
         compare([label(runs[0], number, 1) for number in range(20)], *runs)
 
 
-def test_most_labelled_tests_decide_which_labels_count() -> None:
+@pytest.mark.parametrize(
+    ("both_of", "only_a", "only_b", "design", "labelled", "alone"),
+    [
+        (20, 19, 0, Design.SAME_TESTS, (20, 20), 19),
+        (20, 19, 4, Design.DIFFERENT_TESTS, (39, 24), 0),
+        (0, 20, 20, Design.DIFFERENT_TESTS, (20, 20), 0),
+        (14, 3, 3, Design.DIFFERENT_TESTS, (17, 17), 0),
+        (14, 3, 0, Design.SAME_TESTS, (14, 14), 3),
+    ],
+)
+def test_most_labelled_tests_decide_which_labels_count(
+    both_of: int, only_a: int, only_b: int, design: Design, labelled: tuple[int, int], alone: int
+) -> None:
     runs = two_runs()
-    pairs = both(runs, range(20), 0.5)
-    more = [label(runs[0], number, 1) for number in range(20, 39)]
-    assert only_row(compare([*pairs, *more], *runs)).design is Design.SAME_TESTS
-    more += [label(runs[1], number, 0.5) for number in range(40, 44)]
-    row = only_row(compare([*pairs, *more], *runs))
-    assert (row.design, row.labelled) == (Design.DIFFERENT_TESTS, (39, 24))
-    assert row.unused == 0
+    rows = both(runs, range(both_of), 0.5)
+    rows += [label(runs[0], 20 + number, number % 2) for number in range(only_a)]
+    rows += [label(runs[1], 40 + number, number % 2) for number in range(only_b)]
+    found = compare([*rows, label(runs[0], 0, 1, metric="style")], *runs, allow_unmatched=True)
+    row = only_row(found)
+    assert (row.design, row.labelled, row.alone, row.unused) == (design, labelled, alone, 0)
+    assert (row.corrected.interval is not None) == (min(labelled) >= 15)
+    assert any(note.startswith(f"not used: {alone} label") for note in found.notes) == bool(alone)
+    assert "not compared: 1 labelled metric without labels in both runs" in found.notes
 
 
 def test_a_label_of_a_text_serves_both_runs_that_have_it() -> None:

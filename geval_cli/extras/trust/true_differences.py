@@ -89,6 +89,7 @@ class CorrectedRow(Struct, frozen=True):
         labelled: outputs of each run with a label; `tests` with labels in each.
         equal: labelled pairs of equal texts, whose difference is 0 whatever the judge says.
         errored: pairs that the judge could not score; `unused` labels are of none of the pairs.
+        alone: labels of one output of a pair that are not used, since most labelled pairs have both.
         carry_over: whether a calibration by the earlier run's labels holds for the later one's.
     """
 
@@ -110,6 +111,7 @@ class CorrectedRow(Struct, frozen=True):
     equal: int
     errored: int
     unused: int
+    alone: int
     carry_over: CarryOver | None = None
     margin: float | None = None
     margin_interval: Interval | None = None
@@ -215,7 +217,7 @@ def correct(
         rows=tuple(rows),
         matched=len(given.labels) - found.unmatched,
         unmatched=found.unmatched,
-        notes=tuple(_notes(found, rows, given.unlabelled)),
+        notes=tuple(_notes(found, rows, given)),
     )
 
 
@@ -260,9 +262,8 @@ class LabelledPairs(Struct, frozen=True):
         before, after = (marks_of(matches).get(metric, {}) for matches in self.matches)
         sample, both, sides = PairedSample(), list[Item](), (list[Item](), list[Item]())
         clusters: dict[str, int] = {}
-        one_sided, equal = set[str](), 0
-        paired = set[str]()
-        used = 0
+        paired, single = set[str](), (set[str](), set[str]())
+        used = equal = alone = 0
         for pair in pairs:
             (old, new), marks = pair.scores[metric], (before.get(pair.before), after.get(pair.after))
             if old is None or new is None:
@@ -276,12 +277,16 @@ class LabelledPairs(Struct, frozen=True):
             moved = None if marks[0] is None or marks[1] is None else marks[1] - marks[0]
             if moved is not None:
                 paired.add(pair.cluster)
-            elif marks != (None, None):
-                one_sided.add(pair.cluster)
+            for seen, mark in zip(single, marks, strict=True):
+                if mark is not None and moved is None:
+                    seen.add(pair.cluster)
+                    alone += 1
             both.append(Item(new - old, moved, pair.cluster))
             for side, score, mark in zip(sides, (old, new), marks, strict=True):
                 side.append(Item(score, mark, pair.cluster))
-        is_same = len(paired) >= len(one_sided - paired)
+        is_same = len(paired) >= len((single[0] | single[1]) - paired)
+        if len(paired) < LEAST_LABELLED <= min(len(paired | seen) for seen in single):
+            is_same = False  # only all labels together are enough for an interval
         return Difference(
             design=Design.SAME_TESTS if is_same else Design.DIFFERENT_TESTS,
             found=infer_difference(both) if is_same else infer_shift(*sides),
@@ -291,6 +296,7 @@ class LabelledPairs(Struct, frozen=True):
             equal=equal,
             errored=len(pairs) - len(both),
             unused=len(before) + len(after) - used,
+            alone=alone if is_same else 0,
         )
 
 
@@ -305,6 +311,7 @@ class Difference(Struct, frozen=True):
     equal: int
     errored: int
     unused: int
+    alone: int
 
     @property
     def why(self) -> str:
@@ -453,6 +460,7 @@ def _row(
         equal=item.equal,
         errored=item.errored,
         unused=item.unused,
+        alone=item.alone,
         carry_over=carry_over_of(*item.sides, MARGIN if margin is None else margin),
         margin=margin,
         margin_interval=None if margin is None else true.bounds(SIGNIFICANCE),
@@ -470,9 +478,11 @@ def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
     return replace(row, p_adjusted=p, verdict=verdict, signs=signs)
 
 
-def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) -> Iterator[str]:
+def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], given: LabelFile) -> Iterator[str]:
     matches = [match.label for side in found.matches for match in side]
-    yield from draw_notes(matches, unlabelled, "tests were drawn at random")
+    yield from draw_notes(matches, given.unlabelled, "tests were drawn at random")
+    if lacking := len({label.metric for label in given.labels} - {row.metric for row in rows}):
+        yield f"not compared: {plural(lacking, 'labelled metric')} without labels in both runs"
     people = [{name for match in side for name in match.label.marks} for side in found.matches]
     if any(row.design is Design.DIFFERENT_TESTS for row in rows) and not people[0] & people[1]:
         yield "A and B were labelled by different people: if some are stricter, that is part of the difference"
@@ -485,6 +495,8 @@ def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], unlabelled: int) 
         yield f"left out: {plural(errored, 'pair')} that the judge did not score in both runs"
     if unused := max(row.unused for row in rows):
         yield f"not used: {plural(unused, 'label')} of outputs that are in no scored pair"
+    if alone := max(row.alone for row in rows):
+        yield f"not used: {plural(alone, 'label')} of one output alone, since most tests have labels of both"
     if found.unmatched:
         yield f"not used: {plural(found.unmatched, 'label')} without an output in either run"
 
