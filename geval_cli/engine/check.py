@@ -191,7 +191,9 @@ def check_plan(
     for problem in of_suite:
         findings.add(problem, "")
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
-    subjects, asked = GateSubjects(plan.suite.gates), _AskedTheSame(plan.suite.prompts)
+    suite = plan.suite
+    subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place)
+    asked = _AskedTheSame(suite.prompts)
     try:
         # One pass for everything: tests may come from a large file, and are never held together.
         for written in plan.suite.tests:

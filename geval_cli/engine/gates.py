@@ -6,14 +6,17 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.assertions.metric_names import metric_name
+from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
 from geval_cli.numbers import errors_failed
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.templating import Templates
@@ -165,9 +168,11 @@ _LATENCY = "latency"
 
 
 class GateSubjects(Struct):
-    """The metrics and tags that the tests of a suite have, for gates to be checked before anything is paid for."""
+    """The metrics and tags that the tests of a suite have, for gates and margins to be checked before paying."""
 
     gates: Sequence[Gate]
+    margins: Margins = NO_MARGINS
+    margin_place: SourcePath = field(default_factory=SourcePath.nowhere)
     metrics: set[str] = field(default_factory=set)
     metadata: dict[str, set[str]] = field(default_factory=dict)
     fitting: set[int] = field(default_factory=set)
@@ -177,7 +182,7 @@ class GateSubjects(Struct):
 
     def note(self, test: TestCase, prompts: Iterable[PromptSpec], templates: Templates) -> None:
         """Take in what one test has, and what the modes of `prompts` add to it."""
-        if not self.gates:
+        if not self.gates and not self.margins.by_name:
             return
         self.names_may_come |= test.promptfoo.assert_scoring_function is not None
         evaluations = (evaluation_of(prompt, test) for prompt in prompts)
@@ -201,7 +206,18 @@ class GateSubjects(Struct):
             self.note_metrics(member, test, templates)
 
     def problems(self) -> Iterator[Problem]:
-        """Yield one for each gate for which nothing can be counted, whatever models answer."""
+        """Yield one for each gate and margin for which nothing can be counted, whatever models answer."""
+        for name in self.margins.by_name:
+            if name not in {*self.metrics, PASS_RATE, "score"} and not self.names_may_come:
+                near = did_you_mean(name, self.metrics)
+                known = (
+                    f"metrics: {', '.join(sorted(self.metrics))}"
+                    if self.metrics
+                    else "no assertion has a metric"
+                )
+                message = f"no assertion has the metric `{name}` of the margin"
+                hint = f"did you mean `{near}`?" if near else ""
+                yield Problem(message, self.margin_place.child(name).key(), hint, (known,))
         for index, gate in enumerate(self.gates):
             if gate.metric is not None and gate.metric not in self.metrics and not self.names_may_come:
                 near = did_you_mean(gate.metric, self.metrics)

@@ -43,6 +43,7 @@ from geval_cli.report.matching import (
 from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.paired import (
     Decision,
     Margins,
@@ -658,6 +659,13 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     if margins is None:
         margins = margins_of(b.report.run)
     margins = margins.with_given(options.given_margins)
+    named = {measure.name for _, measure in comparing.rows}
+    for text in options.given_margins:
+        name = text.rpartition("=")[0]
+        if name and name not in named:
+            near = did_you_mean(name, named)
+            hint = f"did you mean `{near}`?" if near else f"these are compared: {_listed(sorted(named))}"
+            raise UsageError(f"--margin {text}: `{name}` is not compared", hint=hint)
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)
     verdict, said = headline(rows, paired, overall)

@@ -261,6 +261,7 @@ def read_suite(
         margins=read_margins(fields.values["margin"], fields.child("margin"), reading)
         if "margin" in fields.values
         else NO_MARGINS,
+        margin_place=fields.child("margin"),
         calibrations=calibrations,
         labels=_named_file(rest, "labels", fields, path.parent),
         anchors=_named_file(rest, "anchors", fields, path.parent),

@@ -72,7 +72,7 @@ class Suite:
         access: what may be read, run and reached for it.
         tags: of its runs.
         baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
-        margins: the largest differences that do not matter.
+        margins: the largest differences that do not matter; `margin_place` is where they stand.
         calibrations: what scores of its metrics mean by people's labels.
         labels: people's labels of some outputs, for gates on true figures.
         anchors: outputs that its judges rate again before each run.
@@ -98,6 +98,7 @@ class Suite:
     tags: Mapping[str, str] = field(default_factory=dict)
     baseline: BaselineName | None = None
     margins: Margins = NO_MARGINS
+    margin_place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
     calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
     labels: NamedFile | None = None
     anchors: NamedFile | None = None

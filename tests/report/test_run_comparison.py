@@ -652,6 +652,10 @@ def test_the_margin_is_that_of_the_later_config_unless_another_is_given() -> Non
     a, b = named("A", runs[0]), named("B", runs[1], config={"margin": {"m": 0.05, "score": 0.02}})
     (_, row) = compare(a, b, ComparisonOptions()).rows
     assert (row.same, row.delta.margin) == (("m",), 0.02)  # of one row, the stricter one
+    with pytest.raises(UsageError, match="`n` is not compared"):
+        compare(a, b, ComparisonOptions(given_margins=("n=0.1",)))
+    (_, row) = compare(a, b, ComparisonOptions(given_margins=("m=0.01", "0.03"))).rows
+    assert row.delta.margin == 0.01
     (_, row) = compare(a, b, ComparisonOptions(margins=NO_MARGINS)).rows
     assert row.delta.margin is None
 

@@ -36,6 +36,16 @@ def problems_of(folder: Path, text: str, **request: object) -> tuple[Problem, ..
         return error.problems
 
 
+def test_a_margin_of_a_metric_that_the_config_lacks_is_a_problem(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}margin: {{tone: 0.1, pass_rate: 0.1, score: 0.1, ton: 0.1}}\n")
+    assert (found.message, found.hint) == (
+        "no assertion has the metric `ton` of the margin",
+        "did you mean `tone`?",
+    )
+    assert found.location is not None
+    assert (found.location.line, found.location.column) == (10, 49)
+
+
 def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) -> None:
     """A share of pairs won says how an output does against the others of its run, which are others in another run."""
     (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")

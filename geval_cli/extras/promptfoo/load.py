@@ -21,7 +21,7 @@ from geval_cli.source.files import FILE_PREFIX, SourceFiles
 from geval_cli.source.images import without_image_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
-from geval_cli.source.source_map import Document
+from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
@@ -236,6 +236,7 @@ def _suite(
         rules=PROMPTFOO_RULES,
         gates=found_gates,
         margins=margins,
+        margin_place=SourcePath.nowhere() if margin is None else margin.place,
         derived_metrics=derived_metrics,
         filters=filters,
         tags=tags,
