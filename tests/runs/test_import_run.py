@@ -203,7 +203,7 @@ def test_every_json_document_says_what_it_is(
         "rm": ["rm", "latest", "--yes", "--json"],
     }
     assert re.findall(r"^\| `(\w+)` \|", page.partition("## JSON")[2], re.MULTILINE) == [
-        *("run", "plan", "list", "compare", "agree", "calibrate", "estimate", "rm", "problems")
+        *("run", "plan", "list", "compare", "agree", "calibrate", "estimate", "drift", "rm", "problems")
     ]
     monkeypatch.setenv("GEVAL_HOME", str(tmp_path / "state"))
     with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
