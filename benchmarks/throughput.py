@@ -68,6 +68,10 @@ def run_quick() -> None:
 
 
 def compare(turns: int) -> None:
+    # As an installed package is. Where the environment forbids bytecode, each run would compile what was changed.
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", "geval_cli"], cwd=Path(__file__).parents[1], check=True
+    )
     with earlier_tree() as earlier, fixed_latency_server() as url:
         if earlier is None:
             print(f"git has no {EARLIER} here: compared with the floor alone")

@@ -191,7 +191,12 @@ def demo(given: RunOptions) -> None:
     """Try geval with a small local model: no config, no key."""
     from geval_cli.cli.configs import demo_config
 
-    _run([demo_config()], given)
+    try:
+        _run([demo_config()], given)
+    except typer.Exit as end:
+        if end.exit_code == ExitCode.OK:
+            typer.echo(" now your own suite: `geval init` writes a config, `geval run` runs it")
+        raise
 
 
 def _run(named: Sequence[Path], given: RunOptions) -> None:

@@ -322,7 +322,10 @@ def _gain(column: ColumnSummary) -> str:
     assert column.vs_first is not None
     assert column.vs_first.pass_rate is not None
     delta = column.vs_first.pass_rate.delta
-    between = "" if delta.interval is None else f" (95 % CI {' to '.join(map(points_text, delta.interval))})"
+    if delta.interval is not None:
+        between = f" (95 % CI {' to '.join(map(points_text, delta.interval))})"
+    else:
+        between = f" (p {format_p(delta.p_adjusted)})" if delta.p_adjusted is not None else ""
     return f"{points_text(delta.value or 0.0)} points in pass rate{between}"
 
 
