@@ -297,7 +297,8 @@ class EarlierRun(CountedCases):
         shared: dict[object, object] = {}
         for result in report.results():
             _note_name(result, self.tests)
-            self._cases[_place(result)] = compared_case(self.counted(result), shared, result.status)
+            self.counted(result)
+            self._cases[_place(result)] = compared_case(result, shared)
 
     def pairing(self, match: ColumnMatch) -> "Pairing[ComparedCase]":
         """Return what finds its cases for those of a later run."""
@@ -449,13 +450,9 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def compared_case(
-    result: CaseResult, shared: dict[object, object] | None = None, verdict: Status | None = None
-) -> ComparedCase:
-    """Return the part of a case that is compared; what many cases have in common is `shared`.
-
-    `verdict` is the one that is stored, with what its rivals decided.
-    """
+def compared_case(result: CaseResult, shared: dict[object, object] | None = None) -> ComparedCase:
+    """Return the part of a case that is compared, without what rivals decided; what many have in common is `shared`."""
+    verdict, result = result.status, without_rivals(result)
     assertions = [item for item, _ in with_members(result.assertions)]
     judgements = _judgements_of(assertions)
     if shared is not None:
@@ -748,10 +745,10 @@ class _Comparing(CountedCases):
         for before, result in self._pairing.of(results):
             found = self.counted(result)
             if before is not None:
-                self._add(before, found, result.status)
+                self._add(before, found, compared_case(result, self._shared))
 
-    def _add(self, before: ComparedCase, result: CaseResult, verdict: Status) -> None:
-        cluster, after = self._cluster_of(result), compared_case(result, self._shared, verdict)
+    def _add(self, before: ComparedCase, result: CaseResult, after: ComparedCase) -> None:
+        cluster = self._cluster_of(result)
         if self._pairs is not None:
             self._pairs.append(Pair(before.as_stored, after.as_stored))
         metrics = (name for name in result.named_scores if name in before.named_scores)

@@ -26,7 +26,6 @@ from geval_cli.report.comparison import (
     comparison_to_json,
     is_same_rating,
     values_of,
-    without_rivals,
 )
 from geval_cli.report.comparison_text import estimated
 from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
@@ -188,7 +187,7 @@ def judge_differences(
         for before, result in baseline.earlier.pairing(match).of(results):
             if before is None:
                 continue
-            after = compared_case(without_rivals(result))
+            after = compared_case(result)
             for item in found:
                 if not all(is_tagged(result.metadata, *tag) for tag in item.gate.tags):
                     continue
