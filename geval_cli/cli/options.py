@@ -165,6 +165,14 @@ RunName = Annotated[
         autocompletion=complete_run,
     ),
 ]
+RatedRuns = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run, or A,B for both outputs of the tests of two runs. Ids, `latest`, results files.",
+        autocompletion=complete_run,
+    ),
+]
 WaitedRun = Annotated[
     str | None,
     typer.Argument(
@@ -348,7 +356,7 @@ class CompareOptions:
         Path | None,
         Option(
             "--labels",
-            "Correct the judge by labels of A, B or both, or by those `kept`.",
+            "Correct the judge by human labels; `kept`: those of geval label.",
             Group.COMPARING,
             syntax="FILE",
         ),

@@ -243,7 +243,7 @@ class EstimateCommand(ReportOptions, EstimateOptions):
     seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
     of: Annotated[
         str | None,
-        Option("--of", "Draw tests, with the outputs of both runs.", Group.CONFIG, syntax="A,B"),
+        Option("--of", "Draw tests of two runs, with both outputs.", Group.CONFIG, syntax="A,B"),
     ] = None
     require: Annotated[
         tuple[str, ...],

@@ -55,9 +55,6 @@ from geval_cli.statistics.intervals import Estimate, Interval
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm, verdict_of
 from geval_cli.suite.gates import Gate
 
-_WIDE = 80
-"""Narrower terminals have fewer columns of figures, so that names stay whole."""
-
 
 class Design(StrEnum):
     """The labels that a correction is made from."""
@@ -522,6 +519,17 @@ def _document(found: CorrectedComparison) -> Document:
         )
         for names, row in named
     ]
+    header = (*first, "judge", "by labels [95 %]", "p", "labelled", "")
+    shown: list[Table] = []
+    for left_out in (
+        set(),
+        {"p", "labelled"},
+        {"p", "labelled", "judge"},
+    ):  # names stay whole on a narrow terminal
+        kept = [place for place, name in enumerate(header) if name not in left_out]
+        cells = [[row[place] for place in kept] for row in (header, *brief)]
+        width = sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True))
+        shown.append(Table(cells[0], cells[1:], least=0 if "judge" in left_out else width))
     texts = []
     if equal := max(row.equal for row in rows):
         texts.append(f"{plural(equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says")
@@ -534,12 +542,7 @@ def _document(found: CorrectedComparison) -> Document:
         tables=[
             Table((*first, "judge", "by labels", "p", "labels", "weight of the judge", "finding"), whole)
         ],
-        brief=[
-            Table((*first, "judge", "by labels [95 %]", "p", "labelled", ""), brief, least=_WIDE),
-            Table(
-                (*first, "by labels [95 %]", ""), [(*row[: len(first)], row[-4], row[-1]) for row in brief]
-            ),
-        ],
+        brief=shown,
         texts=texts,
         notes=found.notes,
         is_overview=True,

@@ -11,7 +11,7 @@ from geval_cli.cli.options import (
     Config,
     GivenLabels,
     LabelsFile,
-    RunName,
+    RatedRuns,
     declared,
     exit_with,
 )
@@ -84,7 +84,7 @@ def estimate(given: EstimateCommand, labels: GivenLabels) -> None:
 
 @commands.command()
 @declared(LabelCommand)
-def label(given: LabelCommand, run: RunName = "latest") -> None:
+def label(given: LabelCommand, run: RatedRuns = "latest") -> None:
     """Rate outputs with single keys; verdicts hidden.
 
     Your ratings are saved as you go, for `geval agree`.
