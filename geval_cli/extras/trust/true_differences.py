@@ -35,7 +35,7 @@ from geval_cli.extras.trust.matching import (
     read_given,
 )
 from geval_cli.extras.trust.options import CorrectOptions
-from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, Status
+from geval_cli.records import CaseResult, GateResult, JsonValue, RunRecord, RunSummary, Status
 from geval_cli.report.comparison import EarlierRun, Pairing
 from geval_cli.report.matching import ColumnMatch, match_columns
 from geval_cli.report.numbers import format_difference, format_p, plural
@@ -184,13 +184,7 @@ def correct(
 ) -> CorrectedComparison:
     """Return the comparison of runs of which the earlier one is read already; see `compare`."""
     given = read_given(labels)
-    found = labelled_pairs(
-        given.labels,
-        earlier,
-        Later(later.run.id, later.columns, later.results),
-        options,
-        allow_unmatched=allow_unmatched,
-    )
+    found = labelled_pairs(given.labels, earlier, later, options, allow_unmatched=allow_unmatched)
     metrics = list(dict.fromkeys(label.metric for label in given.labels))
     rows = [
         row
@@ -216,14 +210,6 @@ def correct(
         unmatched=found.unmatched,
         notes=tuple(_notes(found, rows, given)),
     )
-
-
-class Later(Struct, frozen=True):
-    """The later run."""
-
-    id: str
-    columns: Sequence[Column]
-    results: Callable[[], Iterator[CaseResult]]
 
 
 class ScoredText(Struct, frozen=True, gc=False):
@@ -326,7 +312,7 @@ class Difference(Struct, frozen=True):
 def labelled_pairs(
     labels: Sequence[Label],
     earlier: EarlierRun,
-    later: Later,
+    later: RunReport,
     options: CorrectOptions,
     *,
     allow_unmatched: bool,
@@ -356,7 +342,7 @@ def labelled_pairs(
                 if old is not None and takes(result):
                     pairs.append(_pair(result, old, new, options.cluster))
 
-    runs = (earlier.report.run.id, before()), (later.id, after())
+    runs = (earlier.report.run.id, before()), (later.run.id, after())
     one, other = match_in_runs(labels, runs, allow_unmatched=allow_unmatched)
     if options.cluster is not None and not any(pair.cluster.startswith("value ") for pair in pairs):
         raise UsageError(
@@ -389,10 +375,11 @@ def judge_true_differences(
     results: Callable[[], Iterator[CaseResult]],
 ) -> dict[str, GateResult]:
     """Return the results of gates on the true difference from a baseline, by their text."""
-    return {gate.text: _judged(gate, labels, earlier, Later(run.id, run.columns, results)) for gate in gates}
+    later = RunReport(run, RunSummary(), results)
+    return {gate.text: _judged(gate, labels, earlier, later) for gate in gates}
 
 
-def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, later: Later) -> GateResult:
+def _judged(gate: Gate, labels: LabelFile | None, earlier: EarlierRun | None, later: RunReport) -> GateResult:
     """Return whether a gate holds: unless it must be proven, it is broken only where a drop is shown."""
     if labels is None or earlier is None or gate.metric is None:
         return GateResult(gate.text, Status.ERROR, None, "there are no labels, or no baseline")
