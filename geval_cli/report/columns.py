@@ -11,9 +11,9 @@ from rich.text import Text
 from geval_cli.numbers import fixed, format_cost, format_score
 from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
 from geval_cli.report.comparison import too_few_text
-from geval_cli.report.comparison_text import estimated
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import (
+    estimated,
     format_count,
     format_difference,
     format_duration,

@@ -18,7 +18,7 @@ from geval_cli.report.comparison import (
     too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_difference, format_p, plural
+from geval_cli.report.numbers import estimated, format_difference, format_p, plural
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.report.verdict import signs_of, with_signs
 from geval_cli.statistics.paired import Verdict
@@ -37,8 +37,6 @@ _STYLES = {
     Verdict.EQUIVALENT: "cyan",
     Verdict.IDENTICAL: "dim",
 }
-_MOST_TESTS = 1_000
-"""Estimated numbers of tests have at most three digits: beyond, all that is known is that it takes very many."""
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
 
@@ -229,13 +227,6 @@ def power_text(delta: Delta, detect: float) -> str:
 def needed_text(count: int, detect: float) -> str:
     """Return how many tests it takes to show a difference of `detect`: `0.05 would need about 790 tests`."""
     return f"{detect:g} would need {estimated(count)} {'test' if count == 1 else 'tests'}"
-
-
-def estimated(count: int) -> str:
-    """Return an estimated count with two leading digits, never less than it is: `about 790`, `more than 1,000`."""
-    unit = 10 ** max(0, len(str(count)) - 2)
-    rounded = -(-count // unit) * unit
-    return f"about {rounded:,}" if count <= _MOST_TESTS else f"more than {_MOST_TESTS:,}"
 
 
 def interval_text(delta: Delta) -> str:

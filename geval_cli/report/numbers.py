@@ -4,6 +4,8 @@ from geval_cli.numbers import fixed, trimmed
 
 _DIGITS, _DIGITS_MAX = 2, 9
 _LEAST_P = 0.001
+_MOST_TESTS = 1_000
+"""Estimated numbers of tests have at most three digits: beyond, all that is known is that it takes very many."""
 _THOUSAND = 1_000
 _MINUTE_S = 60
 
@@ -83,3 +85,10 @@ def format_clock(seconds: float) -> str:
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
     """`1 test`, `3 tests`; `nouns` for words that do more than add an s."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def estimated(count: int) -> str:
+    """Return an estimated count with two leading digits, never less than it is: `about 790`, `more than 1,000`."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    rounded = -(-count // unit) * unit
+    return f"about {rounded:,}" if count <= _MOST_TESTS else f"more than {_MOST_TESTS:,}"

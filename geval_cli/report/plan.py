@@ -11,7 +11,7 @@ from rich.text import Text
 from geval_cli.numbers import format_cost
 from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_count, plural
+from geval_cli.report.numbers import estimated, format_count, plural
 from geval_cli.report.sanitize import one_line
 
 _NAME_WIDTH = 60
@@ -244,8 +244,7 @@ def _describe_workers(plan: WorkersPlan) -> str:
 
 def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
     what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
-    needed = float(f"{item.needed:.{_DIGITS}g}")  # the spread is an estimate, too
-    told = f"about {needed:,.0f} tests show a drop of {item.drop:g} in {what} with a chance of 80 %"
+    told = f"{estimated(item.needed)} tests show a drop of {item.drop:g} in {what} with a chance of 80 %"
     if total.most and total.cost_least_usd is not None:
         # More tests would be answered by no cache.
         scale = (total.most + total.cached) / total.most * item.needed / item.tests

@@ -27,8 +27,8 @@ from geval_cli.report.comparison import (
     is_same_rating,
     values_of,
 )
-from geval_cli.report.comparison_text import estimated
 from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
+from geval_cli.report.numbers import estimated
 from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report

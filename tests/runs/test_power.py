@@ -9,6 +9,7 @@ from support.loopback import LoopbackServer, chat_reply
 from support.product import Product
 
 from geval_cli.numbers import format_cost
+from geval_cli.report.numbers import estimated
 
 PRICED = {"price": {"input": 10, "output": 10}, "max_tokens": 10}
 
@@ -76,8 +77,7 @@ def test_the_plan_says_how_many_tests_show_a_drop_and_what_they_cost(
     shown = " ".join(after.stdout.split())
     dollars = after.results["total"]["cost_most_usd"] * needed / tests
     assert (
-        f"power about {float(f'{needed:.2g}'):,.0f} tests show a drop of 0.05 in the pass rate with a chance of 80 %"
-        in shown
+        f"power {estimated(needed)} tests show a drop of 0.05 in the pass rate with a chance of 80 %" in shown
     )
     assert f"-{format_cost(float(f'{dollars:.2g}'))};" in shown.replace(" (spread", ";")
     assert f"the {tests} here show one of {rows[0]['shown']:.2f} (spread as in run {run})" in shown
