@@ -498,6 +498,7 @@ def carried_over(runs: int) -> None:
         ("people's means of 1 to 5", _rated_residuals),
         ("pass or fail", _verdict_residuals),
         ("pass, but for one in twenty", _rare_residuals),
+        ("4 or 5, but for one in twenty", _outlying_residuals),
     ):
         cells = []
         for before, after in ((15, 20), (30, 30), (30, 60), (100, 34), (100, 100), (100, 200)):
@@ -526,6 +527,12 @@ def _rare_residuals(random: Generator, count: int, shift: float) -> list[Item]:
     """Labels are 1 for every score, but for a share of 0."""
     scores = random.integers(3, 5, count) / 4
     return _labelled(scores, (random.random(count) >= shift).astype(float), random)
+
+
+def _outlying_residuals(random: Generator, count: int, shift: float) -> list[Item]:
+    """Labels are 4 or 5 of 5 for every score, but for a share of 1."""
+    scores, marks = random.integers(3, 5, count) / 4, random.choice([0.75, 1.0], count)
+    return _labelled(scores, np.where(random.random(count) < shift / 0.875, 0.0, marks), random)
 
 
 def _labelled(scores: np.ndarray, marks: np.ndarray, random: Generator) -> list[Item]:
