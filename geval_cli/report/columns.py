@@ -306,10 +306,9 @@ def leader_text(
         )
     leaders = f"{_names(top, titles)} pass most" if len(top) > 1 else f"{titles[best]} passes most"
     against = percent_text(columns[base].pass_rate.value or 0.0)
-    return (
-        f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
-        f"{_decided_by_metrics(columns, titles, top, quoted) or _more(columns, ranked)}"
-    )
+    named = titles if len(top) > 1 else ["it"] * len(titles)
+    why = _decided_by_metrics(columns, named, top, quoted) or _more(columns, ranked)
+    return f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against}){why}"
 
 
 def _pass_verdict(column: ColumnSummary) -> str | None:

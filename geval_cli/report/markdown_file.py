@@ -14,7 +14,6 @@ from geval_cli.records import (
     Column,
     ColumnSummary,
     Role,
-    RunStatus,
     RunSummary,
     Status,
     Usage,
@@ -79,6 +78,7 @@ from geval_cli.report.verdict import (
     ranking_note,
     ranking_rows,
     rankings_shown,
+    run_outcome,
 )
 
 TEXT_MAX = 60_000
@@ -158,21 +158,13 @@ def _head(report: RunReport) -> str:
     duration = "" if report.run.duration_ms is None else f" in {format_duration(report.run.duration_ms)}"
     columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
     leader = leader_text(summary.columns, columns, code_span) if len(columns) > 1 else ""
-    lines = [f"# geval: {_headline(report)}", leader, f"{' · '.join(counts)}{duration}", _pass_rate(summary)]
+    lines = [
+        f"# geval: {run_outcome(report)[0]}",
+        leader,
+        f"{' · '.join(counts)}{duration}",
+        _pass_rate(summary),
+    ]
     return "\n\n".join(line for line in lines if line) + "\n"
-
-
-def _headline(report: RunReport) -> str:
-    if report.run.status is not RunStatus.COMPLETED:
-        return report.run.status.value
-    statuses = {gate.status for gate in report.summary.gates}
-    if Status.FAILED in statuses or (report.summary.failed and not statuses):
-        return "failed"
-    if statuses:
-        return "not all judged" if Status.ERROR in statuses else "passed"
-    if report.summary.errored:
-        return "not all judged"
-    return "passed" if report.summary.passed else "nothing evaluated"
 
 
 def _pass_rate(summary: RunSummary) -> str:

@@ -39,6 +39,7 @@ from geval_cli.report.verdict import (
     print_flaky,
     print_gates,
     print_rankings,
+    run_outcome,
     signs_of,
 )
 
@@ -249,32 +250,11 @@ def _print_counts(report: RunReport, console: Console) -> None:
 
 
 def _headline(report: RunReport) -> Text:
-    summary = report.summary
-    if report.run.status is RunStatus.INTERRUPTED:
-        return Text("INTERRUPTED  ", style="bold yellow")
-    if report.run.status is RunStatus.ABORTED:
-        return Text("ABORTED  ", style="bold yellow")
-    if report.run.status is RunStatus.RUNNING:
-        return Text("UNFINISHED  ", style="bold yellow")
-    if summary.gates:
-        return _gates_headline(summary)
-    if summary.failed:
-        return Text("FAILED  ", style=STYLES[Status.FAILED])
-    if summary.errored:
-        return Text("NOT ALL JUDGED  ", style=STYLES[Status.ERROR])
-    if summary.passed:
-        return Text("PASSED  ", style="bold green")
-    return Text("NOTHING EVALUATED  ", style="bold yellow")
+    word, status = run_outcome(report)
+    return Text(f"{word.upper()}  ", style="bold yellow" if status is None else _HEADLINE_STYLES[status])
 
 
-def _gates_headline(summary: RunSummary) -> Text:
-    """Return where there are gates, they decide, and a single failure need not be one of the run."""
-    statuses = {gate.status for gate in summary.gates}
-    if Status.FAILED in statuses:
-        return Text("FAILED  ", style=STYLES[Status.FAILED])
-    if Status.ERROR in statuses:
-        return Text("NOT ALL JUDGED  ", style=STYLES[Status.ERROR])
-    return Text("PASSED  ", style="bold green")
+_HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED: "bold yellow"}
 
 
 def _way_to_the_rest(report: RunReport) -> str:

@@ -15,6 +15,7 @@ from geval_cli.records import (
     GateResult,
     JsonValue,
     RankedColumn,
+    RunStatus,
     RunSummary,
     Status,
 )
@@ -116,6 +117,24 @@ _ASCII_SIGNS = Signs(
 def signs_of(console: Console) -> Signs:
     """Return the signs that the console's stream can show."""
     return UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
+
+
+def run_outcome(report: RunReport) -> tuple[str, Status | None]:
+    """Return the verdict on a whole run in words, and the status that it is like; None for a run that is not finished.
+
+    Where there are gates, they decide alone.
+    """
+    run, summary = report.run, report.summary
+    if run.status is not RunStatus.COMPLETED:
+        return ("unfinished" if run.status is RunStatus.RUNNING else run.status.value), None
+    gates = {gate.status for gate in summary.gates}
+    if Status.FAILED in gates or (summary.failed and not gates):
+        return "failed", Status.FAILED
+    if Status.ERROR in gates or (summary.errored and not gates):
+        return "not all judged", Status.ERROR
+    if gates or summary.passed:
+        return "passed", Status.PASSED
+    return "nothing evaluated", Status.NOT_EVALUATED
 
 
 def with_signs(text: str, signs: Signs) -> str:

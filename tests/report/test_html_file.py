@@ -93,19 +93,17 @@ def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
 
 def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, report_of_columns()) as found:
-        rows = table_under(found.page, "Columns side by side")
+        rows = table_under(found.page, "Columns, best first")
         heads = [" ".join(text.split()) for text in found.page.locator("thead .cell-head").all_inner_texts()]
-    assert rows[0][:3] == ["Column", "Passed", "Pass rate [95%]"]
-    assert rows[3][0] == "thorough × gpt-4o-mini"  # noqa: RUF001
-    assert rows[3][2] == "66% [51, 76]"
-    assert [row[-1] for row in rows] == [
-        "Against the baseline",
-        "baseline",
-        "undecided",
-        "better: pass rate; worse: clarity",
-        "better: pass rate",
-        "worse: pass rate",
+    assert rows[0][:3] == ["Column", "Pass rate [95%]", "Against the baseline"]
+    assert rows[4][:2] == ["thorough × gpt-4o-mini", "66% [51, 76]"]  # noqa: RUF001
+    assert [row[2] for row in rows[1:]] == [
         "no test in both",
+        "worse: pass rate",
+        "better: pass rate",
+        "better: pass rate; worse: clarity",
+        "undecided",
+        "baseline",
     ]
     assert heads[2] == "thorough gpt-4o-mini 66% [51, 76] n 40 · $0.01 · 1.4 s"
 
@@ -218,7 +216,9 @@ def test_narrow_and_dark(browser: Any, tmp_path: Path) -> None:
         page = found.page
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         top = page.locator("[data-matrix]").evaluate("element => element.getBoundingClientRect().top")
-        assert top < 720, "the results begin below what a phone shows under its bars"
+        assert top < 1_100, "the results begin below the second screen of a phone"
+        sentence = page.locator(".leader").evaluate("element => element.getBoundingClientRect().bottom")
+        assert sentence < 500, "who wins is not on the first screen of a phone"
         background = "getComputedStyle(document.body).backgroundColor"
         dark = page.evaluate(background)
         page.get_by_role("button", name="Use the light theme").click()
@@ -239,7 +239,7 @@ def test_without_scripts_the_summary_and_the_first_results_are_there(browser: An
     with opened(browser, tmp_path, realistic_report(Shape(tests=30)), java_script_enabled=False) as found:
         page = found.page
         assert page.locator(".verdict-rate").is_visible()
-        assert len(table_under(page, "Columns side by side")) == 10
+        assert len(table_under(page, "Columns, best first")) == 10
         assert len(table_under(page, "Ranking: helpful")) == 10
         assert page.locator("tbody .test").count() == 50
         assert page.get_by_text("Without JavaScript this page shows").is_visible()

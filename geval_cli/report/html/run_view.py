@@ -1,14 +1,15 @@
 """One run for the templates that the page and the report share: its sums, and how its figures are written."""
 
+import re
 from functools import partial
 from typing import Any
 
 from geval_cli.records import RunStatus, RunSummary, Status
-from geval_cli.report.columns import cost_note, verdict_text
+from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_share
 from geval_cli.report.report import RunReport, run_title, telling_metrics
-from geval_cli.report.verdict import derived_rows, gate_value, ranking_note
+from geval_cli.report.verdict import derived_rows, gate_value, ranking_note, run_outcome
 
 _FLAKY_SHOWN = 20
 
@@ -26,6 +27,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         if len(summary.columns) > 1 and rated
         else None
     )
+    leaders = leading(summary.columns) if summary.columns else frozenset()
     return {
         "run": run,
         "summary": summary,
@@ -38,7 +40,14 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "flaky": summary.flaky[:_FLAKY_SHOWN],
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
         "column_titles": titles,
-        "verdicts": [verdict_text(column) for column in summary.columns],
+        "ranked_columns": [
+            (summary.columns[place], verdict_text(summary.columns[place]), place in leaders)
+            for place in ranking(summary.columns)
+        ],
+        "leader": re.sub(
+            "^no ", "No ", leader_text(summary.columns, [column.label for column in summary.columns])
+        ),
+        "outcome": run_outcome(report),
         "cost_note": cost_note(summary.columns),
         "metrics": telling_metrics(summary),
         "best": best,
