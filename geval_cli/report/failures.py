@@ -194,6 +194,7 @@ _LINES_SHOWN, _LINES_IN_FULL, _ERRORS_SHOWN = 10, 4, 5
 _GROUPED_FROM = 3
 """So many tests that fail for the same reason are one line."""
 _KEPT_MAX, _KEPT_OF_A_GROUP = 1_000, 10
+_RAW_SHOWN, _RAW_INDENT = 2, 16
 _WHERE_MAX, _WHAT_MAX, _REASON_MIN = 36, 34, 16
 _WIDE = 120
 
@@ -238,6 +239,7 @@ class _SameReason(Struct):
 class _ErrorKind(Struct):
     message: str
     hint: str
+    raw: str
     count: int = 0
     numbers: list[str] = field(default_factory=list)
     has_more: bool = False
@@ -272,7 +274,12 @@ class FailedTests(Struct):
             for error in errors[:1]:
                 key = _normalised(error.message)
                 if key in self._errors or len(self._errors) < _GROUPS_MAX:
-                    kind = self._errors.setdefault(key, _ErrorKind(error.message, error.hint))
+                    kind = self._errors.setdefault(
+                        key,
+                        _ErrorKind(
+                            error.message, error.hint, one_line((error.raw or "")[:_REASON_COMPARED], 300)
+                        ),
+                    )
                     kind.count += 1
                     if case_number(result) in kind.numbers:
                         continue
@@ -353,6 +360,9 @@ class FailedTests(Struct):
             some = ", ".join(kind.numbers) + (", ..." if kind.has_more else "")
             text = Text(one_line(kind.message, 300)).append(f"  {some}", style="dim")
             print_hanging(Text(f"{kind.count:,} {signs_of(console).times} "), text, console, indent=2)
+            if kind.raw and len(kinds) <= _RAW_SHOWN:
+                raw = one_line(kind.raw, 2 * (console.width - _RAW_INDENT))
+                print_hanging(Text("reply: ", style="dim"), Text(raw), console, indent=6)
             if kind.hint and kind.hint != hint:
                 hint = kind.hint
                 print_hanging(

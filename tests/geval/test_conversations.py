@@ -541,7 +541,7 @@ def test_reports_show_the_conversation(product: Product) -> None:
     wanted = [product.folder / name for name in ("out.csv", "out.md")]
     options = [word for path in wanted for word in ("-o", str(path))]
     with server_of(lambda _: 1) as server:
-        found = product.run(config(HELD, BY_ANSWER), server, *options)
+        found = product.run(config(HELD, BY_ANSWER), server, "-v", *options)
     table, page = (path.read_text(encoding="utf-8-sig") for path in wanted)
     assert "user: Hello?\nassistant: Answer one." in table
     assert table.splitlines()[0].endswith('"conversation"')

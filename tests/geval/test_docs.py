@@ -69,7 +69,7 @@ def test_the_outputs_of_the_page_are_those_of_its_first_config(product: Product)
     path.write_text(blocks("yaml")[0], encoding="utf-8")
     # Token probabilities for every reply: whichever is asked for first shows what the judge can do.
     with of_the_page(evaluate=lambda body: chat_reply(verdict(9), logprobs=[{"{": 0.0}])) as server:
-        finished = product.run(path, server)
+        finished = product.run(path, server, "-v")
 
     shown = next(block for block in blocks("text") if "consistency" in block)
     assert shown in finished.stdout
@@ -95,7 +95,7 @@ def test_the_output_of_the_checklist_is_that_of_its_config(product: Product) -> 
         for number, (word, evidence, reason) in enumerate(answers, 1)
     }
     with of_the_page(checklist=json.dumps(reply)) as server:
-        finished = product.run(path, server, "--scoring", "single")
+        finished = product.run(path, server, "-v", "--scoring", "single")
 
     shown = next(block for block in blocks("text") if "items" in block)
     assert shown in finished.stdout, finished.stdout

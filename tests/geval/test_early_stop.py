@@ -95,7 +95,7 @@ def test_batches_end_with_the_verdict(
     product: Product, ratings: str, keys: dict[str, Any], asked: list[int], verdict: tuple[str, int, int]
 ) -> None:
     with saying(ratings) as server:
-        finished = product.run(a_config(**{"samples": UPTO, **keys}), server)
+        finished = product.run(a_config(**{"samples": UPTO, **keys}), server, "-v")
     detail = finished.verdict["detail"]
     assert wanted(server) == asked
     assert (finished.verdict["status"], detail["requested"], detail["valid"]) == verdict

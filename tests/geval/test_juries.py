@@ -80,7 +80,7 @@ def test_judges_that_are_far_apart_are_marked(
     product: Product, says: tuple[int, ...], spread: float, split: bool
 ) -> None:
     with jury_of(*says) as server:
-        finished = product.run(a_config(len(says), threshold=0.95), server)
+        finished = product.run(a_config(len(says), threshold=0.95), server, "-v")
     detail = finished.verdict["detail"]
     assert (detail["spread"], detail["split"]) == (spread, split)
     assert ("  split" in finished.stdout) == split

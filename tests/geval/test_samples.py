@@ -149,7 +149,7 @@ def test_a_judge_that_was_repaired_is_asked_anew_for_the_samples_that_could_not_
 
 def test_auto_takes_samples_when_a_judge_has_no_probabilities_and_says_so(product: Product) -> None:
     with ModelServer(form=lambda body: chat_reply("4", n=body.get("n", 1))) as server:
-        finished = product.run(a_config(tests=3), server)
+        finished = product.run(a_config(tests=3), server, "-v")
 
     assert sorted(wanted(server)) == [1, 20, 20, 20]
     assert {one["detail"]["estimator"] for one in finished.verdicts} == {"samples"}

@@ -165,9 +165,9 @@ def test_the_reply_of_the_published_example_is_read_line_breaks_and_all(product:
     assert found["detail"]["evaluation_params"] == ["actual_output", "expected_output"]
 
 
-def test_a_failing_verdict_shows_its_steps_without_being_asked(product: Product) -> None:
+def test_a_verbose_run_shows_the_steps_of_a_failing_verdict(product: Product) -> None:
     with ModelServer(evaluate=verdict(1, "No hour is named.")) as server:
-        finished = product.run(a_config(by_criteria(), tests=1), server)
+        finished = product.run(a_config(by_criteria(), tests=1), server, "-v")
 
     assert finished.code == 1
     assert f"1. {STEPS[0]}" in finished.stdout
