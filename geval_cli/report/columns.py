@@ -1,5 +1,6 @@
 """The columns of a run side by side: which prompt or model is better, as far as the tests show."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -39,6 +40,8 @@ _GAP = 3
 """Cells between two columns of a table."""
 _BAR_CELLS = 8
 _NO_MONEY = 1e-9
+_DUST = 9
+"""Decimals beyond which a float has only what its arithmetic left."""
 _WIDTH_FOR_MDE, _WIDTH_FOR_INTERVALS, _WIDTH_FOR_DIFFERENCES = 100, 70, 50
 _VERDICT_STYLES = {
     "better": "green",
@@ -63,7 +66,7 @@ def share_text(stat: Stat) -> str:
 
 def _bound(share: float) -> str:
     """Return a bound in whole per cents, as it is an estimate; 0 and 100 only where it is that."""
-    text = fixed(100 * share, 0)
+    text = _whole(100 * share)
     return format_share(share).removesuffix("%") if text in {"0", "100"} else text
 
 
@@ -231,17 +234,18 @@ def print_columns(report: RunReport, console: Console) -> None:
             line = f"{share_text(columns[place].pass_rate)}, {verdict_text(columns[place])}"
             print_hanging(Text("    "), Text(line), console, indent=1)
         console.print()
-    hidden = metric_names(columns)[shape.metrics :]
-    if hidden:
-        names = ", ".join(one_line(name, _NAME_WIDTH) for name in hidden)
-        print_hanging(Text(), Text(f"also measured, see -v: {names}", style="dim"), console, indent=1)
-    if least := _worst_cases(columns, titles, ranked):
-        print_hanging(Text(), Text(least, style="dim"), console, indent=1)
-    if sentence := leader_text(columns, titles):
-        print_hanging(Text(), Text(sentence, style="bold"), console, indent=1)
-    if note := cost_note(columns):
-        print_hanging(Text(), Text(note, style="dim"), console, indent=1)
-    console.print()
+    hidden = ", ".join(one_line(name, _NAME_WIDTH) for name in metric_names(columns)[shape.metrics :])
+    lines = (
+        (f"also measured, see -v: {hidden}" if hidden else "", "dim"),
+        (_worst_cases(columns, titles, ranked), "dim"),
+        (leader_text(columns, titles), "bold"),
+        (cost_note(columns), "dim"),
+    )
+    for line, style in lines:
+        if line:
+            print_hanging(Text(), Text(line, style=style), console, indent=1)
+    if any(line for line, _ in lines):
+        console.print()
 
 
 def _worst_cases(columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int]) -> str:
@@ -275,57 +279,83 @@ def leader_text(
     `quoted` writes a name of the config where it would be markup.
     Only the comparisons with the baseline are tested: a column that leads is never said to beat the second.
     """
-    ranked = [place for place in ranking(columns) if columns[place].pass_rate.value is not None]
-    if len(ranked) < 2:  # noqa: PLR2004
-        return ""
     titles = [quoted(title) for title in titles]
     base = baseline_number(columns) - 1
+    others = [place for place in ranking(columns) if place != base]
+    by_metrics = _decided_by_metrics(columns, titles, others, quoted)
+    ranked = [place for place in ranking(columns) if columns[place].pass_rate.value is not None]
+    if len(ranked) < 2:  # noqa: PLR2004
+        if by_metrics:
+            return f"beside the baseline {titles[base]}: {by_metrics.removeprefix('; ')}"
+        is_compared = any(found and found.metrics for found in (column.vs_first for column in columns))
+        return (
+            f"no metric of any column is shown to differ from the baseline {titles[base]}"
+            if is_compared
+            else ""
+        )
     best = ranked[0]
     top = [place for place in ranked if columns[place].pass_rate.value == columns[best].pass_rate.value]
     better = [place for place in ranked if _pass_verdict(columns[place]) == "better"]
     worse = [place for place in ranked if _pass_verdict(columns[place]) == "worse"]
     rate = percent_text(columns[best].pass_rate.value or 0.0)
-    if best in better:
-        tied = [place for place in top if place in better]
-        others = [place for place in better if place not in tied]
-        are = "is" if len(tied) == 1 else "are"
-        also = f"; also better: {_names(others, titles)}" if others else ""
-        gain = _gain(columns[best])
-        return f"{_names(tied, titles)} {are} better than the baseline {titles[base]}: {gain}{also}"
+    if lead := [place for place in top if place in better]:
+        less = [place for place in better if place not in lead]
+        also = f"; also better: {_names(less, titles)}" if less else ""
+        are = "is" if len(lead) == 1 else "are"
+        gain = _gain(columns[lead[0]], columns[base])
+        traded = _decided_by_metrics(columns, titles, lead, quoted, words=("worse",))
+        return f"{_names(lead, titles)} {are} better than the baseline {titles[base]}: {gain}{also}{traded}"
+    found = f"; better than the baseline: {_names(better, titles)}" if better else ""
+    found += f"; worse: {_names(worse, titles)}" if worse else ""
+    found = found or by_metrics
     if len(top) == len(ranked):
-        return (
-            f"no difference: every column passes {rate}{_decided_by_metrics(columns, titles, ranked, quoted)}"
-        )
+        same = {_pass_verdict(columns[place]) for place in ranked if place != base} == {"identical"}
+        every = "every column" if len(ranked) == len(columns) else "every judged column"
+        return f"no {'' if same else 'clear '}difference: {every} passes {rate}{found}"
     if base in top:
-        lost = f"; worse: {_names(worse, titles)}" if worse else ""
-        return f"no column is better than the baseline {titles[base]} ({rate} passed){lost or _more(columns, ranked)}"
-    found = columns[best].vs_first
-    if found is None or found.pass_rate is None or base not in ranked:
-        return (
-            f"{titles[best]} passes most ({rate}), but has no test in common with the baseline {titles[base]}"
-        )
+        if all(_pass_difference(columns[place]) is None for place in ranked):
+            return f"{titles[base]} passes most ({rate}), but no other column shares a judged test with it"
+        return f"no column passes more than the baseline {titles[base]} ({rate}){found or _more(columns, ranked)}"
     leaders = f"{_names(top, titles)} pass most" if len(top) > 1 else f"{titles[best]} passes most"
+    if base not in ranked or all(_pass_difference(columns[place]) is None for place in top):
+        verb = "share" if len(top) > 1 else "shares"
+        return f"{leaders} ({rate}), but {verb} no judged test with the baseline {titles[base]}{found}"
     against = percent_text(columns[base].pass_rate.value or 0.0)
-    named = titles if len(top) > 1 else ["it"] * len(titles)
-    why = _decided_by_metrics(columns, named, top, quoted) or _more(columns, ranked)
-    return f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against}){why}"
+    return (
+        f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
+        f"{found or _more(columns, ranked)}"
+    )
+
+
+def _pass_difference(column: ColumnSummary) -> Difference | None:
+    return None if column.vs_first is None else column.vs_first.pass_rate
 
 
 def _pass_verdict(column: ColumnSummary) -> str | None:
-    found = column.vs_first
-    return None if found is None or found.pass_rate is None else found.pass_rate.verdict
+    found = _pass_difference(column)
+    return None if found is None else found.verdict
 
 
-def _gain(column: ColumnSummary) -> str:
-    """`+20 points passed (95 % CI +8 to +32)`: how far a column's pass rate is above the baseline's."""
-    assert column.vs_first is not None
-    assert column.vs_first.pass_rate is not None
-    delta = column.vs_first.pass_rate.delta
+def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
+    """`+20 points in pass rate (95 % CI +8 to +32)`: how far a column's pass rate is above the baseline's.
+
+    It is of the tests that both have judged, which is said where these are not all, as the table's rates then differ.
+    """
+    found = _pass_difference(column)
+    assert found is not None
+    delta = found.delta
     if delta.interval is not None:
         between = f" (95 % CI {' to '.join(map(points_text, delta.interval))})"
     else:
         between = f" (p {format_p(delta.p_adjusted)})" if delta.p_adjusted is not None else ""
-    return f"{points_text(delta.value or 0.0)} points in pass rate{between}"
+    tests = (
+        f" in the {delta.clusters:,} tests judged in both" if _is_of_fewer(delta, column, baseline) else ""
+    )
+    return f"{points_text(delta.value or 0.0)} points in pass rate{tests}{between}"
+
+
+def _is_of_fewer(delta: Delta, *columns: ColumnSummary) -> bool:
+    return any(delta.clusters < column.pass_rate.clusters for column in columns)
 
 
 def _decided_by_metrics(
@@ -333,13 +363,14 @@ def _decided_by_metrics(
     titles: Sequence[str],
     places: Sequence[int],
     quoted: Callable[[str], str],
+    words: Sequence[str] = ("better", "worse"),
 ) -> str:
     """Return what metrics decide where the pass rate does not: `; polite is better in tone and worse in length`."""
     parts = []
     for place in places:
         said = [
             f"{word} in {_names(range(len(names)), names)}"
-            for word in ("better", "worse")
+            for word in words
             if (names := [quoted(name) for name in _decided_metrics(columns[place], word)])
         ]
         if said:
@@ -356,12 +387,16 @@ def _decided_metrics(column: ColumnSummary, word: str) -> list[str]:
 
 
 def _more(columns: Sequence[ColumnSummary], ranked: Sequence[int]) -> str:
-    found = columns[ranked[0]].vs_first or columns[ranked[1]].vs_first
-    if found is None or found.pass_rate is None:
+    """Return how many tests it takes to tell: `; about 75 more tests would tell`."""
+    found = _pass_difference(columns[ranked[0]]) or _pass_difference(columns[ranked[1]])
+    if found is None:
         return ""
-    delta = found.pass_rate.delta
-    if too_few := too_few_text(delta):
-        return f"; too few tests: {too_few}"
+    delta = found.delta
+    if found.verdict is None:
+        return "; one test can show no difference"
+    if delta.least_tests is not None:
+        among = f" among {delta.family:,} figures" if delta.family > 1 else ""
+        return f"; it takes at least {delta.least_tests} tests to show a difference{among}"
     count = _missing_tests(delta)
     return f"; {estimated(count)} more {'test' if count == 1 else 'tests'} would tell" if count else ""
 
@@ -379,8 +414,15 @@ def percent_text(share: float) -> str:
 def points_text(difference: float) -> str:
     """`+20`: a difference of shares in percentage points, with decimals only where whole points would be 0."""
     points = 100 * difference
-    whole = fixed(points, 0)
-    return f"{points:+.0f}" if whole != "0" else format_difference(points) if points else "0"
+    whole = _whole(points)
+    if whole == "0":
+        return format_difference(points) if points else "0"
+    return whole if whole.startswith("-") else f"+{whole}"
+
+
+def _whole(number: float) -> str:
+    """Return a number without decimals, halves away from 0: 97.5 - 45 is 52.5, and 98 - 45 is 53."""
+    return fixed(math.copysign(math.floor(abs(round(number, _DUST)) + 0.5), number), 0)
 
 
 def print_legend(titles: Sequence[str], console: Console) -> None:
@@ -423,7 +465,7 @@ def _rows(
     if shape.has_latency and any(column.latency_ms.median is not None for column in columns):
         fields.append(("p50", lambda item: duration_text(item.latency_ms.median)))
     base = "baseline" if shape.title else f"[{baseline_number(columns)}]"
-    fields.append((f"vs {base}", lambda item: _against(item, shape)))
+    fields.append((f"vs {base}", lambda item: _against(item, columns[baseline_number(columns) - 1], shape)))
     rows = [("column", *(name for name, _ in fields))]
     for place in ranked:
         mark = f"{star if place in lead else ' '} "
@@ -446,7 +488,10 @@ def interval_text(stat: Stat, console: Console) -> str:
     """`[68–96]`: the bounds of a share in whole per cents; "" without an interval."""  # noqa: RUF002
     if stat.interval is None:
         return ""
-    low, high = (fixed(100 * bound, 0) for bound in stat.interval)
+    low, high = (_whole(100 * bound) for bound in stat.interval)
+    # Rounding may widen an interval, but must not leave only 0 or 100 of it.
+    low = _bound(stat.interval[0]) if low == "100" else low
+    high = _bound(stat.interval[1]) if high == "0" else high
     return f"[{low}{'–' if is_unicode(console) else '-'}{high}]"  # noqa: RUF001
 
 
@@ -456,7 +501,7 @@ def _bar(share: float | None) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[part].strip()
 
 
-def _against(column: ColumnSummary, shape: _Shape) -> str:
+def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> str:
     """`better  +20 pts, p 0.004`: the verdict on a column, and how far its pass rate is from the baseline's."""
     found = column.vs_first
     if found is None:
@@ -469,6 +514,8 @@ def _against(column: ColumnSummary, shape: _Shape) -> str:
     if word in {"better", "worse"}:
         names = _decided_metrics(column, word)
         return f"{word} in {names[0] if len(names) == 1 else plural(len(names), 'metric')}"
+    if word == "identical" and rate is not None and _is_of_fewer(rate.delta, column, baseline):
+        return f"same in {plural(rate.delta.clusters, 'test')}"
     return {"undecided": "no clear difference", "identical": "same"}.get(word, word)
 
 
@@ -491,7 +538,7 @@ def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
 
 def _chance(by_k: Mapping[str, Stat], tries: int) -> str:
     found = by_k.get(str(tries))
-    return "none" if found is None or found.value is None else format_share(found.value)
+    return "none" if found is None or found.value is None else percent_text(found.value)
 
 
 def baseline_number(columns: Sequence[ColumnSummary]) -> int:

@@ -101,11 +101,23 @@ def rated(*shares: float | None, verdicts: Sequence[str | None]) -> tuple[Column
         ((0.5, 0.9), (None, "better"), "b is better than the baseline a: +40 points in pass rate"),
         ((0.5, 0.9, 0.9), (None, "better", "better"), "b and c are better than the baseline a: +40 points"),
         ((0.5, 0.9, 0.8), (None, "better", "better"), "(95 % CI +29 to +51); also better: c"),
-        ((0.9, 0.5), (None, "worse"), "no column is better than the baseline a (90 % passed); worse: b"),
-        ((0.9, 0.8), (None, "undecided"), "no column is better than the baseline a (90 % passed)"),
+        ((0.9, 0.5), (None, "worse"), "no column passes more than the baseline a (90 %); worse: b"),
+        ((0.9, 0.8), (None, "undecided"), "no column passes more than the baseline a (90 %)"),
         ((0.5, 0.6), (None, "undecided"), "no clear winner: b passes most (60 %; the baseline a: 50 %)"),
         ((0.5, 0.6, 0.6), (None, "undecided", "undecided"), "no clear winner: b and c pass most"),
         ((0.5, 0.5), (None, "identical"), "no difference: every column passes 50 %"),
+        ((0.5, 0.5), (None, "undecided"), "no clear difference: every column passes 50 %"),
+        ((0.45, 0.975), (None, "better"), "b is better than the baseline a: +53 points"),
+        (
+            (0.5, 0.9, 0.8),
+            (None, "undecided", "better"),
+            "b passes most (90 %; the baseline a: 50 %); better than",
+        ),
+        (
+            (0.5, 0.6, 0.2),
+            (None, "undecided", "worse"),
+            "b passes most (60 %; the baseline a: 50 %); worse: c",
+        ),
         ((None, 0.5), (None, "undecided"), ""),
         ((None, None), (None, "undecided"), ""),
     ],
@@ -117,6 +129,93 @@ def test_one_sentence_says_who_wins_and_how_sure_that_is(
 
     assert sentence in said
     assert bool(said) == bool(sentence)
+
+
+def compared(rate: float | None, found: Difference | None, **metrics: str) -> ColumnSummary:
+    """Return a column of 20 tests, compared with the baseline by its pass rate and by metrics with these verdicts."""
+    rows = {name: difference(0.1, verdict, 0.5) for name, verdict in metrics.items()}
+    return replace(
+        FIGURES[1],
+        pass_rate=Stat(rate, None, 20, 20),
+        metrics={},
+        vs_first=ColumnComparison("a", found, rows),
+    )
+
+
+def of_tests(count: int, verdict: str | None, value: float, least: int | None = None) -> Difference:
+    return Difference(Delta(value, None, count, count, least_tests=least), verdict)
+
+
+BASE = replace(FIGURES[0], pass_rate=Stat(0.3, None, 20, 20), metrics={})
+BEST, UNRATED = replace(BASE, pass_rate=Stat(1.0, None, 20, 20)), replace(BASE, pass_rate=Stat())
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            (BASE, compared(0.9, of_tests(14, "better", 0.86))),
+            "+86 points in pass rate in the 14 tests judged in both",
+        ),
+        ((BASE, compared(0.9, of_tests(20, "better", 0.6))), "+60 points in pass rate"),
+        (
+            (BASE, compared(0.9, of_tests(20, "better", 0.6), tone="worse")),
+            "+60 points in pass rate; b is worse in tone",
+        ),
+        ((BASE, compared(0.9, None)), "b passes most (90 %), but shares no judged test with the baseline a"),
+        (
+            (BEST, compared(0.9, None)),
+            "a passes most (100 %), but no other column shares a judged test with it",
+        ),
+        (
+            (BEST, compared(0.9, of_tests(20, "undecided", -0.1), tone="better")),
+            "no column passes more than the baseline a (100 %); b is better in tone",
+        ),
+        ((BEST, compared(0.0, of_tests(1, None, -1.0))), "(100 %); one test can show no difference"),
+        (
+            (BEST, compared(0.0, of_tests(5, "undecided", -1.0, 6))),
+            "(100 %); it takes at least 6 tests to show a difference",
+        ),
+        ((UNRATED, compared(None, None, tone="better")), "beside the baseline a: b is better in tone"),
+        (
+            (UNRATED, compared(None, None, tone="undecided")),
+            "no metric of any column is shown to differ from the baseline a",
+        ),
+        ((UNRATED, compared(0.9, None)), ""),
+        ((BASE, compared(0.3, None), UNRATED), "every judged column passes 30 %"),
+    ],
+)
+def test_the_sentence_claims_no_more_than_what_both_columns_were_tested_on(
+    columns: tuple[ColumnSummary, ...], said: str
+) -> None:
+    sentence = leader_text(columns, list("abc")[: len(columns)])
+
+    assert sentence.endswith(said)
+    assert bool(sentence) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("stat", "text"),
+    [
+        (Stat(0.0, (0.0, 0.0019), 2_000, 2_000), "0 % [0-0.2]"),
+        (Stat(1.0, (0.9981, 1.0), 2_000, 2_000), "100 % [99.8-100]"),
+        (Stat(0.5, (0.003, 0.997), 2, 2), "50 % [0-100]"),
+        (Stat(0.625, (0.275, 0.885), 8, 8), "63 % [28-89]"),
+    ],
+)
+def test_a_rounded_interval_never_looks_like_certainty(stat: Stat, text: str) -> None:
+    column = replace(FIGURES[0], pass_rate=stat)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_columns(report_of((column, FIGURES[1])), console_of(stream, 120))  # type: ignore[arg-type]
+    stream.flush()
+
+    assert text in stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+
+
+def test_equal_in_the_few_tests_of_both_is_said_so() -> None:
+    report = report_of((BASE, compared(1.0, of_tests(2, "identical", 0.0))))
+
+    assert "same in 2 tests" in printed(120, report=report)
 
 
 def test_one_column_has_no_table_of_columns() -> None:
