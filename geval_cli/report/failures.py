@@ -27,7 +27,7 @@ _REASON_COMPARED, _REASON_NAMED = 2_000, 160
 _QUOTED = compile_later(r'"[^"]*"|`[^`]*`|\u201c[^\u201d]*\u201d')
 _NUMBERS_SHOWN = 5
 _NUMBER = compile_later(r"\d+(?:[.,]\d+)*")
-_PLURALS = {Status.FAILED: "failures", Status.ERROR: "errors"}
+PLURALS = {Status.FAILED: "failures", Status.ERROR: "errors"}
 _OUT_OF_REACH = frozenset(
     {"ProviderAuthError", "ProviderRateLimitError", "ProviderTimeoutError", "ProviderUnavailableError"}
 )
@@ -220,12 +220,22 @@ class FailedTest(Struct):
 
 
 class _SameReason(Struct):
-    """The tests that failed for one reason, of which the first are kept."""
+    """The tests that failed for one reason, of which the first are kept; `columns` counts those of each column."""
 
     tests: list[FailedTest] = field(default_factory=list)
     count: int = 0
     cases: int = 0
     margin: float = 0.0
+    columns: dict[int, int] = field(default_factory=dict)
+
+    def add(self, test: FailedTest) -> None:
+        self.count += 1
+        self.cases += test.cases
+        self.margin = max(self.margin, test.margin)
+        for column in test.columns:
+            self.columns[column] = self.columns.get(column, 0) + 1
+        if len(self.tests) < _KEPT_OF_A_GROUP:
+            self.tests.append(test)
 
     def lines(self) -> Iterator["_SameReason"]:
         """Yield what has a line of its own: all of them as one, or one by one."""
@@ -233,7 +243,9 @@ class _SameReason(Struct):
             yield self
             return
         for test in self.tests:
-            yield _SameReason([test], 1, test.cases, test.margin)
+            alone = _SameReason()
+            alone.add(test)
+            yield alone
 
 
 class _ErrorKind(Struct):
@@ -289,20 +301,17 @@ class FailedTests(Struct):
                         kind.has_more = True
         elif result.status is Status.FAILED:
             self.failed += 1
-            for item in result.assertions:
-                if item.status is Status.FAILED:
-                    name = one_line(item.metric or item.type, 40)
-                    if name in self.counts or len(self.counts) < _GROUPS_MAX:
-                        self.counts[name] = self.counts.get(name, 0) + 1
+            failed = [item.metric or item.type for item in result.assertions if item.status is Status.FAILED]
+            for name in (one_line(name, 40) for name in failed or [_WHOLE]):
+                if name in self.counts or len(self.counts) < _GROUPS_MAX:
+                    self.counts[name] = self.counts.get(name, 0) + 1
             self._add_failed(_failed_test(result))
 
     @property
     def worst(self) -> str:
         """Return the number of the test to look at first: the worst failure, else the first error; "" of none."""
-        self._end_test()
-        groups = sorted(self._reasons.values(), key=_badness)
-        if groups:
-            return groups[-1].tests[0].number
+        if lines := self._lines():
+            return lines[0].tests[0].number
         return next((kind.numbers[0] for kind in self._errors.values() if kind.numbers), "")
 
     def _add_failed(self, new: FailedTest) -> None:
@@ -321,19 +330,20 @@ class FailedTests(Struct):
         if test is None:
             return
         same = self._reasons.setdefault((test.name, _normalised(test.reason) or test.number), _SameReason())
-        same.count += 1
-        same.cases += test.cases
-        same.margin = max(same.margin, test.margin)
-        if len(same.tests) < _KEPT_OF_A_GROUP:
-            same.tests.append(test)
+        same.add(test)
         if len(self._reasons) > 2 * _KEPT_MAX:
             worst_first = sorted(self._reasons.items(), key=lambda item: _badness(item[1]), reverse=True)
             self._reasons = dict(worst_first[:_KEPT_MAX])
             self._hidden += sum(group.count for _, group in worst_first[_KEPT_MAX:])
 
+    def _lines(self) -> list[_SameReason]:
+        """Return what has a line of its own, the worst first."""
+        self._end_test()
+        lines = [line for group in self._reasons.values() for line in group.lines()]
+        return sorted(lines, key=_badness, reverse=True)
+
     def print(self, report: RunReport, console: Console, show: str) -> None:
         """Print the errors, then what failed, the worst first, one line a test; `show` is the command for the rest."""
-        self._end_test()
         if self.errored:
             self._print_errors(console, show)
         if not self.failed:
@@ -342,14 +352,13 @@ class FailedTests(Struct):
         parts = [f"{name} {count:,}" for name, count in counted[:6]]
         head = Text(f"{self.failed:,} of {self.total:,} failed", style="bold red")
         print_hanging(head.append("   "), Text(f" {signs_of(console).dot} ".join(parts)), console, indent=1)
-        groups = [line for group in self._reasons.values() for line in group.lines()]
-        groups.sort(key=_badness, reverse=True)
+        groups = self._lines()
         shown = groups[:_LINES_SHOWN]
         self._print_lines(shown, report, console)
         rest = self._hidden + sum(group.count for group in groups[_LINES_SHOWN:])
         if rest:
             more = plural(rest, "more test")
-            console.print(Text(f"  ... {more}: {show} --failed", style="dim"))
+            console.print(Text(f"  ... {more}{f': {show} --failed' if show else ''}", style="dim"))
         console.print()
 
     def _print_errors(self, console: Console, show: str) -> None:
@@ -372,9 +381,8 @@ class FailedTests(Struct):
                     indent=6,
                 )
         if len(kinds) > _ERRORS_SHOWN:
-            console.print(
-                Text(f"  ... {plural(len(kinds) - _ERRORS_SHOWN, 'more kind')}: {show} --errors", style="dim")
-            )
+            more = plural(len(kinds) - _ERRORS_SHOWN, "more kind")
+            console.print(Text(f"  ... {more}{f': {show} --errors' if show else ''}", style="dim"))
         console.print()
 
     def _print_lines(self, groups: list[_SameReason], report: RunReport, console: Console) -> None:
@@ -402,6 +410,8 @@ class FailedTests(Struct):
         if left < _REASON_MIN:
             title = max(12, title + left - _REASON_MIN)
             left = width - number - where - what - gaps - title
+        if left < 0:  # what failed is worth more than where
+            where = 0
         for group, head, at, failed in zip(groups, heads, wheres, whats, strict=True):
             line = Text(f"  {head[0]:<{number}}  ", style="bold")
             line.append(_padded(head[1], title), style="not bold")
@@ -462,18 +472,27 @@ def _margin(item: AssertionResult) -> float:
 
 
 def _where(group: _SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
-    """Return in which columns a test failed: their names where there is room, else how many."""
+    """Return in which columns a test failed: their names where there is room, else how many.
+
+    Of several tests that did not all fail in the same ones, each column has the number of its tests.
+    """
     count = len(report.columns)
     if count == 1:
         return ""
-    columns = set().union(*(test.columns for test in group.tests))
-    if len(columns) == count:
+    places = [place for place, column in enumerate(report.columns) if column.index in group.columns]
+    counts = [group.columns[report.columns[place].index] for place in places]
+    is_everywhere = set(counts) == {group.count}
+    if len(places) == count and is_everywhere:
         return "all columns"
-    names = [titles[place] for place, column in enumerate(report.columns) if column.index in columns]
-    named = ", ".join(names)
+    named = ", ".join(
+        titles[place] if is_everywhere else f"{titles[place]} {tests:,}"
+        for place, tests in zip(places, counts, strict=True)
+    )
     if cell_len(named) <= (_WHERE_MAX if is_wide else _WHERE_MAX // 2):
         return named
-    return f"{len(columns)} of {count} columns"
+    if not is_everywhere:
+        return f"{group.cases:,} cases, {plural(len(places), 'column')}"
+    return f"{len(places)} of {count} columns"
 
 
 def _padded(text: str, width: int) -> str:
@@ -520,7 +539,7 @@ def print_cases(
 
 
 def _title(wanted: frozenset[Status]) -> str:
-    return " and ".join(word for status, word in _PLURALS.items() if status in wanted)
+    return " and ".join(word for status, word in PLURALS.items() if status in wanted)
 
 
 def _print_rule(title: str, console: Console) -> None:

@@ -167,7 +167,11 @@ def _fits_in_heading(title: str, width: int) -> bool:
 def _cell(result: CaseResult, width: int, console: Console, *, has_excerpt: bool, has_marks: bool) -> Text:
     text = case_verdict(result, signs_of(console), has_marks=has_marks)
     text.no_wrap = None
-    failed = next((item for item in result.assertions if item.status is Status.FAILED), None)
+    failed = None
+    if (
+        result.status is Status.FAILED
+    ):  # a test with a threshold of its own may pass although an assertion failed
+        failed = next((item for item in result.assertions if item.status is Status.FAILED), None)
     room = width - text.cell_len - 1
     if failed is not None and room >= _NAME_MIN:
         text.append(f" {one_line(failed.metric or failed.type, room)}")

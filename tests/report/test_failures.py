@@ -1,6 +1,7 @@
 import io
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -288,7 +289,45 @@ def test_tests_that_fail_for_the_same_reason_are_one_line() -> None:
 
     assert lines[0] == " 41 of 41 failed   consistency 41"
     assert lines[1].split()[:4] == ["#1", "and", "39", "more"]
+    assert "short" in lines[1]
     assert sum("#" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("places", "where"),
+    [
+        ([(0, 0), (1, 1), (2, 0)], "short 2, friendly 1"),
+        ([(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], "all columns"),
+        (
+            [*((test, 0) for test in range(40)), (40, 1)],
+            "short 40, friendly 1",
+        ),  # no test of the first ten fails there
+    ],
+)
+def test_columns_of_equal_failures_are_counted_and_never_all_where_no_test_failed_in_all(
+    places: list[tuple[int, int]], where: str
+) -> None:
+    lines = in_short(*(judged_failure(test, column, reason="no") for test, column in places), width=160)
+
+    assert f"  {where}  " in lines[1]
+
+
+def test_what_to_look_at_next_is_the_first_line() -> None:
+    found, stream = FailedTests(), io.StringIO()
+    for test in range(20):
+        found.add(judged_failure(test, score=None))
+    found.print(make_report(), console_of(stream, 100), "")
+
+    assert found.worst == stream.getvalue().split("\n")[1].split()[0] == "#1"
+    assert (
+        stream.getvalue().rstrip().endswith("... 10 more tests")
+    )  # of a run that is not stored, no command shows them
+
+
+def test_tests_that_fail_by_their_own_threshold_are_counted() -> None:
+    whole = failed(0, assertions=(make_judged(Status.PASSED, 0.75),))
+
+    assert in_short(whole, judged_failure(1))[0] == " 2 of 2 failed   the test as a whole 1 · consistency 1"
 
 
 def test_errors_are_counted_by_what_went_wrong() -> None:

@@ -88,6 +88,17 @@ def test_a_score_that_just_missed_its_threshold_does_not_look_equal_to_it() -> N
     assert "FAIL 0.49999" in text
 
 
+def test_a_test_that_passes_by_its_own_threshold_names_no_metric_that_failed() -> None:
+    judged = make_judged(Status.FAILED, 0.4)
+    cells = [
+        make_case(0, score=0.4, assertions=(judged,)),
+        make_case(1, status=Status.FAILED, assertions=(judged,)),
+    ]
+    lines = [line for line in printed(report_of(*cells)).split("\n") if "PASS" in line or "FAIL" in line]
+
+    assert ["consistency" in line for line in lines] == [False, True]
+
+
 def test_columns_are_named_by_what_tells_them_apart() -> None:
     by_provider = (Column(0, "p", "openai:a"), Column(1, "p", "openai:b"))
     cases = [make_case(0, column) for column in by_provider]
