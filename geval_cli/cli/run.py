@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from geval_cli.cli.ctrl_c import raise_again
 from geval_cli.cli.problems import print_problems, print_warnings
@@ -133,7 +133,8 @@ class Screen:
 class RunDisplay(Struct, frozen=True):
     """Output of a run, besides the store: results files, a log of requests, how much is shown.
 
-    `note_written` is told of every file and folder that is written to.
+    `note_written` is told of every file and folder that is written to. `home` is what --home said, and `is_one_of_many`
+    whether further runs follow, so that `latest` will be another one: what to do next is told with them.
     """
 
     outputs: tuple[Path, ...] = ()
@@ -141,6 +142,8 @@ class RunDisplay(Struct, frozen=True):
     is_verbose: bool = False
     log_file: Path | None = None
     note_written: Callable[[Iterable[Path]], None] = lambda _: None
+    home: Path | None = None
+    is_one_of_many: bool = False
 
 
 def run_configs(
@@ -168,6 +171,7 @@ def run_configs(
     if wall is not None:
         wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     codes = []
+    display = structs.replace(display, home=home, is_one_of_many=len(requests) > 1)
     with ExitStack() as stack:
         traces = _open_traces(requests, stack)  # before the variables that it reads are taken away
         if traces is not None:
@@ -333,7 +337,7 @@ def _run_one(
     files = [*(open_results_file(path) for path in outputs), *log]
     report, stop = run_async(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
-    problems += _print_results(report, [] if problems else outputs, is_verbose=display.is_verbose)
+    problems += _print_results(report, [] if problems else outputs, display)
     if "GITHUB_ACTIONS" in os.environ:
         _print_annotations(report)
     print_problems(problems)
@@ -341,16 +345,19 @@ def _run_one(
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
 
 
-def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
+def _print_results(report: RunReport, written: Sequence[Path], display: RunDisplay) -> list[Problem]:
     """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
     from geval_cli.report.terminal import print_answer, print_report
 
     console = make_console(sys.stdout, environ=os.environ)
+    name = report.run.id if display.is_one_of_many else ""
     try:
-        print_report(report, console, verbose=is_verbose, written=written)
+        print_report(
+            report, console, verbose=display.is_verbose, written=written, name=name, home=display.home
+        )
     except StoreError as error:
-        print_answer(report, console, written=written)
+        print_answer(report, console, written=written, name=name, home=display.home)
         return [Problem(error.message, None, error.hint)]
     return []
 

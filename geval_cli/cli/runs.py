@@ -15,7 +15,7 @@ from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import Failures, GroupBy, print_cases, print_failures
+from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_paths, write_results_file
@@ -166,26 +166,38 @@ def show_run(
                 make_console(sys.stdout, environ=os.environ),
                 outputs,
                 "" if name == "latest" else name,
+                home,
             )
 
 
 def _print(
-    report: RunReport, choice: ShowChoice, console: Console, written: Sequence[Path], name: str
+    report: RunReport,
+    choice: ShowChoice,
+    console: Console,
+    written: Sequence[Path],
+    name: str,
+    home: Path | None,
 ) -> None:
     if choice.case is not None:
         print_cases(choice.results(report), Failures(), report, console)
         return
     if not choice.wanted and not choice.is_whole:
-        print_report(report, console, verbose=choice.is_verbose, written=written, by=choice.by, name=name)
+        print_report(
+            report, console, verbose=choice.is_verbose, written=written, by=choice.by, name=name, home=home
+        )
         return
     failures = Failures(choice.is_verbose, choice.by, choice.wanted or PROBLEMS)
     for result in report.results():
         failures.add(result)
     if choice.is_whole:
         print_cases(choice.results(report), failures, report, console)
-    else:
+    elif failures.total:
         print_failures(failures, report, console)
-    print_answer(report, console, written=written, name=name)
+    else:
+        console.print(
+            f"\n no {' or '.join(word for status, word in PLURALS.items() if status in choice.wanted)}"
+        )
+    print_answer(report, console, written=written, name=name, home=home)
 
 
 def _no_case(choice: ShowChoice, report: RunReport) -> UsageError:

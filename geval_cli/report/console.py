@@ -1,5 +1,6 @@
 """Terminals as they really are: colour, width, encoding and tables of a stream, decided in one place."""
 
+import codecs
 import io
 from collections.abc import Mapping
 from typing import Literal, TextIO
@@ -12,6 +13,8 @@ from rich.text import Text
 
 PIPED_WIDTH = 100
 _WIDTH_MIN = 20
+_IN_ASCII = "geval-ascii"
+_STAND_INS = {"…": "~", "–": "-", "≥": ">=", "×": "x", "·": "|"}  # noqa: RUF001
 # In files and logs, and where the stream has no line characters, the line is made of dashes.
 _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
@@ -24,7 +27,7 @@ def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | Non
     stream's encoding lacks are written as escapes instead of raising.
     """
     if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
-        stream.reconfigure(errors="backslashreplace")
+        stream.reconfigure(errors=_IN_ASCII)
     is_terminal = stream.isatty() and environ.get("TERM") != "dumb"
     width = width or _columns(environ) or (None if is_terminal else PIPED_WIDTH)
     return Console(
@@ -42,6 +45,19 @@ def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | Non
         legacy_windows=None,
         _environ=dict(environ),
     )
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Write what a stream lacks as an escape, but the sign of a cut text, which stands in tables, in one cell."""
+    assert isinstance(error, UnicodeEncodeError)
+    if error.object[error.start] in _STAND_INS:
+        return _STAND_INS[error.object[error.start]], error.start + 1
+    return codecs.backslashreplace_errors(
+        UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+    )
+
+
+codecs.register_error(_IN_ASCII, _in_ascii)
 
 
 def is_ci(environ: Mapping[str, str]) -> bool:

@@ -59,11 +59,12 @@ def print_report(
     written: Sequence[Path] = (),
     by: GroupBy = GroupBy.ASSERTION,
     name: str = "",
+    home: Path | None = None,
 ) -> None:
     """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
 
     `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
-    knows it by, where that is not the latest.
+    knows it by, where that is not the latest; `home` is what --home said.
     """
     rows, failures, failed = TableRows(), Failures(verbose, by), FailedTests()
     for result in report.results():
@@ -79,7 +80,9 @@ def print_report(
         print_details(report, console)
     else:
         print_baseline(report.summary.baseline, console)
-    print_answer(report, console, failed=failed, rows=None if verbose else rows, written=written, name=name)
+    print_answer(
+        report, console, failed=failed, rows=None if verbose else rows, written=written, name=name, home=home
+    )
 
 
 def print_details(report: RunReport, console: Console) -> None:
@@ -109,10 +112,13 @@ def print_answer(
     rows: TableRows | None = None,
     written: Sequence[Path] = (),
     name: str = "",
+    home: Path | None = None,
 ) -> None:
     """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
     summary = report.summary
-    show = f"geval show {sanitize(name)}".rstrip()
+    place = "" if home is None else f" --home {_quoted(str(home))}"
+    is_kept = report.is_stored or bool(report.file)
+    show = f"geval show{f' {_quoted(name)}' if name else ''}{place}" if is_kept else ""
     console.print()
     print_hanging(Text(), _title(report, failed, console), console, indent=1)
     console.print()
@@ -130,7 +136,17 @@ def print_answer(
     _print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console)
-    _print_next(report, failed, console, show)
+    _print_next(report, failed, console, show, f"geval view{place}")
+
+
+def _quoted(word: str) -> str:
+    """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
+    word = sanitize(word)
+    return (
+        word
+        if shlex.quote(word.replace("~", "-")) == word.replace("~", "-") and word[:1] != "~"
+        else shlex.quote(word)
+    )
 
 
 def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
@@ -204,17 +220,20 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
     if len(warnings) > _WARNINGS_SHOWN:
         more = plural(len(warnings) - _WARNINGS_SHOWN, "more warning")
-        _print_line("", Text(f"{more}: {show} --json", style="yellow"), console)
+        where = f": {show} --json" if show else ""
+        _print_line("", Text(f"{more}{where}", style="yellow"), console)
 
 
-def _print_next(report: RunReport, failed: FailedTests | None, console: Console, show: str) -> None:
+def _print_next(
+    report: RunReport, failed: FailedTests | None, console: Console, show: str, view: str
+) -> None:
     """Print the commands that answer the next question, where the run is stored."""
     if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
         return
     commands = (
         [f"{show} --case {failed.worst.removeprefix('#')}"] if failed is not None and failed.worst else []
     )
-    commands += [f"{show} -v", "geval view"]
+    commands += [f"{show} -v", view]
     print_hanging(
         Text("next: ", style="dim"),
         Text(f" {signs_of(console).dot} ".join(commands), style="dim"),
@@ -281,6 +300,8 @@ def _remark(report: RunReport) -> str:
             return "the run is still going on, or its process died before the end"
     if not finished:
         return "no test was run"
+    if finished == summary.not_evaluated and summary.rankings:
+        return "outputs were only compared with each other, so nothing passes or fails"
     if finished == summary.not_evaluated:
         return "no assertion had anything to judge: give the tests an `assert`"
     return ""

@@ -134,7 +134,7 @@ def run_outcome(report: RunReport) -> tuple[str, Status | None]:
         return "not all judged", Status.ERROR
     if gates or summary.passed:
         return "passed", Status.PASSED
-    return "nothing evaluated", Status.NOT_EVALUATED
+    return "ranked" if summary.rankings else "nothing evaluated", Status.NOT_EVALUATED
 
 
 def with_signs(text: str, signs: Signs) -> str:

@@ -67,8 +67,8 @@ def test_characters_that_the_stream_lacks_are_escaped() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")
     console = make_console(stream, environ={})
-    console.print(Text("é 漢"))
+    console.print(Text("é 漢 long na…"))
     stream.flush()
 
     assert not is_unicode(console)
-    assert raw.getvalue() == b"\xe9 \\u6f22\n"
+    assert raw.getvalue() == b"\xe9 \\u6f22 long na~\n"

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.sample_columns import RANKED
 from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
@@ -49,6 +50,31 @@ def test_no_tests() -> None:
 
     assert "pass rate" not in text
     assert last_lines(text)[1] == "no test was run"
+
+
+def test_outputs_that_are_only_ranked_need_no_assertion() -> None:
+    text = printed(RunSummary(2, not_evaluated=2, rankings={"kinder": RANKED}))
+
+    assert last_lines(text)[0].startswith("RANKED  0 passed, 0 failed, 2 not evaluated")
+    assert last_lines(text)[1] == "outputs were only compared with each other, so nothing passes or fails"
+
+
+@pytest.mark.parametrize(
+    ("options", "commands"),
+    [
+        ({}, "geval show -v · geval view"),
+        ({"name": "latest~1"}, "geval show latest~1 -v · geval view"),
+        (
+            {"name": "a b", "home": Path("/tmp/my runs")},
+            "geval show 'a b' --home '/tmp/my runs' -v · geval view --home '/tmp/my runs'",
+        ),
+    ],
+)
+def test_what_to_do_next_finds_the_run_and_its_home(options: dict[str, object], commands: str) -> None:
+    stream = io.StringIO()
+    print_answer(make_report(summary=RunSummary(3, passed=3)), console_of(stream, 100), **options)  # type: ignore[arg-type]
+
+    assert stream.getvalue().rstrip().endswith(f"next: {commands}")
 
 
 def test_nothing_evaluated() -> None:
