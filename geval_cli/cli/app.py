@@ -90,7 +90,11 @@ def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
         why = error.message.removeprefix("Value error, ").rstrip(".")
         if why.startswith(_PYDANTIC):
             why = f"it should be{why.removeprefix(_PYDANTIC).partition(',')[0]}"
-        return UsageError(f"invalid value for `{error.param.opts[-1]}`: {why}", hint=hint)
+            why = why.replace("a valid integer", "a whole number").replace("a valid number", "a number")
+            why = why.replace("greater than or equal to", "at least").replace(
+                "less than or equal to", "at most"
+            )
+        return UsageError(f"invalid value for `{max(error.param.opts, key=len)}`: {why}", hint=hint)
     text = error.format_message()
     missing = _NO_COMMAND.match(text)
     if missing is not None and isinstance(getattr(context, "command", None), TyperGroup):

@@ -213,7 +213,12 @@ class ServeOptions:
     folder: Path = Path()
     host: Annotated[
         str,
-        Option("--host", "Address to listen on; others than this machine's own need a token.", Group.SERVER),
+        Option(
+            "--host",
+            "Address to listen on; others than this machine's own need a token.",
+            Group.SERVER,
+            syntax="ADDRESS",
+        ),
     ] = "127.0.0.1"
     port: Annotated[
         int, Option("--port -p", "Port; 0 takes a free one.", Group.SERVER, minimum=0, maximum=65535)

@@ -62,7 +62,9 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
     if bool(names) == (older_than_s is not None or given.keep is not None):
         hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
         what = (
-            "runs are named by their ids or by --older-than and --keep, not by both" if names else "name runs"
+            "runs are named by their ids or by --older-than and --keep, not by both"
+            if names
+            else "no run is named"
         )
         raise UsageError(what, hint=hint)
     told = _Told()

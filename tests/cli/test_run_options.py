@@ -152,8 +152,9 @@ def test_help_names_no_types_of_python_and_no_brackets_twice() -> None:
     [
         ("run --repaet 3", "error: there is no option `--repaet`\n    = did you mean `--repeat`?"),
         ("--verson", "error: there is no option `--verson`\n    = did you mean `--version`?"),
-        ("run --repeat 0", "error: invalid value for `--repeat`: it should be greater than or equal to 1\n"),
-        ("run -j x", "error: invalid value for `--max-concurrency`: it should be a valid integer\n"),
+        ("run --repeat 0", "error: invalid value for `--repeat`: it should be at least 1\n"),
+        ("view -p 99999", "error: invalid value for `--port`: it should be at most 65535\n"),
+        ("run -j x", "error: invalid value for `--max-concurrency`: it should be a whole number\n"),
         ("compare latest", "error: missing argument 'B'\n    = `geval compare --help` lists what it takes"),
         (
             "models pul",

@@ -487,7 +487,7 @@ class TestRemove:
     @pytest.mark.parametrize(
         ("names", "options", "said"),
         [
-            ((), {}, "name runs"),
+            ((), {}, "no run is named"),
             (("latest",), {"keep": 3}, "not by both"),
             (("latest", "20200101"), {}, "there is no run `20200101`"),
             (("latest", "results.json"), {}, "is a results file and no stored run"),

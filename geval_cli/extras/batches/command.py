@@ -47,7 +47,7 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         return
     if not batches:
-        sys.stdout.write("no batch was handed in here; `geval run CONFIG --batch` does\n")
+        sys.stdout.write("no batch was submitted here; `geval run CONFIG --batch` submits one\n")
         return
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
@@ -86,7 +86,7 @@ def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str])
     async def cancel(keeper: BatchKeeper) -> None:
         for name in names:
             batch = await keeper.cancel(name)
-            what = "the provider ends it" if batch.state.is_open else "it was not handed in yet"
+            what = "the provider ends it" if batch.state.is_open else "it was not submitted yet"
             sys.stdout.write(f"{batch.id}: cancelled; {what}\n")
 
     _with_keeper(home, folder, cancel)

@@ -254,7 +254,7 @@ class BatchSteps:
         if is_given_up and not watched.is_fresh:
             # It may be at the provider, and then its answers are paid for.
             error.remark(f"the batch was looked at {watched.odd_answers} times")
-            error.hint = "what was handed in goes on; `geval run CONFIG --resume` looks at it again"
+            error.hint = "submitted batches go on; `geval run CONFIG --resume` looks at it again"
             raise error
         if error.is_retryable and not is_given_up:
             self.retry_after_s = max(self.retry_after_s, getattr(error, "retry_after_s", None) or 0.0)

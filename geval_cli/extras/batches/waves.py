@@ -60,7 +60,7 @@ async def batch_start(
         return None
     if cache.is_temporary or not state.keeps_runs:
         raise UsageError(
-            "batches outlive this process, and there is no place to note them: nothing was handed in",
+            "batches outlive this process, and there is no place to note them: nothing was submitted",
             hint="see the warning; --home and --cache-dir name other folders",
         )
     if prepared.request.is_shared:
@@ -124,9 +124,7 @@ async def run_in_waves(
             events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
             stop.request(StopReason.BUDGET)
         except (ProviderError, StoreError) as error:
-            events.emit(
-                Noticed(f"{STOPPED}{error.message} ({error.hint or 'batches that were handed in go on'})")
-            )
+            events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint or 'submitted batches go on'})"))
             stop.request(StopReason.BATCHES)
         else:
             if outcome is Outcome.CANCELLED:

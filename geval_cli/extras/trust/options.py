@@ -25,7 +25,7 @@ from geval_cli.statistics.paired import NO_MARGINS, Margins
 AllowUnmatchedOption = Annotated[
     bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
 ]
-SeedOption = Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)]
+SeedOption = Annotated[int, Option("--seed", "Random seed.", Group.SELECTION)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class EstimateCommand(ReportOptions, EstimateOptions):
             syntax="N",
         ),
     ] = None
-    seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
+    seed: Annotated[int, Option("--seed", "Random seed of --draw.", Group.CONFIG)] = 0
     of: Annotated[
         str | None,
         Option("--of", "Draw tests of two runs, with both outputs.", Group.CONFIG, syntax="A,B"),
@@ -276,7 +276,7 @@ class LabelCommand:
     """Options of `geval label`."""
 
     draw: Annotated[
-        int | None, Option("--draw", "Label so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int | None, Option("--draw", "Label this many outputs, drawn at random.", Group.SELECTION, minimum=1)
     ] = None
     seed: SeedOption = 0
     metrics: Annotated[
@@ -334,7 +334,7 @@ class ProbeOptions:
     """
 
     items: Annotated[
-        int, Option("--items", "Probe so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int, Option("--items", "Probe this many outputs, drawn at random.", Group.SELECTION, minimum=1)
     ] = 20
     seed: SeedOption = 0
     only: Annotated[
@@ -351,7 +351,7 @@ class ProbeCommand(ReportOptions, ProbeOptions):
 
     labels_file: Annotated[
         Path | None,
-        Option("--labels", "People's labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+        Option("--labels", "Human labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
     ] = None
     run: Annotated[
         str | None,
@@ -364,10 +364,10 @@ class ProbeCommand(ReportOptions, ProbeOptions):
         False
     )
     max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+        float | None, Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, "USD", "5.00")
     ] = None
     max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
     ] = None
     max_concurrency: Annotated[
         int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
@@ -389,7 +389,7 @@ class DriftCommand(ReportOptions):
         str, Option("--run", "With --save: the run whose outputs are kept.", Group.SELECTION, syntax="RUN")
     ] = "latest"
     items: Annotated[
-        int, Option("--items", "With --save: so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int, Option("--items", "With --save: this many outputs, drawn at random.", Group.SELECTION, minimum=1)
     ] = 100
     seed: SeedOption = 0
     margin: Annotated[
@@ -403,10 +403,10 @@ class DriftCommand(ReportOptions):
         False
     )
     max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+        float | None, Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, "USD", "5.00")
     ] = None
     max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
     ] = None
     max_concurrency: Annotated[
         int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
