@@ -236,7 +236,7 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
     rows = selection.rows
     notes = []
     if any(has_fallback(result.assertions) for row in rows for result in row):
-        notes.append("~ another estimator than the one asked for; the details say why")
+        notes.append("~ scored by a fallback method; the details say why")
     if any(is_split(result.assertions) for row in rows for result in row):
         notes.append("/ the scores of several judges lie 0.5 or more apart")
     if any(row[0].repeat_index for row in rows):

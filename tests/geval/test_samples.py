@@ -156,4 +156,4 @@ def test_auto_takes_samples_when_a_judge_has_no_probabilities_and_says_so(produc
     notes = {one["detail"]["fallback"] for one in finished.verdicts}
     assert notes == {"the judge gives no token probabilities: 20 samples were taken"}
     assert "PASS 0.75 ~" in finished.stdout
-    assert "another estimator than the one asked for" in finished.stdout
+    assert "scored by a fallback method" in finished.stdout

@@ -78,7 +78,7 @@ def test_a_fallback_is_marked_and_explained() -> None:
     text = printed(report_of(make_case(assertions=(outer,))))
 
     assert "PASS 0.88 ~" in text
-    assert "~ another estimator than the one asked for" in text
+    assert "~ scored by a fallback method" in text
 
 
 def test_a_score_that_just_missed_its_threshold_does_not_look_equal_to_it() -> None:
