@@ -264,7 +264,7 @@ def ranking(columns: Sequence[ColumnSummary]) -> list[int]:
     """Return the positions of the columns, the highest pass rate first; of equal ones, the highest metrics."""
 
     def place(position: int) -> tuple[bool, float, float]:
-        rate = columns[position].pass_rate.value
+        rate = _rate(columns[position])
         means = [stat.value for stat in columns[position].metrics.values() if stat.value is not None]
         return rate is None, -(rate or 0.0), -(sum(means) / len(means) if means else 0.0)
 
@@ -294,7 +294,7 @@ def leader_text(
             else ""
         )
     best = ranked[0]
-    top = [place for place in ranked if columns[place].pass_rate.value == columns[best].pass_rate.value]
+    top = [place for place in ranked if _rate(columns[place]) == _rate(columns[best])]
     better = [place for place in ranked if _pass_verdict(columns[place]) == "better"]
     worse = [place for place in ranked if _pass_verdict(columns[place]) == "worse"]
     rate = percent_text(columns[best].pass_rate.value or 0.0)
@@ -325,6 +325,12 @@ def leader_text(
         f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
         f"{found or _more(columns, ranked)}"
     )
+
+
+def _rate(column: ColumnSummary) -> float | None:
+    """Return the pass rate, equal for equal shares although they were summed up in another order."""
+    rate = column.pass_rate.value
+    return None if rate is None else round(rate, _DUST)
 
 
 def _pass_difference(column: ColumnSummary) -> Difference | None:
@@ -476,11 +482,11 @@ def _rows(
 
 def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
     """Return the positions of the columns that pass most and are shown to be better than the baseline."""
-    best = columns[ranking(columns)[0]].pass_rate.value
+    best = _rate(columns[ranking(columns)[0]])
     return frozenset(
         place
         for place, column in enumerate(columns)
-        if column.pass_rate.value == best and _pass_verdict(column) == "better"
+        if _rate(column) == best and _pass_verdict(column) == "better"
     )
 
 

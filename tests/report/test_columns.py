@@ -107,6 +107,7 @@ def rated(*shares: float | None, verdicts: Sequence[str | None]) -> tuple[Column
         ((0.5, 0.6, 0.6), (None, "undecided", "undecided"), "no clear winner: b and c pass most"),
         ((0.5, 0.5), (None, "identical"), "no difference: every column passes 50 %"),
         ((0.5, 0.5), (None, "undecided"), "no clear difference: every column passes 50 %"),
+        ((2 / 3, 2 / 3 - 1e-16), (None, "undecided"), "no clear difference: every column passes 67 %"),
         ((0.45, 0.975), (None, "better"), "b is better than the baseline a: +53 points"),
         (
             (0.5, 0.9, 0.8),
