@@ -1,6 +1,6 @@
 """A run of 300 tests that is killed (kill -9) at 20 random moments, and gone on with each time.
 
-After the last one every test must have exactly one result, equal to that of a run that nobody killed, and no request
+After the last one every test must have exactly one result, equal to that of a run that no one killed, and no request
 may have been sent again whose answer was kept. The requests that were in flight at a kill are sent again: their
 answers never reached us.
 """

@@ -94,7 +94,7 @@ def plugin_names(group: str) -> list[str]:
 def _entry_points(group: str) -> dict[str, tuple[EntryPoint, ...]]:
     """Return the entry points of a group by name.
 
-    Packages in the current folder do not count: with `python -m`, that folder may be somebody else's checkout.
+    Packages in the current folder do not count: with `python -m`, that folder may be someone else's checkout.
     """
     here = Path.cwd()
     found: dict[str, tuple[EntryPoint, ...]] = {}

@@ -17,7 +17,7 @@ JsonValue = Any
 
 
 class Status(StrEnum):
-    """Four outcomes, kept apart everywhere. `failed` was judged and fell short; `error` could not be judged."""
+    """Four outcomes, kept apart everywhere. `failed` was judged and did not pass; `error` could not be judged."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -127,7 +127,7 @@ class ModelRequest(Struct, frozen=True):
         messages: the conversation.
         params: wire parameters of this request (temperature, max_tokens, ...); they win over the provider's config.
             None leaves a parameter out, also one that the provider's config sets.
-        added: those of `params` that nobody wrote: a server that refuses one is asked without it. Of a judge's request
+        added: those of `params` that no one wrote: a server that refuses one is asked without it. Of a judge's request
             all are such.
         sample_indexes: which samples of this very request are wanted; part of each choice's cache identity.
         repeat_index: which repeat of the run asks; part of the cache identity too.
@@ -208,7 +208,7 @@ class Usage(Struct, frozen=True):
     `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
     gave, and `batched_requests` those that came with a provider's batch; tokens are of the requests that were really
     sent. An answer that several calls of one run share counts once,
-    where it was bought or read from the cache.
+    where it was paid for or read from the cache.
     """
 
     requests: int = 0

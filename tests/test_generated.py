@@ -48,7 +48,7 @@ def needs_of(spec: type[Assertion]) -> str:
     judges = spec.judge_kinds if issubclass(spec, ModelGradedAssertion) else ()
     found = [kinds[kind] for kind in judges]
     found += ["token probabilities"] * spec.needs_logprobs
-    found += ["code of yours"] * spec.runs_code + ["a server of yours"] * spec.calls_server
+    found += ["your own code"] * spec.runs_code + ["your own server"] * spec.calls_server
     found += ["all outputs of a test"] * spec.compares_outputs
     return ", ".join(found)
 

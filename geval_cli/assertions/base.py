@@ -471,7 +471,7 @@ class Tools(Struct, frozen=True):
         access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
         criteria: the keys of criteria that other tests have, too.
-        calibrations: what scores mean by people's labels.
+        calibrations: what scores mean by human labels.
         earlier: results of the same output, or outputs, in an earlier run, whose ratings hold where they are asked for
             again.
     """

@@ -145,7 +145,7 @@ class LimitAssertion(Assertion):
         """
         if subject.response is None:
             raise UnjudgeableError(
-                f"there is no {self.base_type}: no model was asked for this output",
+                f"there is no {self.base_type}: no model was called for this output",
                 hint=f"take {self.base_type} out of tests that bring their own output",
             )
         is_latency = self.base_type == "latency"
@@ -175,5 +175,5 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
             "the answer's cost is unknown",
             hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
         )
-    when = " when it was bought (it comes from the cache)" if response.is_from_cache else ""
+    when = " when it was paid for (it comes from the cache)" if response.is_from_cache else ""
     return cost_usd, f"the answer cost {format_cost(cost_usd)}{when}"

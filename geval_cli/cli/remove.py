@@ -53,7 +53,7 @@ class _Told(Struct):
 def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: float | None) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
 
-    Cached answers that a removed run bought, and that nobody else has used, go with it unless they are to be kept.
+    Cached answers that a removed run bought, and that no one else has used, go with it unless they are to be kept.
 
     Raises:
         UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.

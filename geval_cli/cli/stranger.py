@@ -1,7 +1,7 @@
 """Precautions before a command touches a stranger's config: its state elsewhere, its rights and keys taken away.
 
 The checks of `config.access` decide what is allowed, and say so in words. Here stands what is left when one of them has
-a hole: the kernel refuses files, programs and ports, and keys that nobody needs are no longer there.
+a hole: the kernel refuses files, programs and ports, and keys that no one needs are no longer there.
 """
 
 import atexit

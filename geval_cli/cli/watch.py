@@ -95,7 +95,7 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
 
 
 def _is_passing(name: str) -> bool:
-    """Return whether a file is temporary or one of geval's own databases, which nobody writes by hand."""
+    """Return whether a file is temporary or one of geval's own databases, which no one writes by hand."""
     return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE, CLAIMS_FILE))
 
 

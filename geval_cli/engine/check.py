@@ -424,7 +424,7 @@ def _check_unasked(plan: Plan) -> Iterator[Problem]:
     asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
     if asked is not None:
         yield Problem(
-            "no provider is asked: the `turns` of every test end with an answer, which is judged",
+            "no provider is called: the `turns` of every test end with an answer, which is judged",
             asked.place.value(),
             "leave the last turn out to have a model answer",
             severity=Severity.WARNING,

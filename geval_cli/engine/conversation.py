@@ -172,7 +172,7 @@ def check_conversation(
 
 
 def check_input(test: TestCase, *, where: str) -> Iterator[Problem]:
-    """Yield a warning for an input that nobody says: the turns have the user's words."""
+    """Yield a warning for an input that no one says: the turns have the user's words."""
     words = {turn.content for turn in test.turns if turn.role == USER}
     if test.turns and test.input is not None and test.input not in words:
         message = f"`input` is not used ({where}): its `turns` have what the user says"

@@ -82,7 +82,7 @@ class PrefetchedAnswers(Struct):
         return replace(tools, judge_for=judge_for)
 
     async def accounted_for(self, result: CaseResult) -> CaseResult:
-        """`result` with the cost of the answers that nobody took; they are paid for all the same."""
+        """`result` with the cost of the answers that no one took; they are paid for all the same."""
         if not self._questions:
             return result
         answers = [question.answer for question in self._questions]
@@ -93,7 +93,7 @@ class PrefetchedAnswers(Struct):
         return replace(result, usage={**result.usage, Role.JUDGE: judging})
 
     def cancel(self) -> None:
-        """Stop waiting for answers that nobody took."""
+        """Stop waiting for answers that no one took."""
         for question in self._questions:
             if not question.answer.cancel() and not question.answer.cancelled():
                 question.answer.exception()  # nobody takes it any more; asyncio is not to warn of it

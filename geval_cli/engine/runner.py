@@ -29,7 +29,7 @@ class StopReason(StrEnum):
     DECIDED = "decided"
     BUDGET = "budget"
     BATCHES = "batches"
-    HANDED_IN = "handed in"
+    HANDED_IN = "submitted"
     REQUEST = "request"
     SIGINT = "SIGINT"
     SIGTERM = "SIGTERM"

@@ -82,7 +82,7 @@ class Budget(Struct):
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
 
     def part_that_fits(self, expected_usd: Sequence[float]) -> int:
-        """Return how many of these requests, from the first one on, may be handed in together."""
+        """Return how many of these requests, from the first one on, may be submitted together."""
         count = len(expected_usd)
         if self.max_requests is not None:
             count = min(count, self.max_requests - self.requests)
@@ -94,7 +94,7 @@ class Budget(Struct):
         return max(count, 0)
 
     def hand_in(self, requests: int, expected_usd: float) -> None:
-        """Count requests that are handed in together, and reserve what they are expected to cost."""
+        """Count requests that are submitted together, and reserve what they are expected to cost."""
         self.requests += requests
         self.reserved_usd += expected_usd
 

@@ -95,7 +95,7 @@ class Memory:
         return found
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices`, and forget those that nobody has asked for in the longest time when there is no room."""
+        """Keep `choices`, and forget those that no one has asked for in the longest time when there is no room."""
         for key, stored in choices.items():
             older = self._choices.pop(key, None)
             self._choices[key] = stored

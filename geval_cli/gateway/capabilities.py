@@ -45,7 +45,7 @@ class Discovery:
         return frozenset()
 
     def unknown(self, features: AbstractSet[str]) -> AbstractSet[str]:
-        """Return those of `features` that nobody has found out about."""
+        """Return those of `features` that no one has found out about."""
         return features - self._known
 
     def settle(self, claimed: AbstractSet[str], *, known: AbstractSet[str]) -> None:
@@ -67,7 +67,7 @@ _ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the f
 
 # What the first call finds out while others wait, beside log-probabilities and the response format.
 _PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
-# A refusal comes before anything is generated, so nobody waits for a long answer on its account. That a server ignores
+# A refusal comes before anything is generated, so no one waits for a long answer on its account. That a server ignores
 # the wish for log-probabilities shows only in the answer, which a judge's form may have been bought for in vain.
 _PATIENCE_S = 2.0
 _PATIENCE_FOR_LOGPROBS_S = 10.0

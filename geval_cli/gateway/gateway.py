@@ -164,7 +164,7 @@ def build_stack(
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
-        # Below the two: requests are handed in as the server takes them, and an error in a batch's results is met as
+        # Below the two: requests are submitted as the server takes them, and an error in a batch's results is met as
         # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
         None if batches is None else batches.layer,
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
@@ -267,7 +267,7 @@ class Gateway:
         """Return the choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing.
 
         `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
-        somebody else; within one run, the latter do not count at all.
+        someone else; within one run, the latter do not count at all.
 
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.
@@ -289,7 +289,7 @@ class Gateway:
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
+        """Forget the answers to `request`, which no one can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
 
     async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:

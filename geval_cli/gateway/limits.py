@@ -363,7 +363,7 @@ class Limits:
         return response
 
     def _check_may_leave(self, provider: Provider) -> None:
-        """Raise what would stop a call further in, so that nobody waits in line for a request that cannot leave."""
+        """Raise what would stop a call further in, so that no one waits in line for a request that cannot leave."""
         self._check_provider(provider)
         self._check_budget()
 

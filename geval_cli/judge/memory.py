@@ -29,7 +29,7 @@ LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
 class JudgeMemory:
     """A memory of the judges that give no token probabilities, and of those that need room for long answers.
 
-    It also holds the steps that a lock file settles, which no judge is asked for, and in `facts` what of each judge
+    It also holds the steps that a lock file settles, which no judge is called for, and in `facts` what of each judge
     decides its answers.
 
     One per run and event loop. Judges that are equal are the same judge, whatever they are called.

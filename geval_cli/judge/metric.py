@@ -150,7 +150,7 @@ class JudgedCase(Struct, frozen=True):
         rates_answer: one answer of a conversation is rated: `actual_output`, which is not among `turns`.
         first_turn: the number of the first of `turns` in the conversation, from 1.
         trace: the steps that led to the output; None where they are not known.
-        shows_trace: they stand beside the output for a judge that nobody told what to look at.
+        shows_trace: they stand beside the output for a judge that no one told what to look at.
         scenario, expected_outcome, role: what the conversation is about, where it should lead, who the assistant is.
     """
 

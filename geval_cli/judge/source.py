@@ -151,7 +151,7 @@ def images_text(case: JudgedCase) -> str:
 
 
 def _is_shown(name: str, case: JudgedCase) -> bool:
-    """Return whether a judge sees a parameter that nobody named: of a conversation its turns tell what was asked."""
+    """Return whether a judge sees a parameter that no one named: of a conversation its turns tell what was asked."""
     if name in _OF_TRACE:
         return name == "trace" and case.shows_trace
     if case.turns is None:

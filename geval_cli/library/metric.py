@@ -189,7 +189,7 @@ def evaluate_batch(
         concurrency: how many cases are judged at a time, at least 1.
         model: who judges this once, as in the constructor.
         adapter: the provider that `model` belongs to.
-        batch: ask the judge in the provider's batches: hours later, at half the price. What was handed in is in the
+        batch: ask the judge in the provider's batches: hours later, at half the price. What was submitted is in the
             state folder, so that a program that was ended finds its answers when it asks the same again. A number
             says how many seconds lie between two looks at a batch, at first; True means 15.
 

@@ -80,7 +80,7 @@ class Provider(Protocol):
 
 
 class AdoptedJudge(Struct, frozen=True, eq=False):
-    """A judge that somebody else made, in the place of a provider. It retries by itself, and its owner closes it."""
+    """A judge that someone else made, in the place of a provider. It retries by itself, and its owner closes it."""
 
     judge: Any
     number: int

@@ -253,7 +253,7 @@ def check_settings(
         source: the provider.
         keys: geval's own.
         others: what becomes of all other keys.
-        further: names of such that somebody else checks.
+        further: names of such that someone else checks.
     """
     problems = [*_own_problems(source, keys), *_other_problems(source, keys, others, further)]
     if others is not Others.HANDED_OVER:

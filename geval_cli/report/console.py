@@ -61,7 +61,7 @@ codecs.register_error(_IN_ASCII, _in_ascii)
 
 
 def is_ci(environ: Mapping[str, str]) -> bool:
-    """Return whether a build server runs geval: all output goes to a log that nobody watches live."""
+    """Return whether a build server runs geval: all output goes to a log that no one watches live."""
     return environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 
 

@@ -90,7 +90,7 @@ class _GivenUpError(Exception):
 
 
 class _Link(requests.Session):
-    """The connection to a collector. It gives up on one that is not there, so that nobody waits for it."""
+    """The connection to a collector. It gives up on one that is not there, so that no one waits for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ _RULES: Mapping[tuple[Origin, Severity], Rule] = MappingProxyType(
         (Origin.CONFIG, Severity.WARNING): Rule(
             "config-warning", "geval: config", "The config runs, and may not do what it is meant to."
         ),
-        (Origin.RUN, Severity.ERROR): Rule("failed", "geval: failed", "An output was judged and fell short."),
+        (Origin.RUN, Severity.ERROR): Rule("failed", "geval: failed", "An output was judged and failed."),
         (Origin.RUN, Severity.WARNING): Rule(
             "not-judged", "geval: could not be judged", "An output could not be had, or could not be judged."
         ),

@@ -30,7 +30,7 @@ _TITLE_WIDTH = 200
 
 
 class HumanLabels(Protocol):
-    """People's labels of a run's outputs, beside what its judges said of them."""
+    """Human labels of a run's outputs, beside what its judges said of them."""
 
     def means(self) -> Mapping[str, Mapping[str, float]]:
         """Return the mean label of each output, 0..1, by metric and the output's id."""

@@ -53,7 +53,7 @@ def distrust_links(folders: Iterable[Path]) -> None:
 
 
 class LinkedError(OSError):
-    """A name leads through a link that somebody else may have planted."""
+    """A name leads through a link that someone else may have planted."""
 
 
 class IrregularError(OSError):
@@ -64,7 +64,7 @@ def real_path(path: Path) -> Path:
     """Return `path` with its links followed, also where it leads nowhere yet.
 
     Raises:
-        LinkedError: a link is in a folder of a stranger's, or somebody else's in a folder that all may write to.
+        LinkedError: a link is in a folder of a stranger's, or someone else's in a folder that all may write to.
         OSError: the links go in circles.
     """
     absolute = Path.cwd() / path
@@ -83,9 +83,7 @@ def real_path(path: Path) -> Path:
         if any(real.is_relative_to(folder) for folder in _distrusted):
             raise LinkedError(errno.ELOOP, f"{here} is a link, which the untrusted config may have brought")
         if _is_somebody_elses(here):
-            raise LinkedError(
-                errno.ELOOP, f"{here} is somebody else's link in a folder that all may write to"
-            )
+            raise LinkedError(errno.ELOOP, f"{here} is someone else's link in a folder that all may write to")
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -172,7 +170,7 @@ def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
     if not _distrusted:
         return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), mode)
     with opened_place(path) as place:
-        # A pipe that nobody reads is not waited for.
+        # A pipe that no one reads is not waited for.
         opening = flags & ~os.O_TRUNC | getattr(os, "O_NONBLOCK", 0)
         descriptor = place.open(place.path.name, opening, mode)
     status = os.fstat(descriptor)
@@ -252,7 +250,7 @@ class SafeFile:
 
     Args:
         path: of the file.
-        is_private: whether nobody but its owner may read it; else as the umask and the file that was there say.
+        is_private: whether no one but its owner may read it; else as the umask and the file that was there say.
 
     Raises:
         OutputError: from entering the block, from `write` and from leaving the block.
@@ -270,7 +268,7 @@ class SafeFile:
                 self._mode = None if before is None else stat.S_IMODE(before.st_mode)
                 # For the owner alone where a file is replaced, which may be one: it gets that one's mode at the end.
                 mode = _OWNER_ONLY if self._is_private or before is not None else _BY_UMASK
-                # A name that nobody can have taken before, by a link for example.
+                # A name that no one can have taken before, by a link for example.
                 self._temporary = f".{place.path.name[:200]}.{secrets.token_hex(8)}.tmp"
                 descriptor = place.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             except OSError as error:

@@ -194,7 +194,7 @@ class _DryRun(Struct, eq=False):
         """Count what the jobs of a group would ask for, whose outputs may be compared with one another.
 
         Raises:
-            StoreError: the cache could not be read; whoever asked made a result of it, which nobody reads.
+            StoreError: the cache could not be read; whoever asked made a result of it, which no one reads.
         """
         self.cases += len(group)
         row = [await self._begin(job, tools) for job in group]

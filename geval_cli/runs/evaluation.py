@@ -249,7 +249,7 @@ async def _begin(recording: Recording, run: RunRecord, state: State, prepared: P
         failure = recording.failure
     if failure is not None:
         raise StoreError(
-            f"{failure.message}; nothing was asked, as the answers would be paid for and not be stored",
+            f"{failure.message}; nothing was sent, as the answers would be paid for and not be stored",
             path=failure.path,
             hint=failure.hint,
         ) from failure
@@ -289,7 +289,7 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
         return run
     unstored = list(recording.unstored)
     usage = sum((used for result in unstored for used in result.usage.values()), Usage())
-    cost = "at a cost that nobody knows" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
+    cost = "at an unknown cost" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
     stored = f"{total - len(unstored):,} of {total:,} results are"
     what = f": {stored}; the other {len(unstored):,}, {cost}, can only be seen now" if unstored else ""
     text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"

@@ -201,7 +201,7 @@ class PreparedRun(Struct, frozen=True):
 
     @property
     def locked_steps(self) -> LockedSteps:
-        """The steps that nobody is asked for: of the lock file, of the run that is judged again, or asked before."""
+        """The steps that no one is asked for: of the lock file, of the run that is judged again, or asked before."""
         of_run = self.steps if self.stored is None else self.stored.steps
         return of_run if self.lock is None else {**of_run, **self.lock.steps}
 

@@ -63,7 +63,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
             hint="wait for it to end, or stop it first",
         )
     try:
-        stored = runs.find(run_id)  # as it is now that nobody else can change it
+        stored = runs.find(run_id)  # as it is now that no one else can change it
         _check_same(stored.run, runs, prepared, parts)
         return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors, stores=True)
     except BaseException:

@@ -114,7 +114,7 @@ class Session:
             pool: the providers.
             caller: calls them.
             suite: whose labels name providers; None where there is no config.
-            locked_steps: evaluation steps that no judge is asked for.
+            locked_steps: evaluation steps that no judge is called for.
         """
         self.pool = pool
         self.memory = JudgeMemory(locked_steps or {})
@@ -145,7 +145,7 @@ class Session:
 
     @property
     def batches(self) -> Any:
-        """Return what hands in and fetches batches; None where nothing goes into any."""
+        """Return what submits and fetches batches; None where nothing goes into any."""
         return self.gateway.batches
 
     def model_for(self, spec: ProviderSpec) -> BoundModel:
@@ -187,7 +187,7 @@ class Session:
         return self.model_for(spec)
 
     def adopt(self, judge: Judge) -> Judge:
-        """Return a judge that somebody else made, behind this gateway: equal requests reach it once."""
+        """Return a judge that someone else made, behind this gateway: equal requests reach it once."""
         adopted = self._adopted.setdefault(id(judge), AdoptedJudge(judge, len(self._adopted)))
         return BoundModel(self._caller, adopted)
 
@@ -274,7 +274,7 @@ async def open_suite_session(
         on_event: gets what happens meanwhile.
         began_s: when its run began, by the cache's clock: older answers do not count where fresh ones are wanted. None
             for now.
-        locked_steps: evaluation steps that no judge is asked for; None for those of the suite's lock file and run.
+        locked_steps: evaluation steps that no judge is called for; None for those of the suite's lock file and run.
     """
     wanted, possible = _wanted_requests(prepared), request_limit(prepared)
     if possible < wanted:
@@ -313,7 +313,7 @@ class _Nobody:
     """Stands in the place of a gateway, and asks nobody."""
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        raise NotImplementedError("nobody is asked before everything is checked")
+        raise NotImplementedError("nothing is sent before everything is checked")
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Nothing is kept."""

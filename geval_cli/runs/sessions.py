@@ -80,7 +80,7 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
 
 
 class SessionRun:
-    """A run of which nobody knows beforehand what it will hold: results are stored as they come.
+    """A run of which no one knows beforehand what it will hold: results are stored as they come.
 
     A store that fails costs no session its results; `failure` then says what happened.
 

@@ -367,7 +367,7 @@ def _read_bytes(path: Path, access: Access, asked_at: Location | None, max_bytes
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if len(content) > max_bytes:
         limit = f"{max_bytes // (1024 * 1024)} MB"
-        hint = "large test sets belong into a .jsonl file" if asked_at is None else "name a smaller file"
+        hint = "large test sets belong in a .jsonl file" if asked_at is None else "name a smaller file"
         raise ConfigError([Problem(f"`{path}` is larger than {limit}", asked_at, hint)])
     return content
 

@@ -198,7 +198,7 @@ class ConfigImages:
         """Return the image that a config names: a file, which is read once, or a data URL.
 
         Raises:
-            ConfigError: one problem: it cannot be read, is no image, or is the marker of an image that nobody has.
+            ConfigError: one problem: it cannot be read, is no image, or is the marker of an image that no one has.
         """
         if is_marker(value):
             hint = "name the config file, where the image is written out"

@@ -33,7 +33,7 @@ class DialectRules(Struct, frozen=True, eq=False):
     # How a config is read.
 
     unknown_keys: Severity = Severity.ERROR
-    """How bad a key is that nobody knows."""
+    """How bad a key is that no one knows."""
     skips_null: bool = False
     """A key without a value is as if it were not there, and not a mistake."""
     suspects_bare_paths: bool = True

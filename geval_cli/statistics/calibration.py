@@ -1,4 +1,4 @@
-"""Read a judge's score by people's labels: its chance to be good, and whether it is clear. Pure, plain Python.
+"""Read a judge's score by human labels: its chance to be good, and whether it is clear. Pure, plain Python.
 
 Runs use it, so nothing here needs a library. How it is found from labels is in `statistics.calibration_fit`.
 """
@@ -50,7 +50,7 @@ class JudgeWeight(Struct, frozen=True):
         key: of the criterion that it rated by, as if it judged alone; None where the run does not say.
         parts: the key part by part, each as a hash.
         n: labelled outputs that it scored.
-        r: Pearson's correlation of its scores with people's mean labels; None where its scores are all equal.
+        r: Pearson's correlation of its scores with the mean human labels; None where its scores are all equal.
         weight: 0 or more: r^2 / (1 - r^2), and 0 for a judge that does not follow people.
         mean, sd: of its scores of the labelled outputs, 0..1.
     """

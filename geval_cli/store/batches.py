@@ -1,4 +1,4 @@
-"""Batches of requests at providers: what was handed in, what came back, and what still waits to be handed in."""
+"""Batches of requests at providers: what was submitted, what came back, and what still waits to be submitted."""
 
 import sqlite3
 import zlib
@@ -312,7 +312,7 @@ class BatchStore:
         await self._writer.run(lambda connection: connection.executemany(_FORGET_KEPT, rows))
 
     async def forget(self, key: str) -> None:
-        """Forget an answer that nobody can use."""
+        """Forget an answer that no one can use."""
         name = bytes.fromhex(key)
         await self._writer.run(lambda connection: connection.execute(_FORGET, (name,)))
 

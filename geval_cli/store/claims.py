@@ -52,7 +52,7 @@ class Claims:
             self._file.users += 1
 
     def take(self, key: str) -> bool:
-        """Claim the answer of `key` until `give_back`; False when somebody else has claimed it."""
+        """Claim the answer of `key` until `give_back`; False when someone else has claimed it."""
         if self._file is None:
             return True
         place = int(key[:_PLACE_DIGITS], 16)

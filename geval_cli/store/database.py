@@ -285,7 +285,7 @@ def _open(path: Path, access: Access = Access.WRITE) -> sqlite3.Connection:
 
 
 def _distrust(connection: sqlite3.Connection) -> None:
-    """Have SQLite trust nothing that stands in the file itself: somebody else may have written it."""
+    """Have SQLite trust nothing that stands in the file itself: someone else may have written it."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     if sys.version_info >= (3, 12):

@@ -70,7 +70,7 @@ def _nearest_home(cwd: Path) -> Path:
 def _is_own_folder(home: Path) -> bool:
     """Return whether `home` is a folder of this user's.
 
-    State above the current folder is used only then: in a folder that everybody may write to, somebody else's `.geval`
+    State above the current folder is used only then: in a folder that everybody may write to, someone else's `.geval`
     would collect prompts and answers. A link counts as its owner's, too.
     """
     try:

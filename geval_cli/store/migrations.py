@@ -173,7 +173,7 @@ def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schem
         raise StoreError(
             f"the {schema.name} {path} holds what geval never makes: views, triggers or virtual tables",
             path=str(path),
-            hint="somebody else made it: look at it before you use it, or choose another place with --home",
+            hint="someone else made it: look at it before you use it, or choose another place with --home",
         )
     applied = _whole_number(
         connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0]

@@ -484,7 +484,7 @@ class RunStore:
         return StoredRun(run, None if summary is None else run_summary_from_json(json.loads(summary)))
 
     def _settled(self, run: RunRecord) -> RunRecord:
-        """Return `run` with its true status: one that nobody works on any more is not running."""
+        """Return `run` with its true status: one that no one works on any more is not running."""
         if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
             return replace(run, status=RunStatus.INTERRUPTED)
         return run

@@ -79,7 +79,7 @@ def abandoned_folders(*kinds: str) -> Iterator[Path]:
     """Yield the temporary folders of this user that no process holds any more, of `kinds` or all of geval's."""
     for kind in kinds or _KINDS:
         for folder in Path(tempfile.gettempdir()).glob(kind):
-            with contextlib.suppress(OSError):  # somebody else's, or removed meanwhile
+            with contextlib.suppress(OSError):  # someone else's, or removed meanwhile
                 marks = list(folder.glob(f"{_HELD}*")) if _is_own(folder) else []
                 if marks and all(map(_is_unlocked, marks)):
                     yield folder

@@ -55,7 +55,7 @@ class Statistic(StrEnum):
 DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA, Statistic.TRUE_DELTA})
 """The statistics that need a baseline."""
 TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE, Statistic.TRUE_DELTA})
-"""The statistics that need people's labels, and are of a metric."""
+"""The statistics that need human labels, and are of a metric."""
 _OF_METRICS = {
     "mean": Statistic.MEAN,
     "pass_rate": Statistic.PASS_RATE,
@@ -81,7 +81,7 @@ GATE = compile_later(
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
     r"(?:\s+(?P<against>vs\s+baseline)(?:\s+(?P<proven>proven))?)?\s*\Z"
 )
-"""The one way in which conditions are written: in `gates`, and in `--require` of the commands about people's labels."""
+"""The one way in which conditions are written: in `gates`, and in `--require` of the commands about human labels."""
 EQUIVALENCE = compile_later(
     r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s+equivalent\s+within\s+"
     r"(?P<limit>\+?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s+vs\s+baseline\s*\Z"

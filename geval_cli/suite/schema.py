@@ -162,7 +162,7 @@ class SuiteSpec(Spec):
     labels: str | None = Field(
         None,
         min_length=1,
-        description="A file of people's labels of some of the outputs, for gates on METRIC.true_pass_rate.",
+        description="A file of human labels of some of the outputs, for gates on METRIC.true_pass_rate.",
     )
     anchors: str | None = Field(
         None,

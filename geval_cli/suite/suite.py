@@ -73,8 +73,8 @@ class Suite:
         tags: of its runs.
         baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
         margins: the largest differences that do not matter; `margin_place` is where they stand.
-        calibrations: what scores of its metrics mean by people's labels.
-        labels: people's labels of some outputs, for gates on true figures.
+        calibrations: what scores of its metrics mean by human labels.
+        labels: human labels of some outputs, for gates on true figures.
         anchors: outputs that its judges rate again before each run.
     """
 

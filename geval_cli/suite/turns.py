@@ -153,7 +153,7 @@ def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, r
     last = turns[-1]
     if not all(played) and last.role in {"system", "developer"}:
         reading.report(
-            f"the last turn is of the {last.role}, so that nobody is asked",
+            f"the last turn is of the {last.role}, so that nothing is sent",
             place.child(len(turns) - 1).value("role"),
             notes=_ENDS,
         )

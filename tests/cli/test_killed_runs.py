@@ -23,7 +23,7 @@ REQUESTS = 2 * TESTS + 1
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """The results of a run that nobody killed."""
+    """The results of a run that no one killed."""
     with CountingServer() as server:
         document = KillableRun(tmp_path_factory.mktemp("undisturbed"), server, TESTS).finish()
     return [comparable(item) for item in document["results"]]

@@ -264,7 +264,7 @@ class TestInterruption:
         one.send("p")
         one.expect_exact(PROMPT)
         two.send("s")
-        two.expect_exact(PROMPT)  # the second output, which nobody of that name has labelled yet
+        two.expect_exact(PROMPT)  # the second output, which no one of that name has labelled yet
         one.send("p")
         assert "3 of 4" in press(one, "q")
         two.send("s")
@@ -451,7 +451,7 @@ class TestAfterwards:
         run_id = rows(labelled)[0]["run_id"]
         removed = run_geval("rm", run_id, "--yes", cwd=labelled)
         assert removed.code == 0
-        assert "3 labels of people stay" in removed.stderr
+        assert "3 human labels stay" in removed.stderr
         exported = run_geval("label", run_id, "--export", "kept.jsonl", cwd=labelled)
         assert exported.code == 0, exported.stderr
         assert len(read_labels(labelled / "kept.jsonl").labels) == 3

@@ -210,7 +210,7 @@ class TestTheUsersOwnLinks:
             _written(checkout / "out" / ".." / "r.yaml")
         assert harm(outside) == []
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to somebody else")
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to someone else")
     def test_somebody_elses_link_in_a_folder_of_all(self, checkout: Path) -> None:
         shared, outside = checkout.parent / "shared", checkout.parent / "outside"
         shared.mkdir()
@@ -218,7 +218,7 @@ class TestTheUsersOwnLinks:
         (outside / "evil.pth").write_text(VICTIM)
         (shared / "r.yaml").symlink_to(outside / "evil.pth")
         os.chown(shared / "r.yaml", 4711, 4711, follow_symlinks=False)
-        with pytest.raises(OutputError, match="somebody else's link"):
+        with pytest.raises(OutputError, match="someone else's link"):
             _written(shared / "r.yaml")
         assert harm(outside) == []
 

@@ -216,7 +216,7 @@ def stands_in_docs(flag: str) -> bool:
 
 def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
     marked = {field.name for field, option in DECLARED if option.in_api}
-    # Beside them: which config, and that nobody else may be running it.
+    # Beside them: which config, and that no one else may be running it.
     assert marked == start_request(RunOptions).model_fields.keys() - {"config", "unless_running"}
     page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
     assert [name for name in marked if f"`{name}`" not in page] == []

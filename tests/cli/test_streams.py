@@ -19,7 +19,7 @@ tests: [{ vars: { x: "a ä 海" } }, { vars: { x: b } }]
 
 @pytest.fixture
 def closed_pipe() -> int:
-    """The writing end of a pipe that nobody reads."""
+    """The writing end of a pipe that no one reads."""
     reading, writing = os.pipe()
     os.close(reading)
     yield writing

@@ -113,7 +113,7 @@ def test_a_new_run_on_a_full_disk_asks_nothing(product: Product, disk: Disk, is_
         before = len(server.requests)
         finished = run(product, server, home)
         assert (finished.code, len(server.requests)) == (3, before)
-    assert "nothing was asked, as the answers would be paid for and not be stored" in words(finished.stderr)
+    assert "nothing was sent, as the answers would be paid for and not be stored" in words(finished.stderr)
 
 
 def test_what_costs_nothing_is_asked_all_the_same_and_shown(product: Product, disk: Disk) -> None:

@@ -116,7 +116,7 @@ EXACT = {
     "a rubric that is looked up": config(
         {"type": "search-rubric", "value": "It is true.", "provider": "openai:judge-search-preview"}
     ),
-    "a test that asks somebody else": {
+    "a test that asks someone else": {
         **config({"type": "llm-rubric", "value": "It is fine."}, models=("m", "k")),
         "tests": [{"vars": {"x": 1}, "provider": "openai:l"}, {"vars": {"x": 1}}],
     },

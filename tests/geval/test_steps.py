@@ -1,4 +1,4 @@
-"""Evaluation steps are bought once and are the same criterion for every test, repeat and later run."""
+"""Evaluation steps are paid for once and are the same criterion for every test, repeat and later run."""
 
 import asyncio
 import os

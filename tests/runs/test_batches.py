@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_in_every_state_pays_for_each_request_once(
     assert set(server.paid.values()) == {1}
     assert without_keys(strip(ended.results)) == without_keys(strip(direct_results[wire]))
     names = [item["custom_id"] for batch in server.batches.values() for item in batch.requests]
-    assert len(names) == len(set(names)), "a request was handed in twice"
+    assert len(names) == len(set(names)), "a request was submitted twice"
 
 
 def strip(value: Any) -> Any:

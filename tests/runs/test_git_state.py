@@ -1,4 +1,4 @@
-"""The commit that a run was made from, read from files of git and from files that nobody should trust."""
+"""The commit that a run was made from, read from files of git and from files that no one should trust."""
 
 import asyncio
 import os

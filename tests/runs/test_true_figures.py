@@ -128,17 +128,17 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         (
             "helpful.true_pass_rate >= 80%",
             None,
-            "the gate `helpful.true_pass_rate >= 80%` needs people's labels",
+            "the gate `helpful.true_pass_rate >= 80%` needs human labels",
         ),
         ("helpful.true_pass_rate >= 80%", "nowhere.jsonl", "there is no file"),
         ("helpful.true_pass_rate >= 80%", ".", "there is no file"),
         ("helpful.true_pass_rate >= 80%", 3, "`labels` must be text"),
         ("helpful.true_pass_rate >= 80%", "answers.yaml", "is no file of labels by its ending"),
-        ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "nobody labelled `helpful`"),
+        ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "no one labelled `helpful`"),
         ("helpful.true_pass_rate >= 800%", "answer-labels.jsonl", "a limit above 1"),
         ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only a delta is compared"),
         ("true_pass_rate >= 80%", "answer-labels.jsonl", "nothing is called `true_pass_rate`"),
-        ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "nobody labelled `kind`"),
+        ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "no one labelled `kind`"),
         ("helpful.true_pass >= 80%", "answer-labels.jsonl", "nothing is called"),
     ],
 )
@@ -263,12 +263,12 @@ class TestDifferenceFromTheBaseline:
         )  # fmt: skip
         other = "kind.true_delta >= 0 vs baseline"
         found = problems(config(shop, other, labels="both.jsonl", baseline=run_id, **self.keys))
-        assert f"nobody labelled `kind`, which the gate `{other}` is about" in [
+        assert f"no one labelled `kind`, which the gate `{other}` is about" in [
             item.message for item in found
         ]
         missing = [
             item.message for item in problems(config(shop, gate, "true_delta >= 0 vs baseline", labels=None))
         ]
-        assert f"the gate `{gate}` needs people's labels" in missing
+        assert f"the gate `{gate}` needs human labels" in missing
         assert f"the gate `{gate}` needs a baseline, and there is none" in missing
         assert "nothing is called `true_delta`" in missing

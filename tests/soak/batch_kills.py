@@ -16,7 +16,7 @@ _DIFFERS = frozenset(
 
 
 def run(kills: int, seed: int) -> bool:
-    """Kill runs so often in all; return whether every one of them ended as one that nobody disturbed."""
+    """Kill runs so often in all; return whether every one of them ended as one that no one disturbed."""
     import openai  # noqa: F401 - once here, and not in each process
 
     chance, done, is_good = random.Random(seed), 0, True

@@ -225,7 +225,7 @@ def started_worker(folder: Path) -> Iterator[Worker]:
 
 
 def show(tallies: dict[str, Tally]) -> None:
-    """Print a line for each module, and every mistake that nobody noticed."""
+    """Print a line for each module, and every mistake that no one noticed."""
     print(f"\n{'module':36} mutants  killed  equivalent  open")
     for module, tally in tallies.items():
         print(

@@ -76,7 +76,7 @@ def test_what_is_kept_comes_back_exactly(stored):
 
 
 class TestAnswersOfRuns:
-    """An answer goes with the run that bought it, unless somebody else has used it since."""
+    """An answer goes with the run that bought it, unless someone else has used it since."""
 
     @staticmethod
     async def removed(cache, *runs):

@@ -1,4 +1,4 @@
-"""Databases that somebody else wrote: what stands in them is never run, and what geval never writes is not read."""
+"""Databases that someone else wrote: what stands in them is never run, and what geval never writes is not read."""
 
 import asyncio
 import contextlib

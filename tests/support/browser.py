@@ -125,7 +125,7 @@ def open_window(browser: Any, **context: Any) -> Iterator[Any]:
 
 @contextmanager
 def watch(page: Any, address: str) -> Iterator[Visit]:
-    """A visit in an open window; at the end it is checked that nobody else was asked and nothing was wrong."""
+    """A visit in an open window; at the end it is checked that no one else was asked and nothing was wrong."""
     if address.startswith("http") and not page.context.cookies(address):
         page.goto(f"{address}/?token={_TOKEN}")
         assert "token" not in page.url, "the token stays in the address"

@@ -2,7 +2,7 @@
 
 `support.forked_geval` starts it as a program, with the names of further libraries, and sends it, for each command, a
 socket and two pipes. Each command is a process with its own arguments, folder, environment, streams and exit code, and
-ends as every Python process does, except that nobody takes apart what was loaded. It is a grandchild: between the two
+ends as every Python process does, except that no one takes apart what was loaded. It is a grandchild: between the two
 stands a process that waits for its end, so that commands may overlap.
 
 It loads what every `geval run` loads, and libraries. Modules of geval that only some commands use are not among it,

@@ -92,7 +92,7 @@ class KillableRun:
         )
 
     def finish(self, *options: str) -> Any:
-        """The results file of a run that nobody disturbs."""
+        """The results file of a run that no one disturbs."""
         process = self.start(*options)
         _, errors = process.communicate(timeout=120)
         assert process.returncode in {0, 1}, errors.decode()

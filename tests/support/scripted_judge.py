@@ -1,4 +1,4 @@
-"""A judge with a script, standing in for somebody else's model behind the gateway."""
+"""A judge with a script, standing in for someone else's model behind the gateway."""
 
 import math
 from collections.abc import Callable, Mapping

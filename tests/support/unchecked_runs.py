@@ -14,7 +14,7 @@ from support.payloads import World
 
 
 class Listener:
-    """A server on this machine that nobody may come to; it counts who does."""
+    """A server on this machine that no one may come to; it counts who does."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))

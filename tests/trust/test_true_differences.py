@@ -113,7 +113,7 @@ def only_row(found: CorrectedComparison) -> CorrectedRow:
 
 
 def marked(a: str, b: str, metric: str, first: int) -> tuple[list[Row], RunReport, RunReport]:
-    """Two systems of SummEval on the documents that the judge scored of both, and people's labels of the first ones."""
+    """Two systems of SummEval on the documents that the judge scored of both, and human labels of the first ones."""
     rows = [row for row in summaries() if row["metric"] == metric and row["system"] in (a, b)]
     scored = {(row["doc"], row["system"]): row for row in rows if row["score"] is not None}
     documents = [

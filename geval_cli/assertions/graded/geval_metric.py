@@ -227,7 +227,7 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
     """Return a warning where a mean of ratings is held against a threshold that lies exactly on one of them.
 
     A judge that is nearly sure of that rating gives a mean a hair above or below it, and chance decides. A single
-    rating, all-or-nothing, and a threshold that nobody wrote are not warned about; nor is the criteria form with
+    rating, all-or-nothing, and a threshold that no one wrote are not warned about; nor is the criteria form with
     `scoring: auto`, where the judge decides what is averaged.
     """
     if spec.threshold is None or not 0 < spec.threshold <= 1 or spec.strict_mode or spec.checklist:

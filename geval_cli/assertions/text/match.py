@@ -252,7 +252,7 @@ class TextAssertion(Assertion):
         """Compare the output with the rendered `value`."""
         value = tools.templates.render(as_text(self.value), subject.test.variables)
         comparison = COMPARISONS[self.base_type]
-        if self.base_type == "regex":  # in a thread: it may take long on an output that nobody foresaw
+        if self.base_type == "regex":  # in a thread: it may take long on an output that no one foresaw
             if not _is_known(value, tools.rules):  # it fails under `not-` too
                 return Outcome.of(self.is_negated, f'"{shortened(value)}" is no pattern in JavaScript')
             pattern = _pattern(value, tools.rules)

@@ -1,1 +1,1 @@
-"""Requests handed in as batches, at half the price: `geval run --batch`."""
+"""Requests submitted as batches, at half the price: `geval run --batch`."""

@@ -226,7 +226,7 @@ def _server_of(provider: Provider) -> ServerKey:
 
 
 def _allow(_: Provider) -> None:
-    """Nothing is refused: what waits is handed in already."""
+    """Nothing is refused: what waits is submitted already."""
 
 
 async def _sleep(delay_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""`geval batches`: the batches that runs have handed in to providers."""
+"""`geval batches`: the batches that runs have submitted to providers."""
 
 import asyncio
 import json

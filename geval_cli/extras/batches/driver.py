@@ -1,4 +1,4 @@
-"""Between two passes over a run's jobs: hand in what was asked as batches, wait for them, fetch their answers.
+"""Between two passes over a run's jobs: submit what was asked as batches, wait for them, fetch their answers.
 
 `batch_steps` does what one batch needs; here is which batches there are, what waits for one, and when to go on.
 """
@@ -62,7 +62,7 @@ class _Waiting(Struct):
 
 
 class BatchDriver:
-    """Drives the batches of one run. What other processes have handed in, and still drive, it only waits for."""
+    """Drives the batches of one run. What other processes have submitted, and still drive, it only waits for."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class BatchDriver:
         """Hand in what the last pass asked, and wait until all batches have ended.
 
         Raises:
-            BudgetError: nothing is under way, and the budget lets nothing more be handed in.
+            BudgetError: nothing is under way, and the budget lets nothing more be submitted.
             ProviderError: a provider does not let its batches be looked at any more; they go on.
             StoreError: the cache cannot be read or written.
         """
@@ -290,7 +290,7 @@ class BatchDriver:
         if not self._locks.holds(name):
             if self._locks.is_going_on(name) or not self._locks.acquire(name):
                 return
-            batch = (await self._store.find([batch.id]))[0]  # as it is now that nobody else changes it
+            batch = (await self._store.find([batch.id]))[0]  # as it is now that no one else changes it
         watched = self._watched[batch.id]
         batch = await self._steps.take(batch, watched)
         if watched.refused:
@@ -299,7 +299,7 @@ class BatchDriver:
             self._locks.release(name)
 
     async def _make_smaller(self, batch: Batch, watched: WatchedBatch) -> None:
-        """Have what a provider refused as too much at once handed in again: one by one, or in smaller batches."""
+        """Have what a provider refused as too much at once submitted again: one by one, or in smaller batches."""
         refused, watched.refused = watched.refused, []
         if watched.group is None:  # the next pass asks again, as it does for all that is in no batch
             return

@@ -43,7 +43,7 @@ class BatchPolicy(Struct, frozen=True):
     Attributes:
         roles: whose requests go into batches.
         run_id: the run that asks.
-        joins_others: whether requests that other runs have handed in are waited for; False: only the run's own.
+        joins_others: whether requests that other runs have submitted are waited for; False: only the run's own.
         size: the most requests in one batch; None for as many as the provider takes.
         poll_s: the seconds between two looks at a batch, at first.
         max_wait_s: the seconds after which a batch is given up.
@@ -80,7 +80,7 @@ class Pending(Struct):
     """The questions of a pass over the jobs that have no answer yet.
 
     Attributes:
-        free: the keys of requests that are in no batch, by the group that they can be handed in with.
+        free: the keys of requests that are in no batch, by the group that they can be submitted with.
         providers: who is asked, by group; `joined` likewise by the id of a batch that is waited for.
     """
 

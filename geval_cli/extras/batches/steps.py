@@ -84,7 +84,7 @@ class BatchSteps:
 
         Raises:
             ProviderError: the provider does not let it be looked at any more.
-            StoppedError: the run is to stop, and the batch is not handed in.
+            StoppedError: the run is to stop, and the batch is not submitted.
         """
         api = batch_api(watched.provider)
         assert api is not None  # else its requests were not here
@@ -201,7 +201,7 @@ class BatchSteps:
             return await self._give_up(batch, BatchState.FAILED, reason)
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
-        self._say_once(watched, f"{batch.provider_id} takes no more tokens at a time; geval hands in less")
+        self._say_once(watched, f"{batch.provider_id} takes no more tokens at a time; geval submits less")
         return ended
 
     async def _give_up(self, batch: Batch, state: BatchState, reason: str) -> Batch:

@@ -46,7 +46,7 @@ async def batch_start(
     """Return what begins the batches of a run; None for a run without any. A resumed run goes on as it began.
 
     Raises:
-        UsageError: what is handed in could not be found again, or what was handed in cannot be found.
+        UsageError: what is submitted could not be found again, or what was submitted cannot be found.
     """
     cache, roles = state.cache, prepared.request.batched_roles
     if cache.is_read_only:

@@ -33,7 +33,7 @@ def pull_model(model: ModelName = "smollm2") -> None:
     known = find_model(model)
     path = models_dir(os.environ) / known.file_name
     if is_intact(path, known):
-        sys.stdout.write(f"{model} is here already: {path}\n")
+        sys.stdout.write(f"{model} is already on this machine: {path}\n")
         return
     console = make_console(sys.stderr, environ=os.environ)
     console.print(f"fetching {model} ({known.size_bytes / _MEGABYTE:.0f} MB, {known.license}), once")

@@ -137,7 +137,7 @@ def _stop_if_cancelled(model: LocalModel, control: FetchControl) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    # The lock is held, so nobody is writing to what is there: it was left by a process that died.
+    # The lock is held, so no one is writing to what is there: it was left by a process that died.
     for path in folder.glob(".fetch-*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob("*.partial"):

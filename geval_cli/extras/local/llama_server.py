@@ -93,7 +93,7 @@ class LlamaServer:
     """A running server.
 
     Attributes:
-        key: to be sent as bearer token, so that nobody else on the machine can use the server.
+        key: to be sent as bearer token, so that no one else on the machine can use the server.
         budget: the tokens of its context; answers at once that need more than there are all fail.
     """
 

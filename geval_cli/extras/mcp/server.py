@@ -3,7 +3,7 @@
 An assistant is no user: what it asks for may have been put into its mouth by a text that it read. So configs are
 strangers' unless the user says otherwise, all that it starts shares one budget, and nothing here writes outside the
 state folder, deletes, or sends anything but requests to models. What models and configs say is handed back between
-marks with a number that nobody can guess.
+marks with a number that no one can guess.
 """
 
 import asyncio

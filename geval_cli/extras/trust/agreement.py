@@ -455,7 +455,7 @@ def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) ->
         groups = plural(clusters, "independent group of outputs", "independent groups of outputs")
         yield f"no intervals: {groups}, and {MIN_CLUSTERS} are needed"
     if len(everything.annotators) == 1:
-        yield "one annotator: nobody knows how far people agree, so there is no ceiling and no alt-test"
+        yield "one annotator: how far people agree is unknown, so there is no ceiling and no alt-test"
     elif alt is None:
         least = f"{statistics.MIN_ANNOTATORS} annotators with {statistics.MIN_ITEMS} outputs each"
         yield f"no alt-test: it needs {least}, which others labelled too"

@@ -1,4 +1,4 @@
-"""Find what a judge's scores mean by people's labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
+"""Find what a judge's scores mean by human labels: `geval calibrate` and `geval_cli.extras.trust.calibrate`.
 
 Labels and scores become a calibration for each metric, which a config may name; the fitting itself is in
 `statistics.calibration_fit`.
@@ -177,7 +177,7 @@ def calibrate(
     allow_unmatched: bool = False,
     home: Path | None = None,
 ) -> Calibrated:
-    """Return what the scores of a run's judge mean by people's labels.
+    """Return what the scores of a run's judge mean by human labels.
 
     Args:
         labels: a file of labels, or its rows.
@@ -316,7 +316,7 @@ def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
         )
     silent = sum(not one.counts for one in judges)
     if silent:
-        yield f"{silent:,} of {len(judges):,} judges have no say: their scores do not follow people's labels"
+        yield f"{silent:,} of {len(judges):,} judges have no say: their scores do not follow human labels"
 
 
 def _calibration(

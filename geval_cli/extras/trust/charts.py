@@ -67,7 +67,7 @@ def score_against_label(
     good_at: float = GOOD_AT,
     links: Links | None = None,
 ) -> Chart:
-    """Return scores (upwards) against labels: on the diagonal the judge says what people say.
+    """Return scores (upwards) against labels: on the diagonal the judge agrees with people.
 
     Args:
         name: of the drawing.
@@ -87,10 +87,10 @@ def score_against_label(
     if differing:
         said += f" Red: the judge's verdict is another than people's ({plural(differing.total(), 'output')})."
     wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
-    axes = across(wide, _END, _TOP, "people's mean label", plain)
+    axes = across(wide, _END, _TOP, "the mean human label", plain)
     axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
     cuts = [line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
-    kinds = [("chart-diagonal", "the judge says what people say")]
+    kinds = [("chart-diagonal", "the judge agrees with people")]
     if threshold is not None and 0 <= threshold <= 1:
         cuts.append(line(LEFT, high.at(threshold), RIGHT, high.at(threshold), "chart-threshold"))
         kinds.append(("chart-threshold", f"across: passes from {format_score(threshold)}"))

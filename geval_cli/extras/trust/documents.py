@@ -34,7 +34,7 @@ ENDINGS = (".html", ".json", ".md")
 
 Quote = Callable[[str], str]
 Said = Callable[[Quote], str]
-"""A sentence of ours: it is given what makes a text of somebody else harmless in the document's format."""
+"""A sentence of ours: it is given what makes a text of someone else harmless in the document's format."""
 _PLAIN = compile_later(r"[\w ,.'%():=-]*")
 
 

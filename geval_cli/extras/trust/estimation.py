@@ -216,7 +216,7 @@ def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str
     if labelled < ADVISED:
         yield f"{labelled} labels; from {ADVISED} on the figures say something, 100 are comfortable"
     if found is not None and found.weight == 0 and labelled < found.outputs:
-        yield "the judge's scores do not follow people's labels, so only the labels count"
+        yield "the judge's scores do not follow human labels, so only the labels count"
 
 
 def _from_elsewhere(

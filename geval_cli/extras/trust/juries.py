@@ -67,7 +67,7 @@ class JuryScores(Struct, frozen=True):
 
     Attributes:
         judges: their names; `scores` has a row for each, NaN where one broke.
-        human: people's mean labels.
+        human: the mean human labels.
         clusters: of outputs that belong together.
         votes: of the first output, for the keys that the judges rated by.
         noise: of each mean label: the variance of its raters by their number; 0 of a single rater.
@@ -248,7 +248,7 @@ def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estim
 def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> str:
     """Return in a sentence whether the jury follows people better than its best judge; names go through `quote`."""
     if found.best is None or found.jury.value is None or found.best_alone.value is None:
-        return "No judge of the jury can be held against people: their scores, or the labels, are all equal."
+        return "No judge of the jury can be compared with people: their scores, or the labels, are all equal."
     said = (
         f"The jury ({found.combine}) has rho {fixed(found.jury.value, 2)}, its best judge {quote(found.best)} alone"
         f" {fixed(found.best_alone.value, 2)}"

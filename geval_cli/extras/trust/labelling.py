@@ -497,7 +497,7 @@ def _reviewed(label: StoredLabel, item: JudgedItem, result: CaseResult) -> Revie
 
 
 class LabelledRun(Struct, frozen=True):
-    """People's labels of a run beside its judges' verdicts; `outputs` by metric."""
+    """Human labels of a run beside its judges' verdicts; `outputs` by metric."""
 
     outputs: Mapping[str, Sequence[LabelledOutput]]
 

@@ -395,7 +395,7 @@ class LabelFile(Struct, frozen=True):
     Attributes:
         labels: one for each item and metric, in the order of the file.
         scales: by metric, as written.
-        unlabelled: rows that nobody has labelled yet.
+        unlabelled: rows that no one has labelled yet.
         has_scores: whether the file has the judge's scores too, so that no run is needed.
     """
 

@@ -554,7 +554,7 @@ def chosen_metrics(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(labelled))
     for name in only:
         if name not in names:
-            raise UsageError(f"nobody labelled `{name}`", hint=hint_of(name, names, "labelled"))
+            raise UsageError(f"no one labelled `{name}`", hint=hint_of(name, names, "labelled"))
     return [name for name in names if not only or name in only]
 
 

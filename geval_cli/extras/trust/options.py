@@ -330,7 +330,7 @@ class ProbeOptions:
     Attributes:
         items: so many outputs, drawn at random with `seed`.
         only: names of probes; empty for all. A damage that is named must lower the score of any metric.
-        labels: people's labels: of `labelled` outputs for the probe `family`, and of the probed ones for `joint`.
+        labels: human labels: of `labelled` outputs for the probe `family`, and of the probed ones for `joint`.
     """
 
     items: Annotated[

@@ -242,7 +242,7 @@ class JointLabel(Struct, frozen=True):
 def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Finding:
     """Return how much agreement with people is lost when dimensions are rated in one call.
 
-    The figure is Spearman's rho with people's labels, separate minus joint, with a jackknife interval by cluster.
+    The figure is Spearman's rho with human labels, separate minus joint, with a jackknife interval by cluster.
     """
     human, separate, joint = (
         np.array([getattr(one, side) for one in scores]) for side in ("human", "separate", "joint")

@@ -70,7 +70,7 @@ class Requirement(Condition):
             UsageError: there is no such metric.
         """
         if self.metric is not None and self.metric not in estimates:
-            message = f"`{self.text}` is about `{self.metric}`, which nobody labelled"
+            message = f"`{self.text}` is about `{self.metric}`, which no one labelled"
             raise UsageError(message, hint=hint_of(self.metric, estimates, "labelled"))
         for metric, estimate in estimates.items():
             if self.metric in (None, metric):

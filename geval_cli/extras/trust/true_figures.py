@@ -96,7 +96,7 @@ def true_figures(
 
     Args:
         outputs: all of the run.
-        marks: people's mean label, 0..1, by the id of an output; a random draw of them.
+        marks: the mean human label, 0..1, by the id of an output; a random draw of them.
         good: mean labels from here on are good.
         threshold: scores from here on pass; None for the run's own verdicts.
         margin: what a calibration may be off by.
@@ -147,8 +147,7 @@ def read_suite_labels(suite: Suite) -> tuple[LabelFile | None, list[Problem]]:
     gates = [gate for gate in suite.gates if gate.needs_labels]
     if suite.labels is None:
         return None, [
-            Problem(f"the gate `{gate.text}` needs people's labels", gate.place.value(), _ADD)
-            for gate in gates
+            Problem(f"the gate `{gate.text}` needs human labels", gate.place.value(), _ADD) for gate in gates
         ]
     try:
         labels = _read(suite.labels, suite)
@@ -179,7 +178,7 @@ def _unlabelled(gates: Sequence[Gate], labels: LabelFile) -> Iterator[Problem]:
     for gate in gates:
         if gate.metric is not None and gate.metric not in labelled:
             hint = hint_of(gate.metric, labelled, "labelled")
-            message = f"nobody labelled `{gate.metric}`, which the gate `{gate.text}` is about"
+            message = f"no one labelled `{gate.metric}`, which the gate `{gate.text}` is about"
             yield Problem(message, gate.place.value(), hint)
 
 

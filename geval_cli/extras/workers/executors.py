@@ -303,7 +303,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _forget_failure(task: "asyncio.Future[None]") -> None:
-    """Look at how a task ended that nobody waits for any more, so that asyncio says nothing about it."""
+    """Look at how a task ended that no one waits for any more, so that asyncio says nothing about it."""
     if not task.cancelled():
         task.exception()
 

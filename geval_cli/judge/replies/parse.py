@@ -111,7 +111,7 @@ _TAKEN_BACK = compile_later(
     r"|\u0438\u0441\u043f\u0440\u0430\u0432\u043b|\u66f4\u6b63|\u8a02\u6b63|\uc815\uc815",
     re.IGNORECASE,
 )
-# What makes of a sentence somebody else's words, an example, or a case that is not this one.
+# What makes of a sentence someone else's words, an example, or a case that is not this one.
 _SUPPOSED = compile_later(
     r"\b(?:examples?|e\.g|for instance|would|could|might|should|if|unless|were|had|perfect|ideal|better|claim\w*"
     r"|quot\w+|inject\w*|instruct(?:s|ed)|demand\w*|tells?|told|asks?|asked|says?|said|stat(?:es|ed|ing)|writes?|wrote"

@@ -1,4 +1,4 @@
-"""A provider's API for batches: many requests are handed in together and answered within a day, for less money."""
+"""A provider's API for batches: many requests are submitted together and answered within a day, for less money."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping

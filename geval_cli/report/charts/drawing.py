@@ -34,7 +34,7 @@ class Choice(Struct, frozen=True):
         column: the index of a column.
         low: scores from here on, of the `metric` where there is one.
         high: scores below this.
-        label_low: people's mean label of the `metric` from here on.
+        label_low: the mean human label of the `metric` from here on.
         label_high: mean labels below this.
         test: the index of a test.
         repeats: what the repeats of a test have in common, `passed`, `mixed` or `failed`.

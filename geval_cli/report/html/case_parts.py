@@ -200,7 +200,7 @@ def _json_text(value: JsonValue) -> str:
 
 
 class ShownImage(Struct, frozen=True):
-    """An image of a case. `link` leads to it; None where nobody has the file."""
+    """An image of a case. `link` leads to it; None where no one has the file."""
 
     name: str
     sha256: str

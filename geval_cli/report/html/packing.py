@@ -9,7 +9,7 @@ A chunk is JSON: `strings`, and `cases`, each with
     status   of the case
     score    of the case, or null
     metrics  by name, the worst status and the score
-    labels   people's mean label by metric; none where nobody labelled it
+    labels   the mean human label by metric; none where nobody labelled it
     meta     the metadata that cases are chosen by, as lists of texts
     head     the numbers of the pieces of its test's title; with the first case of a row alone
     cell     those of its cell in the matrix
@@ -122,7 +122,7 @@ class Packer(Struct):
     ) -> None:
         """Add a case with its markup: its cell, its page, and for the first one of a row the title of the test.
 
-        `labels` are people's mean labels of it by metric.
+        `labels` are the mean human labels of it by metric.
         """
         meta = {name: metadata_texts(value) for name, value in result.metadata.items()}
         place = (result.test_index, result.repeat_index, result.column)

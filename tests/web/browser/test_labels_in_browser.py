@@ -56,7 +56,7 @@ def folder(site: Site) -> Path:
 
 @pytest.fixture
 def run_id(site: Site) -> str:
-    """A run with four outputs to rate, which nobody has labelled."""
+    """A run with four outputs to rate, which no one has labelled."""
     return site.judged.pop()
 
 

@@ -226,7 +226,7 @@ def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
 
 
 class CodeAssertion(Assertion):
-    """javascript, python: code of yours judges; it sees `output` and `context`, and gives a verdict or a score."""
+    """javascript, python: your own code judges; it sees `output` and `context`, and gives a verdict or a score."""
 
     runs_code = True
 

@@ -50,7 +50,7 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
 
 
 class WebhookAssertion(Assertion):
-    """webhook: a server of yours judges. It is sent output, prompt and vars, and answers {pass, score, reason}."""
+    """webhook: your own server judges. It is sent output, prompt and vars, and answers {pass, score, reason}."""
 
     calls_server = True
 

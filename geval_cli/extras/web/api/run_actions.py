@@ -65,7 +65,7 @@ class RemoveRequest(_Asked):
         False,
         description="Keep the cached answers that only this run has used; else they are paid for again.",
     )
-    labels: StrictBool = Field(False, description="Remove what people said about its outputs too.")
+    labels: StrictBool = Field(False, description="Remove the human labels of its outputs too.")
 
 
 class RemovedAnswer(BaseModel):

@@ -1,4 +1,4 @@
-"""Suites in the served folder: listed, read as they are, written back whole, never over somebody else's change."""
+"""Suites in the served folder: listed, read as they are, written back whole, never over someone else's change."""
 
 import hashlib
 import os

@@ -136,7 +136,7 @@ function watch() {
 for (const [name, value] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) {
   addEventListener(name, () => { isPressed = value; });
 }
-// A browser has few connections to one server: tabs that nobody looks at leave theirs to the others.
+// A browser has few connections to one server: tabs that no one looks at leave theirs to the others.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) close();
   else {
