@@ -216,4 +216,4 @@ def _tell(told: _Told, *, as_json: bool) -> None:
     sys.stdout.write(f"removed {' and '.join(parts)}\n")
     if told.labels_kept:
         how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
-        sys.stderr.write(f"note: {plural(told.labels_kept, 'label')} of people stay: {how}\n")
+        sys.stderr.write(f"note: {plural(told.labels_kept, 'human label')} stay: {how}\n")

@@ -117,7 +117,7 @@ def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> Pr
         hint = missing_bundle(os.environ) or _CERTIFICATES_HINT
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, TlsError):
-        message = f"{origin} agrees on no encryption: {reason}"
+        message = f"TLS handshake with {origin} failed: {reason}"
         hint = "check `base_url`: perhaps that port speaks http://, or a proxy stands before it"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
