@@ -144,7 +144,7 @@ class Assertion(Spec):
         """Return whether an output can only be judged beside another one of its test."""
         return self.compares_outputs
 
-    def applies_to(self, test: "TestCase", templates: Templates) -> bool:
+    def applies_to(self, test: "MergedTest", templates: Templates) -> bool:
         """Return False when the assertion evaluates nothing in `test`, so that no judge is needed."""
         return True
 
@@ -229,18 +229,18 @@ class ModelGradedAssertion(Assertion):
         found._is_calibrated = True
         return found
 
-    def criterion_source(self, test: "TestCase", tools: "Tools") -> object:
+    def criterion_source(self, test: "MergedTest", tools: "Tools") -> object:
         """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
         return self
 
-    def criterion(self, test: "TestCase", tools: "Tools") -> "JsonValue":
+    def criterion(self, test: "MergedTest", tools: "Tools") -> "JsonValue":
         """Return the keys that decide a rating, templates as written: the texts of a rating hold the variables."""
         levels = (self, test.options, test.default_options)
         own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
         written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
         return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
 
-    def criterion_alone(self, test: "TestCase", tools: "Tools") -> "JsonValue":
+    def criterion_alone(self, test: "MergedTest", tools: "Tools") -> "JsonValue":
         """Return what `criterion` would be with any one of its judges in place of the jury."""
         return self.criterion(test, tools)
 
@@ -256,7 +256,7 @@ class ModelGradedAssertion(Assertion):
         """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
         return True
 
-    def decide_again(self, rated: "Outcome", test: "TestCase", tools: "Tools") -> "Outcome | None":
+    def decide_again(self, rated: "Outcome", test: "MergedTest", tools: "Tools") -> "Outcome | None":
         """Return the verdict on an output that was rated in an earlier run, with the threshold of today.
 
         None: it cannot be known without a judge.
@@ -277,7 +277,7 @@ def location_of(spec: Assertion) -> str | None:
 _NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its validator, which few suites need
 
 
-class TestCase(Struct, frozen=True):
+class MergedTest(Struct, frozen=True):
     """One test with `defaultTest` merged into it.
 
     `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
@@ -392,7 +392,7 @@ class Subject(Struct, frozen=True):
             as it was before the transform of an assertion.
     """
 
-    test: TestCase
+    test: MergedTest
     output: JsonValue
     rendered_prompt: str
     repeat_index: int = 0
@@ -500,7 +500,7 @@ class CheckContext(Struct, frozen=True):
     `base_dir` is the config's folder, to which names of code files are relative.
     """
 
-    test: TestCase
+    test: MergedTest
     templates: Templates
     where: str
     rendered_prompt: str | None = None

@@ -1,6 +1,6 @@
 """The name of an assertion's metric: as written, or what a g-eval or a comparison has for a default."""
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.errors import TemplateError
 from geval_cli.metrics import default_metric
@@ -9,7 +9,7 @@ from geval_cli.templating import Templates
 _OF_PROMPTS = "evaluation-llm"
 
 
-def metric_name(spec: Assertion, test: TestCase, templates: Templates) -> str | None:
+def metric_name(spec: Assertion, test: MergedTest, templates: Templates) -> str | None:
     """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
 
     A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from geval_cli.assertions.base import Subject, TestCase
+from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.assertions.structured.called_tools import called_tools
 from geval_cli.errors import UnjudgeableError
 from geval_cli.judge.trace import TOOL
@@ -55,7 +55,7 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
     return steps
 
 
-def trace_of_given(test: TestCase) -> tuple[TraceStep, ...] | None:
+def trace_of_given(test: MergedTest) -> tuple[TraceStep, ...] | None:
     """Return the trace of the output that a test brings, as far as it is known before a run."""
     return trace_of(Subject(test, test.output, ""))
 

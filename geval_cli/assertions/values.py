@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Sequence
 
-from geval_cli.assertions.base import CheckContext, TestCase
+from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.outcome import shortened
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
@@ -36,7 +36,7 @@ def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
 
 
 def rendered_texts(
-    value: JsonValue, test: TestCase, templates: Templates, *, split: bool = False
+    value: JsonValue, test: MergedTest, templates: Templates, *, split: bool = False
 ) -> list[str]:
     """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas."""
     variables = test.variables

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all
 from geval_cli.errors import ConfigError, ExitCode, OutputError, ProblemFormat, UsageError
-from geval_cli.extras.promptfoo.differences import Difference, differences
+from geval_cli.extras.promptfoo.differences import ConfigDifference, differences
 from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
@@ -180,7 +180,7 @@ def _write(path: Path, text: str, *, is_told: bool = True, is_private: bool = Fa
         sys.stdout.write(f"wrote {path}\n")
 
 
-def _listed(found: Sequence[Difference]) -> str:
+def _listed(found: Sequence[ConfigDifference]) -> str:
     if not found:
         return "nothing in it is known to differ from promptfoo\n"
     lines = [f"{plural(len(found), 'thing')} may differ from promptfoo:"]

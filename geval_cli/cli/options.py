@@ -23,9 +23,9 @@ from geval_cli.runs.options import (
     CacheFolderOption,
     EnvFileOption,
     GraderOption,
-    Group,
     HomeOption,
     Option,
+    OptionGroup,
     SamplesOption,
     ScoringOption,
     declared_options,
@@ -216,12 +216,12 @@ class ServeOptions:
         Option(
             "--host",
             "Address to listen on; others than this machine's own need a token.",
-            Group.SERVER,
+            OptionGroup.SERVER,
             syntax="ADDRESS",
         ),
     ] = "127.0.0.1"
     port: Annotated[
-        int, Option("--port -p", "Port; 0 takes a free one.", Group.SERVER, minimum=0, maximum=65535)
+        int, Option("--port -p", "Port; 0 takes a free one.", OptionGroup.SERVER, minimum=0, maximum=65535)
     ] = 3001
     grader: GraderOption = None
     scoring: ScoringOption = None
@@ -229,23 +229,27 @@ class ServeOptions:
     env_file: EnvFileOption = None
     home: HomeOption = None
     allow_code: Annotated[
-        bool, Option("--allow-code", "Also run configs that run code of their own.", Group.SAFETY)
+        bool, Option("--allow-code", "Also run configs that run code of their own.", OptionGroup.SAFETY)
     ] = False
     origins: Annotated[
         tuple[str, ...],
-        Option("--cors", "Let pages of this origin use the API; repeatable.", Group.SAFETY, syntax="ORIGIN"),
+        Option(
+            "--cors", "Let pages of this origin use the API; repeatable.", OptionGroup.SAFETY, syntax="ORIGIN"
+        ),
     ] = ()
     hosts: Annotated[
         tuple[str, ...],
-        Option("--allowed-host", "A further name of this server; repeatable.", Group.SAFETY, syntax="NAME"),
+        Option(
+            "--allowed-host", "A further name of this server; repeatable.", OptionGroup.SAFETY, syntax="NAME"
+        ),
     ] = ()
     has_no_token: Annotated[
-        bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
+        bool, Option("--no-token", "Let every user of this machine use pages and runs.", OptionGroup.SAFETY)
     ] = False
     opens_browser: bool = False
 
 
-JsonOption = Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)]
+JsonOption = Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +261,7 @@ class TracesOptions:
         Option(
             "--where",
             "Only calls with this attribute; repeatable.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="NAME=VALUE",
             example="gen_ai.request.model=gpt-4.1",
             is_text=True,
@@ -265,17 +269,19 @@ class TracesOptions:
     ] = ()
     sample: Annotated[
         int | None,
-        Option("--sample", "Only this many, chosen at random.", Group.SELECTION, syntax="N", minimum=1),
+        Option("--sample", "Only this many, chosen at random.", OptionGroup.SELECTION, syntax="N", minimum=1),
     ] = None
-    seed: Annotated[int, Option("--seed", "Random seed of --sample.", Group.SELECTION)] = 0
+    seed: Annotated[int, Option("--seed", "Random seed of --sample.", OptionGroup.SELECTION)] = 0
     each_call: Annotated[
         bool,
-        Option("--each-call", "A test for each model call, not one for each trace.", Group.SELECTION),
+        Option("--each-call", "A test for each model call, not one for each trace.", OptionGroup.SELECTION),
     ] = False
     skips_bad: Annotated[
-        bool, Option("--skip-bad", "Leave out lines that are not understood.", Group.SELECTION)
+        bool, Option("--skip-bad", "Leave out lines that are not understood.", OptionGroup.SELECTION)
     ] = False
-    may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", Group.RESULTS)] = False
+    may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", OptionGroup.RESULTS)] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +290,7 @@ class ShowOptions:
 
     outputs: Annotated[
         tuple[Path, ...],
-        Option("-o --output", f"Write it to a file: {RESULTS_ENDINGS}.", Group.RESULTS, syntax="FILE"),
+        Option("-o --output", f"Write it to a file: {RESULTS_ENDINGS}.", OptionGroup.RESULTS, syntax="FILE"),
     ] = ()
     case: Annotated[
         str | None, Option("--case", "All of one case: 3, or 3.2 for its second repeat.", syntax="N")
@@ -324,27 +330,36 @@ class CompareOptions:
 
     outputs: Annotated[
         tuple[Path, ...],
-        Option("-o --output", "Write it to a file: .json, .md; repeatable.", Group.RESULTS, syntax="FILE"),
+        Option(
+            "-o --output", "Write it to a file: .json, .md; repeatable.", OptionGroup.RESULTS, syntax="FILE"
+        ),
     ] = ()
-    prints_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    prints_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
     columns: Annotated[
         tuple[str, ...],
-        Option("--column", "Compare these two columns; repeatable.", Group.COMPARING, syntax="OLD=NEW"),
+        Option("--column", "Compare these two columns; repeatable.", OptionGroup.COMPARING, syntax="OLD=NEW"),
     ] = ()
     cluster: Annotated[
         str | None,
-        Option("--cluster", "Tests with equal metadata KEY count as one.", Group.COMPARING, syntax="KEY"),
+        Option(
+            "--cluster", "Tests with equal metadata KEY count as one.", OptionGroup.COMPARING, syntax="KEY"
+        ),
     ] = None
     detect: Annotated[
         float,
-        Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
+        Option(
+            "--detect",
+            "Say how many tests would show this difference.",
+            OptionGroup.COMPARING,
+            syntax="DELTA",
+        ),
     ] = 0.05
     margins: Annotated[
         tuple[str, ...],
         Option(
             "--margin",
             "Call smaller differences equivalent; repeatable.",
-            Group.COMPARING,
+            OptionGroup.COMPARING,
             syntax="[METRIC=]MARGIN",
         ),
     ] = ()
@@ -353,7 +368,7 @@ class CompareOptions:
         Option(
             "--adjust",
             "How p-values are adjusted for all rows: holm or bh.",
-            Group.COMPARING,
+            OptionGroup.COMPARING,
             syntax="METHOD",
         ),
     ] = "holm"
@@ -362,12 +377,15 @@ class CompareOptions:
         Option(
             "--labels",
             "Correct the judge by human labels; `kept`: those of geval label.",
-            Group.COMPARING,
+            OptionGroup.COMPARING,
             syntax="FILE",
         ),
     ] = None
     allow_unmatched: Annotated[
-        bool, Option("--allow-unmatched", "Leave out labels whose output is in neither run.", Group.COMPARING)
+        bool,
+        Option(
+            "--allow-unmatched", "Leave out labels whose output is in neither run.", OptionGroup.COMPARING
+        ),
     ] = False
     home: HomeOption = None
 
@@ -474,7 +492,7 @@ class GroupedCommand(TyperCommand):
                 written, text = record
                 rows = sections.setdefault(_heading(param), [])
                 rows.append((_without_type(written), _in_words(text)))
-        for heading in sorted(sections, key=lambda name: name == Group.OPTIONS):
+        for heading in sorted(sections, key=lambda name: name == OptionGroup.OPTIONS):
             with formatter.section(bold(heading)):
                 formatter.write_dl(sections[heading])
 

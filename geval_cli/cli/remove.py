@@ -18,7 +18,7 @@ from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
-from geval_cli.report.run_list import ListedRun, print_runs
+from geval_cli.report.run_list import RunListEntry, print_runs
 from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
@@ -159,7 +159,7 @@ def _list(chosen: Sequence[RunOutline]) -> None:
     if not chosen:
         return
     console = make_console(sys.stdout, environ=os.environ)
-    listed = [ListedRun(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
+    listed = [RunListEntry(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
     print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd())
     if len(chosen) > _LISTED:
         sys.stdout.write(f" and {plural(len(chosen) - _LISTED, 'more run')}\n")

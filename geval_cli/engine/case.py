@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import RowColumn, Subject, TestCase, Tools
+from geval_cli.assertions.base import MergedTest, RowColumn, Subject, Tools
 from geval_cli.assertions.outcome import Verdict, verdict_of
 from geval_cli.assertions.registry import (
     wants_logprobs,
@@ -225,7 +225,7 @@ def with_all_members(results: Iterable[AssertionResult]) -> Iterator[AssertionRe
 
 
 def _stored_prompt(
-    job: Job, test: TestCase, found: CaseResult, tools: Tools, earlier: Mapping[str, JsonValue]
+    job: Job, test: MergedTest, found: CaseResult, tools: Tools, earlier: Mapping[str, JsonValue]
 ) -> tuple[str, str | None]:
     """Return the prompt of a stored case as one text, and its system message where the config still says it."""
     shown = found.prompt.rendered
@@ -270,7 +270,7 @@ def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: Pr
 
 
 async def _answer(
-    job: Job, test: TestCase, rendered: Rendered, context: JobContext
+    job: Job, test: MergedTest, rendered: Rendered, context: JobContext
 ) -> tuple[CaseResult, ModelResponse | None]:
     """Return the result and the model's answer, or the result with the test's stored output and None.
 
@@ -301,9 +301,9 @@ async def _answer(
 
 
 async def _converse(
-    job: Job, test: TestCase, context: JobContext, earlier: Mapping[str, JsonValue]
+    job: Job, test: MergedTest, context: JobContext, earlier: Mapping[str, JsonValue]
 ) -> Conversation:
-    async def ask(asked: TestCase, rendered: Rendered) -> ModelResponse:
+    async def ask(asked: MergedTest, rendered: Rendered) -> ModelResponse:
         return await _ask(job, asked, rendered, context)
 
     return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask)
@@ -329,7 +329,7 @@ def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResp
     return answered, response
 
 
-async def _ask(job: Job, test: TestCase, rendered: Rendered, context: JobContext) -> ModelResponse:
+async def _ask(job: Job, test: MergedTest, rendered: Rendered, context: JobContext) -> ModelResponse:
     """Ask the model; `test` has its variables as templates see them."""
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
     rules = context.tools.rules
@@ -452,7 +452,7 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
     )
 
 
-def _asked(test: TestCase) -> AskedTest | UnsetType:
+def _asked(test: MergedTest) -> AskedTest | UnsetType:
     found = AskedTest(
         index=test.index,
         input=test.input,

@@ -11,9 +11,9 @@ from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
     JudgeDefaults,
+    MergedTest,
     ModelGradedAssertion,
     Subject,
-    TestCase,
     each_assertion,
 )
 from geval_cli.assertions.graded.judges import judges_of
@@ -35,7 +35,7 @@ from geval_cli.source.files import is_bare_path
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.suite.prompts import NO_PROMPT
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.suite.tests import MAX_PROBLEMS
 from geval_cli.templating import Templates, template_problem
 
@@ -80,7 +80,7 @@ class _Totals(Struct):
     without_turns: int = 0
     with_answers: int = 0
 
-    def note(self, test: TestCase, plan: Plan) -> None:
+    def note(self, test: MergedTest, plan: Plan) -> None:
         self.tests += 1
         self.without_turns += not test.turns
         self.with_answers += test.ends_with_answer
@@ -117,7 +117,7 @@ class _Judges(Struct):
                 self._add(judge)
             self.own += "text" in spec.judge_kinds and self.defaults.grader not in judges
 
-    def note_answerer(self, test: TestCase, plan: Plan) -> None:
+    def note_answerer(self, test: MergedTest, plan: Plan) -> None:
         # By fingerprint, as thousands of tests may name the same provider and it is checked once.
         if test.provider is not None:
             answerer = plan.answering(test, NO_PROVIDER)
@@ -249,13 +249,13 @@ def assertions_of_plan(plan: Plan, templates: Templates) -> Iterator[tuple[Asser
                 yield spec, subject
 
 
-def describe_test(test: TestCase) -> str:
+def describe_test(test: MergedTest) -> str:
     """Return a test's name for messages: its number, counted from 1, and its description."""
     return f"test {test.index + 1}" + (f" ({test.description})" if test.description else "")
 
 
 def _check_test(
-    test: TestCase, plan: Plan, templates: Templates, judges: _Judges, *, is_complete: bool
+    test: MergedTest, plan: Plan, templates: Templates, judges: _Judges, *, is_complete: bool
 ) -> Iterator[Problem]:
     if is_complete:
         yield from _check_output(test, plan)
@@ -296,7 +296,7 @@ def _check_test(
             yield from _check_comparison(spec, test, plan)
 
 
-def _check_comparison(spec: Assertion, test: TestCase, plan: Plan) -> Iterator[Problem]:
+def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator[Problem]:
     """Yield a problem where a test has no second output, or none of the column that its outputs are compared with."""
     if plan.cases_of(test) == 1:
         message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
@@ -324,11 +324,11 @@ class _AskedTheSame:
 
     def __init__(self, prompts: Iterable[PromptSpec]) -> None:
         self._fixed = [prompt for prompt in prompts if _is_fixed(prompt)]
-        self._first: TestCase | None = None
+        self._first: MergedTest | None = None
         self._tests = 0
         self._is_shown = False
 
-    def note(self, test: TestCase) -> None:
+    def note(self, test: MergedTest) -> None:
         """Note the next test; a few are enough to decide."""
         if test.turns or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return
@@ -356,7 +356,7 @@ def _written(specs: Iterable[Assertion]) -> list[dict[str, object]]:
     return [spec.model_dump(exclude={"place"}, serialize_as_any=True) for spec in specs]
 
 
-def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
+def _bare_paths(test: MergedTest, suite: LoadedSuite) -> Iterator[Problem]:
     """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
     if not suite.rules.suspects_bare_paths:
         return
@@ -370,7 +370,7 @@ def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
 
 
 def _texts_of(
-    test: TestCase,
+    test: MergedTest,
 ) -> Iterator[tuple[JsonValue, SourcePath | Location | None, tuple[str | int, ...]]]:
     """Yield what may be a text or `file://` in a test, each with a place and the keys that lead on from there."""
     named: list[tuple[JsonValue, SourcePath, tuple[str | int, ...]]]
@@ -391,11 +391,13 @@ def _text_keys(kind: type[Assertion]) -> tuple[str, ...]:
     return tuple(name for name in ("value", "transform", "context_transform") if name in kind.model_fields)
 
 
-def _is_checked(test: TestCase, plan: Plan) -> bool:
+def _is_checked(test: MergedTest, plan: Plan) -> bool:
     return bool(test.assertions) or any(evaluation_of(prompt, test) for prompt in plan.suite.prompts)
 
 
-def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase, suite: Suite) -> Problem:
+def _prompt_problem(
+    error: TemplateError, prompt: PromptSpec, test: MergedTest, suite: LoadedSuite
+) -> Problem:
     written = suite.snapshot if isinstance(suite.snapshot, dict) else {}
     if error.missing and "prompts" in written and "tests" not in written:
         label = prompt.label or prompt.id
@@ -431,7 +433,7 @@ def _check_unasked(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
+def _check_output(test: MergedTest, plan: Plan) -> Iterator[Problem]:
     """Report a test without an output to judge, and a stored output that is left unused."""
     answering = [plan.answering(test, provider) for provider in plan.providers]
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)

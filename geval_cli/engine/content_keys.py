@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.records import JsonValue, Turn
@@ -67,7 +67,7 @@ NOTHING_SAID = content_key(None, {})
 """The key of every test that brings nothing but an output."""
 
 
-def key_of(test: TestCase) -> str:
+def key_of(test: MergedTest) -> str:
     """Return the key of a test as its config has it, before programs change its variables."""
     said = _given(
         input=test.input, turns=_turns_said(test), images=[_image_said(item) for item in test.images]
@@ -82,7 +82,7 @@ def _given(**parts: JsonValue) -> dict[str, JsonValue]:
     return {name: value for name, value in parts.items() if value}
 
 
-def _turns_said(test: TestCase) -> list[JsonValue]:
+def _turns_said(test: MergedTest) -> list[JsonValue]:
     """Return the turns without answers that models gave, and without the one that is judged."""
     if test.plays_turns:
         return [[turn.role, turn.content] for turn in test.turns if turn.role == USER]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError
@@ -19,7 +19,7 @@ from geval_cli.templating import Templates
 
 _TWO_WORDS = ("some words", "other text")
 
-Ask = Callable[[TestCase, Rendered], Awaitable[ModelResponse]]
+Ask = Callable[[MergedTest, Rendered], Awaitable[ModelResponse]]
 """Sends the messages of one turn; the test has what the user says as its input."""
 
 
@@ -66,7 +66,7 @@ def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
 
 
 async def hold_conversation(
-    prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Mapping[str, JsonValue], ask: Ask
+    prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Mapping[str, JsonValue], ask: Ask
 ) -> Conversation:
     """Say the user's turns one after the other, each with all that was said before it; or ask once, after all turns.
 
@@ -117,7 +117,7 @@ def _with_history(
 
 
 def _parts_of_prompt(
-    prompt: PromptSpec, asked: TestCase, templates: Templates, opaque: Mapping[str, JsonValue]
+    prompt: PromptSpec, asked: MergedTest, templates: Templates, opaque: Mapping[str, JsonValue]
 ) -> tuple[tuple[Message, ...], Message | None]:
     """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
     if prompt == NO_PROMPT:
@@ -145,14 +145,14 @@ def as_wire_call(call: Mapping[str, JsonValue]) -> JsonValue:
     return tool_call(call["name"], call.get("args", call.get("arguments")), call.get("id"))
 
 
-def history_text(test: TestCase) -> str:
+def history_text(test: MergedTest) -> str:
     """Return what was said before the output of a conversation that was held, as chat messages in JSON."""
     before = test.turns[:-1] if test.ends_with_answer else test.turns
     return json.dumps(message_list([*map(_message, before)]), ensure_ascii=False)
 
 
 def check_conversation(
-    prompt: PromptSpec, test: TestCase, templates: Templates, *, where: str
+    prompt: PromptSpec, test: MergedTest, templates: Templates, *, where: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with a prompt for the turns of a test: it has to say what the user says."""
     if not test.turns or test.ends_with_answer or prompt == NO_PROMPT or test.turns[-1].role != USER:
@@ -171,7 +171,7 @@ def check_conversation(
         yield Problem(message, prompt.place.value(), hint)
 
 
-def check_input(test: TestCase, *, where: str) -> Iterator[Problem]:
+def check_input(test: MergedTest, *, where: str) -> Iterator[Problem]:
     """Yield a warning for an input that no one says: the turns have the user's words."""
     words = {turn.content for turn in test.turns if turn.role == USER}
     if test.turns and test.input is not None and test.input not in words:

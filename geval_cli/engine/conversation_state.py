@@ -4,7 +4,7 @@ import json
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Subject, TestCase
+from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.engine.plan import Job
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
@@ -24,7 +24,7 @@ def uses_conversation(prompt: PromptSpec) -> bool:
     return CONVERSATION in (prompt.raw or "")
 
 
-def is_order_bound(test: TestCase) -> bool:
+def is_order_bound(test: MergedTest) -> bool:
     """Return whether later tests may depend on this one."""
     return test.promptfoo.store_output_as is not None
 

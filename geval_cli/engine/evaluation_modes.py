@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
 from geval_cli.assertions.structured.json_text import parse_schema, unless_empty
 from geval_cli.errors import Problem, Severity
@@ -10,13 +10,13 @@ from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
 
 
-def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[Assertion, ...]:
+def assertions_of(prompt: PromptSpec, test: MergedTest) -> tuple[Assertion, ...]:
     """Everything that an answer to `prompt` in `test` is checked for, the evaluation of the prompt's mode first."""
     evaluation = evaluation_of(prompt, test)
     return test.assertions if evaluation is None else (evaluation, *test.assertions)
 
 
-def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
+def evaluation_of(prompt: PromptSpec, test: MergedTest) -> Assertion | None:
     """Return the assertion of the prompt's mode; None when the prompt has no mode."""
     mode = prompt.effective_mode
     if mode == "llm":
@@ -55,7 +55,7 @@ def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
             yield _unused(prompt, "evaluation_parsing", "the evaluation mode is not schema")
 
 
-def check_unused_schema(test: TestCase, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
+def check_unused_schema(test: MergedTest, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
     """Yield a warning about a schema that no prompt has a use for."""
     if unless_empty(test.evaluation_schema) is None:
         return

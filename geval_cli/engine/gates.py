@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.evaluation_modes import evaluation_of
@@ -180,7 +180,7 @@ class GateSubjects(Struct):
     """Metrics of an output by itself; the others come from comparing the outputs of the run."""
     names_may_come: bool = False
 
-    def note(self, test: TestCase, prompts: Iterable[PromptSpec], templates: Templates) -> None:
+    def note(self, test: MergedTest, prompts: Iterable[PromptSpec], templates: Templates) -> None:
         """Take in what one test has, and what the modes of `prompts` add to it."""
         if not self.gates and not self.margins.by_name:
             return
@@ -194,7 +194,7 @@ class GateSubjects(Struct):
             if all(is_tagged(test.metadata, name, value) for name, value in gate.tags):
                 self.fitting.add(index)
 
-    def note_metrics(self, spec: Assertion, test: TestCase, templates: Templates) -> None:
+    def note_metrics(self, spec: Assertion, test: MergedTest, templates: Templates) -> None:
         """Take in the metrics of an assertion and its members."""
         self.names_may_come |= spec.base_type in _NAMES_SCORES
         name = metric_name(spec, test, templates)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, ModelGradedAssertion
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.engine.plan import NO_PROVIDER
 from geval_cli.engine.prompt import Rendered
@@ -45,7 +45,7 @@ def check_prompt_images(
 
 
 def check_judged_images(
-    test: TestCase, specs: Sequence[Assertion], defaults: JudgeDefaults, where: str
+    test: MergedTest, specs: Sequence[Assertion], defaults: JudgeDefaults, where: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with the images that the judges of a test are shown."""
     shown = tuple(dict.fromkeys((*test.images, *markers_in(test.variables), *markers_in(test.output))))

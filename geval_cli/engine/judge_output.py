@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
+from geval_cli.assertions.base import Assertion, MergedTest, RowMember, Subject, Tools, location_of
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.registry import (
     judge_assertion,
@@ -241,7 +241,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
     return measured
 
 
-async def judge_given(spec: Assertion, test: TestCase, tools: Tools) -> AssertionResult:
+async def judge_given(spec: Assertion, test: MergedTest, tools: Tools) -> AssertionResult:
     """Return the result of one assertion on the output that a test brings.
 
     Raises:

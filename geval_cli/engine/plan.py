@@ -8,13 +8,13 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.content_keys import NOTHING_SAID, key_across_formats, key_of, with_texts
 from geval_cli.records import CaseResult, Column, JsonValue, ProviderRef, Status
 from geval_cli.source.images import without_image_data
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.suite.suite import Suite, TestSource
+from geval_cli.suite.suite import LoadedSuite, TestSource
 
 _PATTERN_TIMEOUT_S = 2.0
 _ANY = "*"
@@ -54,7 +54,7 @@ class Selection(Struct, frozen=True):
         """Return whether nothing is left out."""
         return self == Selection(seed=self.seed)  # a seed alone draws nothing
 
-    def apply(self, suite: Suite) -> Suite:
+    def apply(self, suite: LoadedSuite) -> LoadedSuite:
         """Return the suite with what is selected of it. Tests keep their numbers."""
         if self.takes_all:
             return suite
@@ -65,7 +65,7 @@ class Selection(Struct, frozen=True):
             tests=SelectedTests(suite.tests, self),
         )
 
-    def takes(self, test: TestCase) -> bool:
+    def takes(self, test: MergedTest) -> bool:
         """Return whether a test is one of those that `first` and `sample` choose among."""
         return (
             (self.pattern is None or _is_found(self.pattern, test.description or ""))
@@ -91,7 +91,7 @@ class SelectedTests(Struct):
     _drawn: frozenset[int] | None = None
     _is_checked: bool = False
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         if self.selection.sample is not None and self._drawn is None:
             self._drawn = _draw(self._candidates(), self.selection.sample, self.selection.seed)
         for test in self._candidates():
@@ -99,7 +99,7 @@ class SelectedTests(Struct):
                 yield test
         self._is_checked = True
 
-    def _candidates(self) -> Iterator[TestCase]:
+    def _candidates(self) -> Iterator[MergedTest]:
         taken, first = 0, self.selection.first
         for test in self.source:
             if first is not None and taken >= first:
@@ -125,7 +125,7 @@ class DrawnTests:
         self.positions = list(range(count))
         random.Random(seed).shuffle(self.positions)
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         begin, size = 0, _FIRST_BLOCK
         while begin < len(self.positions):
             wanted = self.positions[begin : begin + size]
@@ -136,7 +136,7 @@ class DrawnTests:
             begin, size = begin + size, min(2 * size, _LARGEST_BLOCK)
 
 
-def _draw(tests: Iterable[TestCase], count: int, seed: int) -> frozenset[int]:
+def _draw(tests: Iterable[MergedTest], count: int, seed: int) -> frozenset[int]:
     """The indexes of `count` tests, each equally likely, of a stream that is held at no time (reservoir sampling)."""
     generator = random.Random(seed)
     drawn: list[int] = []
@@ -159,7 +159,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
     )
 
 
-def names_of(test: TestCase) -> tuple[str, str]:
+def names_of(test: MergedTest) -> tuple[str, str]:
     """Return the names by which another run may know a test: by its key, and as results of an older geval have it."""
     variables = without_image_data(test.vars)
     key = key_across_formats(key_of(test), test.description, variables)
@@ -199,7 +199,7 @@ def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
     return chosen is None or _is_chosen(prompt_names(prompt), chosen)
 
 
-def runs_with(test: TestCase, provider: ProviderSpec, prompt: PromptSpec) -> bool:
+def runs_with(test: MergedTest, provider: ProviderSpec, prompt: PromptSpec) -> bool:
     """Return whether a test is run with a provider and a prompt."""
     promptfoo = test.promptfoo
     return (promptfoo.prompts is None or _is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
@@ -233,7 +233,7 @@ class Job(Struct, frozen=True):
     answers with one another are judged by it. `label` is what results show for the provider in place of its own.
     """
 
-    test: TestCase
+    test: MergedTest
     prompt: PromptSpec
     provider: ProviderSpec
     repeat_index: int
@@ -269,7 +269,7 @@ class Plan(Struct, frozen=True, dict=True):
     in which they are run, where that is not the suite's.
     """
 
-    suite: Suite
+    suite: LoadedSuite
     repeats: int = 1
     is_serial: bool = False
     is_in_rows: bool = False
@@ -296,11 +296,11 @@ class Plan(Struct, frozen=True, dict=True):
             Column(index, prompt.label, provider.title) for index, (provider, prompt) in enumerate(self.pairs)
         )
 
-    def cases_of(self, test: TestCase) -> int:
+    def cases_of(self, test: MergedTest) -> int:
         """Return the number of a test's jobs, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
-    def answers_in(self, test: TestCase, column: int) -> bool:
+    def answers_in(self, test: MergedTest, column: int) -> bool:
         """Return whether a test has a job in a column."""
         provider, prompt = self.pairs[column]
         return runs_with(test, provider, prompt)
@@ -315,7 +315,7 @@ class Plan(Struct, frozen=True, dict=True):
             return (self._lane(None),)
         return tuple(self._lane(provider) for provider in self.providers)
 
-    def answering(self, test: TestCase, provider: ProviderSpec) -> ProviderSpec:
+    def answering(self, test: MergedTest, provider: ProviderSpec) -> ProviderSpec:
         """Who answers a test in a provider's column: whom the test names, a configured one by label or id, if any."""
         own = test.provider
         if own is None:
@@ -327,7 +327,7 @@ class Plan(Struct, frozen=True, dict=True):
         for test in self.suite.tests if self.drawn is None else self.drawn:
             yield from self.jobs_of(test, only)
 
-    def jobs_of(self, test: TestCase, only: ProviderSpec | None = None) -> Iterator[Job]:
+    def jobs_of(self, test: MergedTest, only: ProviderSpec | None = None) -> Iterator[Job]:
         """Yield the jobs of one test, of all providers or of one, in the order repeat, provider, prompt."""
         columns = [
             (column, provider, prompt)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem, Severity, TemplateError
 from geval_cli.judge.conversation import last_words
 from geval_cli.patterns import compile_later
@@ -18,7 +18,7 @@ from geval_cli.records import JsonValue, Message
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 from geval_cli.templating.js_text import js_json, js_string
 
@@ -84,7 +84,7 @@ def rendered_params(
     params: Mapping[str, JsonValue],
     provider: ProviderSpec,
     prompt: PromptSpec,
-    test: TestCase,
+    test: MergedTest,
     templates: Templates,
 ) -> dict[str, JsonValue]:
     """Return `params` with the test's variables in what is a template of a request: tools, functions, formats.
@@ -107,7 +107,7 @@ def rendered_params(
 
 
 def param_levels(
-    provider: ProviderSpec, prompt: PromptSpec, test: TestCase
+    provider: ProviderSpec, prompt: PromptSpec, test: MergedTest
 ) -> Iterator[tuple[Mapping[str, JsonValue], frozenset[str]]]:
     """Yield where parameters of a request may be written, first what wins, each with those whose value is a file's."""
     yield test.promptfoo.params, test.promptfoo.file_params
@@ -198,7 +198,7 @@ def _of_role_lines(text: str) -> tuple[tuple[Message, ...], JsonValue]:
     return (*((Message("system", system),) if system else ()), *messages), thinking
 
 
-def changed_for_claude(suite: Suite) -> Iterator[Problem]:
+def changed_for_claude(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield a warning for each prompt of which Claude is not sent the text as it is written."""
     forms = {prompt_form(provider) for provider in suite.providers}
     if not suite.rules.prompts_spell_chats or "lines" not in forms:
@@ -350,7 +350,7 @@ class Rendered(Struct, frozen=True):
 
 
 def render_prompt(
-    prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Collection[str] = ()
+    prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Collection[str] = ()
 ) -> Rendered:
     """Put the test's variables into the prompt; the values of `opaque` ones came from a model.
 
@@ -385,7 +385,9 @@ def _with_images(rendered: Rendered, markers: Sequence[str]) -> Rendered:
     return replace(_chat(*messages), system=rendered.system)
 
 
-def _rendered(prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Collection[str]) -> Rendered:
+def _rendered(
+    prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Collection[str]
+) -> Rendered:
     if test.turns:
         test = replace(test, input=last_words(test.turns[:1] if test.plays_turns else test.turns) or "")
     variables = test.variables
@@ -422,8 +424,8 @@ def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
 
 
 def seen_by_templates(
-    test: TestCase, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
-) -> TestCase:
+    test: MergedTest, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
+) -> MergedTest:
     """Return the test with the variables that templates see, in which the dialect may let variables name others.
 
     `earlier` are variables that models made in earlier jobs; they are never rendered.
@@ -433,7 +435,7 @@ def seen_by_templates(
     return replace(test, vars=resolved_variables({**test.vars, **earlier}, earlier))
 
 
-def shown_prompt(prompt: PromptSpec, test: TestCase) -> dict[str, JsonValue]:
+def shown_prompt(prompt: PromptSpec, test: MergedTest) -> dict[str, JsonValue]:
     """Return the prompt as programs and transforms see it: its template, not what became of it."""
     return {
         "raw": _template_of(prompt, test),
@@ -443,7 +445,7 @@ def shown_prompt(prompt: PromptSpec, test: TestCase) -> dict[str, JsonValue]:
     }
 
 
-def _template_of(prompt: PromptSpec, test: TestCase) -> str:
+def _template_of(prompt: PromptSpec, test: MergedTest) -> str:
     """The prompt between the test's prefix and suffix. What programs make is no place for them: it may be a chat."""
     raw = prompt.raw or ""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:

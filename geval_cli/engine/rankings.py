@@ -13,7 +13,7 @@ from geval_cli.assertions.base import EXPECTED_OUTPUT, PAIRS
 from geval_cli.engine.columns import column_labels
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RankedColumn, RunSummary
-from geval_cli.statistics.ranking import Comparisons, Rating
+from geval_cli.statistics.ranking import Comparisons, PlayerStrength
 
 _PAIRWISE = "pairwise"
 _EXPECTED = -1
@@ -119,7 +119,7 @@ class RankingSums(Struct):
         return tuple(sorted(entries, key=lambda entry: -(entry.rating or 0.0)))
 
 
-def _entry(label: str, outcomes: Sequence[int], rating: Rating | None) -> RankedColumn:
+def _entry(label: str, outcomes: Sequence[int], rating: PlayerStrength | None) -> RankedColumn:
     wins, ties, losses = outcomes
     low, high = (None, None) if rating is None or rating.interval is None else rating.interval
     return RankedColumn(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import Verdict
 from geval_cli.assertions.structured.json_text import parse_strict_json
@@ -26,7 +26,7 @@ from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_o
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 SCORING_FUNCTION = "get_score"
 UNTRANSFORMED = "providerTransformedOutput"
@@ -39,7 +39,7 @@ _VARS_ARGUMENTS = ("vars", "context")
 _OUTPUT_FUNCTION = "get_transform"
 
 
-async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
+async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTest:
     """Return the test with what its `transformVars` gives among its variables. Nothing is run without `tools.scripts`.
 
     Raises:
@@ -84,7 +84,7 @@ async def with_transformed_output(
     return replace(subject, output=output, reported=reported)
 
 
-def output_code(provider: ProviderSpec, test: TestCase) -> list[str]:
+def output_code(provider: ProviderSpec, test: MergedTest) -> list[str]:
     """Return the code that makes the output of an answer, in its order: the provider's own, then the test's."""
     of_test = None if test.transform is None else test.transform[0]
     return [written for written in (_provider_code(provider), of_test) if written is not None]
@@ -94,7 +94,7 @@ def _provider_code(provider: ProviderSpec) -> str | None:
     return provider.transform if isinstance(provider, FilteredProviderSpec) else None
 
 
-def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -> bool:
+def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: MergedTest) -> bool:
     """Return whether promptfoo makes data of the answer: where it looks for a JSON Schema of it, there is one.
 
     The test's word counts before the prompt's, and that before the provider's. In a file the schema is found for the
@@ -146,14 +146,14 @@ def assertion_code(spec: Assertion) -> tuple[str | None, str | None]:
     return spec.transform, spec.context_transform if isinstance(spec, ContextAssertion) else None
 
 
-def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
+def check_suite_code(suite: LoadedSuite, context: CheckContext) -> Iterator[Problem]:
     """Yield problems of the code that belongs to no test: transforms of providers."""
     for provider in suite.providers:
         if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
             yield from code_problems(provider.transform, provider.place.value("transform"), context)
 
 
-def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
+def check_test_code(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
     """Yield problems of a test's transforms and of those of its assertions."""
     promptfoo = test.promptfoo
     if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:

@@ -146,7 +146,7 @@ class AdaptiveSlots:
                 turn.set_result(None)
 
 
-class Taken(Struct):
+class TakenAmount(Struct):
     """An amount taken from a `Window`, to be corrected when the true amount is known."""
 
     at: float
@@ -165,7 +165,7 @@ class Window:
     def __init__(self, per_minute: float, *, capacity: float | None = None, margin_s: float = 0.0) -> None:
         self._capacity = capacity or max(per_minute, 1.0)
         self._span_s = _MINUTE_S * self._capacity / per_minute + margin_s
-        self._taken: deque[Taken] = deque()
+        self._taken: deque[TakenAmount] = deque()
         self._total = 0.0
 
     def wait_s(self, amount: float, now: float) -> float:
@@ -183,13 +183,13 @@ class Window:
             wait_s = taken.at + self._span_s - now
         return wait_s
 
-    def take(self, amount: float, now: float) -> Taken:
-        taken = Taken(now, amount)
+    def take(self, amount: float, now: float) -> TakenAmount:
+        taken = TakenAmount(now, amount)
         self._taken.append(taken)
         self._total += amount
         return taken
 
-    def correct(self, taken: Taken, amount: float) -> None:
+    def correct(self, taken: TakenAmount, amount: float) -> None:
         """Count `amount` for `taken` from now on, unless its span is over anyway."""
         if not taken.has_left:
             self._total += amount - taken.amount
@@ -231,7 +231,7 @@ class _Admission(Struct):
     """A call's permission to leave: the ticket of its slots, and the tokens counted for it."""
 
     ticket: int
-    tokens: Taken | None
+    tokens: TakenAmount | None
 
 
 class _Weights(Struct):
@@ -287,13 +287,13 @@ class _AdmissionQueue(Struct):
             return _LOOK_AGAIN_S
         return self.tokens.wait_s(self.weights.expected(estimate), now)
 
-    def take_tokens(self, estimate: float, now: float) -> Taken | None:
+    def take_tokens(self, estimate: float, now: float) -> TakenAmount | None:
         if self.tokens is None:
             return None
         self.weights.under_way += 1
         return self.tokens.take(self.weights.expected(estimate), now)
 
-    def correct(self, taken: Taken, actual: float) -> None:
+    def correct(self, taken: TakenAmount, actual: float) -> None:
         """Count the tokens that a request really took; 0 when that is unknown, as of one that failed."""
         if self.tokens is not None and actual:
             self.weights.learn(actual)

@@ -24,7 +24,7 @@ from geval_cli.judge.scoring import (
 )
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
-from geval_cli.statistics.early_stop import Decision, StopRule, batch_ends, decide
+from geval_cli.statistics.early_stop import StopDecision, StopRule, batch_ends, decide
 
 MIN_COVERAGE = 0.5
 
@@ -92,7 +92,7 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
 
-class Estimate(Struct, frozen=True):
+class RatingEstimate(Struct, frozen=True):
     """A rating with its estimator and distribution. `fallback` and `read_from` are those of `Grade`."""
 
     rating: float
@@ -144,7 +144,7 @@ class SampledQuestion(Protocol[Read_co]):
     def read(self, choice: Choice) -> Read_co: ...
 
 
-async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
+async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> RatingEstimate:
     """Estimate the rating by `metric.scoring`; `auto` chooses, and notes the reason when it had to fall back.
 
     Raises:
@@ -162,9 +162,9 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
     return await _by_logprobs_or_single_reply(question, calls)
 
 
-async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
+async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
     reply = (await _rated(question, question.request(calls), calls)).reply
-    return Estimate(reply.rating, reply.reason, "single", reply.read_from)
+    return RatingEstimate(reply.rating, reply.reason, "single", reply.read_from)
 
 
 async def _rated(
@@ -192,7 +192,7 @@ async def _rated(
     return replace(second, reply=replace(second.reply, reason=reason, read_from="retry"))
 
 
-async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
     weighed = await _rated(question, request, calls)
     if not weighed.is_sure:
@@ -201,17 +201,19 @@ async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     return _weighted(weighed)
 
 
-async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
     weighed = await _rated(question, request, calls)
     if weighed.is_sure:
         return _weighted(weighed)
     fallback = f"{weighed.shortcoming}: one rating was taken as it is"
     reply = weighed.reply
-    return Estimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
+    return RatingEstimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
 
 
-async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs_or_samples(
+    question: RatingQuestion, metric: Metric, calls: JudgeCalls
+) -> RatingEstimate:
     request = question.request(calls, want_logprobs=True)
     try:
         response = await calls.ask_with_logprobs(
@@ -232,10 +234,10 @@ async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, call
 
 async def _by_samples(
     question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
-) -> Estimate:
+) -> RatingEstimate:
     """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
-    taken, decision = Taken[ParsedReply](), Decision(stops=True, p_pass=None)
+    taken, decision = Taken[ParsedReply](), StopDecision(stops=True, p_pass=None)
     for end in _sample_ends(metric):
         indexes = tuple(range(taken.requested, end))
         request = question.samples_request(
@@ -275,10 +277,10 @@ async def take_samples(question: SampledQuestion[Reply], metric: Metric, calls: 
     return taken
 
 
-def _of_samples(taken: "Taken[ParsedReply]", early_stop: Mapping[str, JsonValue] | None) -> Estimate:
+def _of_samples(taken: "Taken[ParsedReply]", early_stop: Mapping[str, JsonValue] | None) -> RatingEstimate:
     ratings = [reply.rating for reply in taken.replies]
     mean = mean_of_samples(ratings)
-    return Estimate(
+    return RatingEstimate(
         rating=mean,
         reason=taken.replies[nearest_to(ratings, mean)].reason,
         estimator="samples",
@@ -301,7 +303,7 @@ def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
     return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
 
 
-def _stopped(taken: "Taken[ParsedReply]", metric: Metric, decision: Decision) -> Mapping[str, JsonValue]:
+def _stopped(taken: "Taken[ParsedReply]", metric: Metric, decision: StopDecision) -> Mapping[str, JsonValue]:
     """Return the account of an early stop for the detail: how many were taken of how many, and why no more."""
     left = metric.samples - taken.requested
     if not left:
@@ -410,14 +412,14 @@ def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:
     return _Weighed(reply, distribution)
 
 
-def _weighted(weighed: _Weighed) -> Estimate:
+def _weighted(weighed: _Weighed) -> RatingEstimate:
     assert weighed.distribution is not None
     distribution = weighed.distribution
     reply = weighed.reply
-    return Estimate(distribution.mean(), reply.reason, "logprobs", reply.read_from, distribution)
+    return RatingEstimate(distribution.mean(), reply.reason, "logprobs", reply.read_from, distribution)
 
 
-def describe(estimate: Estimate, score_range: ScoreRange) -> str:
+def describe(estimate: RatingEstimate, score_range: ScoreRange) -> str:
     """Return the distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
     low, high = (format_number(end) for end in score_range)
     rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"

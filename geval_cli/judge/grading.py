@@ -12,7 +12,7 @@ from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, re
 from geval_cli.judge.checklist import grade_checklist
 from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
-from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
+from geval_cli.judge.estimate import RatingEstimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, with_detail
 from geval_cli.judge.prompt import (
@@ -322,7 +322,7 @@ class _Judging(Struct, frozen=True):
         is_whole = is_whole_scale(criterion.score_range, criterion.score_step)
         return _WHOLE_RATING_SCHEMA if is_whole else _RATING_SCHEMA
 
-    def _score(self, estimate: Estimate) -> float:
+    def _score(self, estimate: RatingEstimate) -> float:
         if not self.metric.strict_mode:
             return normalise_rating(estimate.rating, self.metric.score_range)
         if estimate.estimator == "single":
@@ -333,7 +333,7 @@ class _Judging(Struct, frozen=True):
         self,
         criterion: Criterion,
         steps: tuple[str, ...],
-        estimate: Estimate,
+        estimate: RatingEstimate,
         status: Status,
         calls: JudgeCalls,
     ) -> str | None:

@@ -45,10 +45,10 @@ from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.paired import (
-    Decision,
+    DifferenceVerdict,
     Margins,
     PairedSample,
-    Verdict,
+    RowDecision,
     decide,
     mcnemar_mid_p,
 )
@@ -86,7 +86,7 @@ class ScoredCase(Protocol):
     def named_scores(self) -> Mapping[str, float]: ...
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     """The kinds of values that are compared."""
 
     PASS_RATE = "pass_rate"
@@ -97,12 +97,12 @@ class Kind(StrEnum):
 class Measure(Struct, frozen=True):
     """A value that cases have: whether they passed, their score, or that of a metric."""
 
-    kind: Kind
+    kind: RowKind
     name: str
 
 
-PASS_RATE = Measure(Kind.PASS_RATE, "pass_rate")
-SCORE = Measure(Kind.SCORE, "score")
+PASS_RATE = Measure(RowKind.PASS_RATE, "pass_rate")
+SCORE = Measure(RowKind.SCORE, "score")
 
 
 class Judgement(Struct, frozen=True, gc=False):
@@ -389,20 +389,20 @@ def _place(case: ScoredCase) -> _Place:
 def values_of(measure: Measure, before: ScoredCase, after: ScoredCase) -> tuple[float, float] | None:
     """Return both values of a pair; None unless both were judged."""
     match measure.kind:
-        case Kind.PASS_RATE:
+        case RowKind.PASS_RATE:
             if before.status not in _JUDGED or after.status not in _JUDGED:
                 return None
             return float(before.status is Status.PASSED), float(after.status is Status.PASSED)
-        case Kind.SCORE:
+        case RowKind.SCORE:
             earlier, later = before.score, after.score
-        case Kind.METRIC:
+        case RowKind.METRIC:
             earlier, later = before.named_scores.get(measure.name), after.named_scores.get(measure.name)
     return None if earlier is None or later is None else (earlier, later)
 
 
 def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
     """Return whether both values measure equal texts by equal means, as far as results say."""
-    name = measure.name if measure.kind is Kind.METRIC else None
+    name = measure.name if measure.kind is RowKind.METRIC else None
     old = before.measured.get(name)
     return old is not None and old == after.measured.get(name)
 
@@ -541,12 +541,12 @@ class ComparedRow(Struct, frozen=True):
     """
 
     metric: str
-    kind: Kind
+    kind: RowKind
     column: str
     a: float
     b: float
     delta: RowDelta
-    verdict: Verdict
+    verdict: DifferenceVerdict
     flipped: tuple[Flip, ...] = ()
     fixed: int | None = None
     broken: int | None = None
@@ -709,7 +709,7 @@ def _drift(a: RunRecord, b: RunRecord, rows: Sequence[ComparedRow]) -> dict[str,
     """Return whether the judge or the outputs moved; None unless both runs had anchors judged."""
     if a.anchors is None or b.anchors is None:
         return None
-    differs = any(row.verdict in {Verdict.BETTER, Verdict.WORSE} for row in rows)
+    differs = any(row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} for row in rows)
     found: dict[str, JsonValue] | None = extra("drift").between_runs(a, b, differs=differs)
     return found
 
@@ -770,7 +770,7 @@ class _Comparing(CountedCases):
         """Return the measure of a metric; there are few, and many cases."""
         found = self._measures.get(name)
         if found is None:
-            found = self._measures[name] = Measure(Kind.METRIC, name)
+            found = self._measures[name] = Measure(RowKind.METRIC, name)
         return found
 
     def _row(self, column: int, measure: Measure) -> _Row:
@@ -854,7 +854,7 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
     return Flip(title, case_number(after), before.status, after.status, name, reason)
 
 
-_SHOWN = frozenset({Verdict.BETTER, Verdict.WORSE})
+_SHOWN = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE})
 _RowKey = tuple[int, Measure]
 """The index of the later run's column, and what is measured."""
 
@@ -864,7 +864,7 @@ def _rows(
 ) -> tuple[ComparedRow, ...]:
     """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
     labels = {pair.after.index: pair.label for pair in match.pairs}
-    order = {kind: place for place, kind in enumerate(Kind)}
+    order = {kind: place for place, kind in enumerate(RowKind)}
     keys = sorted(comparing.rows, key=lambda key: (key[0], order[key[1].kind], key[1].name))
     tests = {key: test for key in keys if (test := comparing.rows[key].sample.test()) is not None}
     decided = decide(
@@ -873,7 +873,7 @@ def _rows(
     return tuple(_row(item, labels[item.names[0][0]], comparing, options.detect) for item in decided)
 
 
-def _row(decision: Decision[_RowKey], label: str, comparing: _Comparing, detect: float) -> ComparedRow:
+def _row(decision: RowDecision[_RowKey], label: str, comparing: _Comparing, detect: float) -> ComparedRow:
     key, *others = decision.names
     test = decision.test
     plain = ComparedRow(
@@ -911,7 +911,7 @@ def _overall(
 
 def row_title(row: ComparedRow) -> str:
     """Return the name of a row as people read it: `pass rate = score = right` where their figures are the same."""
-    first = {Kind.PASS_RATE: "pass rate", Kind.SCORE: "score"}.get(row.kind, row.metric)
+    first = {RowKind.PASS_RATE: "pass rate", RowKind.SCORE: "score"}.get(row.kind, row.metric)
     names = [first, *row.same]
     shown = names[:_NAMES_SHOWN]
     more = [] if len(shown) == len(names) else [f"{len(names) - len(shown):,} more"]
@@ -924,13 +924,13 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
     `overall` is the pass rate of all columns together, which may show what no column shows alone.
     """
     if not rows:
-        return Verdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
+        return DifferenceVerdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
     several = len({row.column for row in rows}) > 1
     by_change = sorted(rows, key=_value)
     counts = Counter(row.verdict for row in rows)
     lowest, highest = by_change[0], by_change[-1]
-    worst = next((row for row in by_change if row.verdict is Verdict.WORSE), None)
-    best = next((row for row in reversed(by_change) if row.verdict is Verdict.BETTER), None)
+    worst = next((row for row in by_change if row.verdict is DifferenceVerdict.WORSE), None)
+    best = next((row for row in reversed(by_change) if row.verdict is DifferenceVerdict.BETTER), None)
     together = overall if overall is not None and overall.verdict in _SHOWN else None
     tests = plural(paired, "test")
 
@@ -941,8 +941,8 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
         words = {row.verdict.value for row in (worst, best, together) if row is not None}
         if worst is not None and best is not None:
             sentence = (
-                f"B is worse than A in {counts[Verdict.WORSE]:,} of {len(rows):,} figures and better in"
-                f" {counts[Verdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
+                f"B is worse than A in {counts[DifferenceVerdict.WORSE]:,} of {len(rows):,} figures and better in"
+                f" {counts[DifferenceVerdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
             )
         else:
             shown, other = (worst, highest) if worst is not None else (best, lowest)
@@ -960,24 +960,33 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
         if together is not None:
             sentence += f"; {together.verdict} over all columns together: {_moved(together, several=False)}"
         return words.pop() if len(words) == 1 else "mixed", sentence
-    if counts[Verdict.IDENTICAL] == len(rows):
-        return Verdict.IDENTICAL, f"B is the same as A: every figure is identical in {tests}"
-    if counts[Verdict.UNDECIDED] == 0:
+    if counts[DifferenceVerdict.IDENTICAL] == len(rows):
+        return DifferenceVerdict.IDENTICAL, f"B is the same as A: every figure is identical in {tests}"
+    if counts[DifferenceVerdict.UNDECIDED] == 0:
         margin = max(row.delta.margin or 0.0 for row in rows)
-        return Verdict.EQUIVALENT, f"B differs from A by less than {margin:g} in every figure, over {tests}"
+        return (
+            DifferenceVerdict.EQUIVALENT,
+            f"B differs from A by less than {margin:g} in every figure, over {tests}",
+        )
     if together is not None:
         return together.verdict, (
             f"B is {together.verdict} than A over all columns together, {_moved(together, several=False)}, though no"
             f" figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
         )
-    undecided = [row for row in rows if row.verdict is Verdict.UNDECIDED]
+    undecided = [row for row in rows if row.verdict is DifferenceVerdict.UNDECIDED]
     if all(row.delta.least_tests for row in undecided):
-        return Verdict.UNDECIDED, f"Too few tests to tell A and B apart: {too_few_text(undecided[0].delta)}"
+        return (
+            DifferenceVerdict.UNDECIDED,
+            f"Too few tests to tell A and B apart: {too_few_text(undecided[0].delta)}",
+        )
     if not any(row.delta.differing for row in rows):
-        return Verdict.UNDECIDED, f"No figure changed from A to B in any of {tests}"
+        return DifferenceVerdict.UNDECIDED, f"No figure changed from A to B in any of {tests}"
     if len(rows) == 1:
-        return Verdict.UNDECIDED, f"No difference between A and B is shown in {tests}: {said(rows[0])}"
-    return Verdict.UNDECIDED, (
+        return (
+            DifferenceVerdict.UNDECIDED,
+            f"No difference between A and B is shown in {tests}: {said(rows[0])}",
+        )
+    return DifferenceVerdict.UNDECIDED, (
         f"No difference between A and B is shown in {tests}: worst is {said(lowest)}, best is {said(highest)}"
     )
 
@@ -1093,7 +1102,7 @@ def _notes(
             yield f"only {name} has {plural(len(lacking), 'metric')}: {_listed(lacking)}"
     if relative := sorted(earlier.relative | comparing.relative):
         yield f"left out, since other columns of the same run decide them: {_listed(relative)}"
-    in_rows = {measure.name for _, measure in comparing.rows if measure.kind is Kind.METRIC}
+    in_rows = {measure.name for _, measure in comparing.rows if measure.kind is RowKind.METRIC}
     if unpaired := sorted((earlier.metrics & comparing.metrics) - in_rows):
         yield f"no pair of cases has a score in both runs: {_listed(unpaired)}"
     for pair in match.pairs:

@@ -21,7 +21,7 @@ from geval_cli.report.console import indented, is_unicode, plain_table, print_ha
 from geval_cli.report.numbers import estimated, format_difference, format_p, plural
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.report.verdict import signs_of, with_signs
-from geval_cli.statistics.paired import Verdict
+from geval_cli.statistics.paired import DifferenceVerdict
 
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
 _ROWS_SHOWN = 60
@@ -31,11 +31,11 @@ _NARROW = 76
 """Below, a row is a sentence: a table would lose its names and numbers."""
 _NAME_WIDTH = 60
 _STYLES = {
-    Verdict.BETTER: "green",
-    Verdict.WORSE: "red",
-    Verdict.UNDECIDED: "dim",
-    Verdict.EQUIVALENT: "cyan",
-    Verdict.IDENTICAL: "dim",
+    DifferenceVerdict.BETTER: "green",
+    DifferenceVerdict.WORSE: "red",
+    DifferenceVerdict.UNDECIDED: "dim",
+    DifferenceVerdict.EQUIVALENT: "cyan",
+    DifferenceVerdict.IDENTICAL: "dim",
 }
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
@@ -44,7 +44,7 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
     """Print the runs, a table for each pair of columns, the flipped tests, and what one must know about them."""
     arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
     console.print()
-    style = "bold" if found.verdict == "mixed" else f"bold {_STYLES[Verdict(found.verdict)]}"
+    style = "bold" if found.verdict == "mixed" else f"bold {_STYLES[DifferenceVerdict(found.verdict)]}"
     print_hanging(Text(), Text(with_signs(found.headline, signs), style=style), console, indent=1)
     print_hanging(Text(), Text(with_signs(changes_text(found), signs)), console, indent=1)
     console.print()
@@ -90,7 +90,7 @@ class RowWords(Struct, frozen=True):
     power: str
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DifferenceVerdict:
         """The finding about the row."""
         return self.row.verdict
 
@@ -108,7 +108,7 @@ def row_words(row: ComparedRow, detect: float) -> RowWords:
         interval=interval_text(delta),
         p="" if p is None else format_p(p),
         tests=delta.clusters,
-        power=power_text(delta, detect) if row.verdict is not Verdict.IDENTICAL else "",
+        power=power_text(delta, detect) if row.verdict is not DifferenceVerdict.IDENTICAL else "",
     )
 
 
@@ -258,7 +258,11 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     rows = []
     for row in found.rows[:_ROWS_SHOWN]:
         words = row_words(row, found.detect)
-        is_shown = row.verdict in {Verdict.BETTER, Verdict.WORSE, Verdict.EQUIVALENT}
+        is_shown = row.verdict in {
+            DifferenceVerdict.BETTER,
+            DifferenceVerdict.WORSE,
+            DifferenceVerdict.EQUIVALENT,
+        }
         rows.append(
             (
                 code_span(words.name),

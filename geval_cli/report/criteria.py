@@ -9,7 +9,7 @@ from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue
 
 
-class Criterion(Struct, frozen=True):
+class ShownCriterion(Struct, frozen=True):
     """The words that told a judge where to look; empty where the run does not say."""
 
     text: str = ""
@@ -25,7 +25,7 @@ class MetricCriteria:
     """
 
     def __init__(self) -> None:
-        self.criteria: dict[str, Criterion] = {}
+        self.criteria: dict[str, ShownCriterion] = {}
         self.judged: set[str] = set()
 
     def add(self, result: CaseResult) -> None:
@@ -49,4 +49,4 @@ class MetricCriteria:
             written = "\n".join(map(str, written))
         text = DIMENSIONS[dimension].definition if dimension in DIMENSIONS else str(written or "")
         steps = detail.get("evaluation_steps") or ()
-        self.criteria[metric] = Criterion(text, tuple(map(str, steps)))
+        self.criteria[metric] = ShownCriterion(text, tuple(map(str, steps)))

@@ -12,7 +12,7 @@ from jinja2 import Environment
 
 from geval_cli.events import RunEvent
 from geval_cli.records import CaseResult, JsonValue, Status
-from geval_cli.report.charts.drawing import Choice
+from geval_cli.report.charts.drawing import MarkFilter
 from geval_cli.report.charts.figures import RunFigures
 from geval_cli.report.charts.run_charts import run_charts
 from geval_cli.report.criteria import MetricCriteria
@@ -238,7 +238,7 @@ def _chunks(
     yield packer.packed()
 
 
-def _choice_link(choice: Choice) -> str:
+def _choice_link(choice: MarkFilter) -> str:
     values = {name: getattr(choice, name) for name in choice.__struct_fields__}
     return "#" + urlencode({name: value for name, value in values.items() if value is not None})
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.columns import column_name, names_of_both
 from geval_cli.engine.content_keys import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
@@ -40,7 +40,7 @@ class TestName(Struct, frozen=True):
     words: int = 0
 
 
-def name_of_test(test: TestCase) -> TestName:
+def name_of_test(test: MergedTest) -> TestName:
     """Return the name of a test that is going to run."""
     return _name(key_of(test), test.description, without_image_data(test.vars), words_of(test.turns))
 

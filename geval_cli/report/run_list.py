@@ -17,7 +17,7 @@ from geval_cli.report.numbers import format_clock, format_percentage
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.statistics.intervals import Interval
-from geval_cli.statistics.paired import Verdict
+from geval_cli.statistics.paired import DifferenceVerdict
 
 _STATUS_STYLES = {
     RunStatus.COMPLETED: "",
@@ -25,7 +25,7 @@ _STATUS_STYLES = {
     RunStatus.INTERRUPTED: "yellow",
     RunStatus.ABORTED: "yellow",
 }
-_CHANGE_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "bold red"}
+_CHANGE_STYLES = {DifferenceVerdict.BETTER: "green", DifferenceVerdict.WORSE: "bold red"}
 _WIDE = 160
 """From this width on, long texts go on in further lines; in narrower terminals they are cut."""
 _GAP = 2
@@ -53,10 +53,10 @@ class RunChange(Struct, frozen=True):
     interval: Interval | None
     n: int
     clusters: int
-    verdict: Verdict
+    verdict: DifferenceVerdict
 
 
-class ListedRun(Struct, frozen=True):
+class RunListEntry(Struct, frozen=True):
     """A run in the list. `config_file` is the absolute path of its config, None for a run of an older geval."""
 
     run: RunRecord
@@ -74,14 +74,14 @@ class _Column(Struct, frozen=True):
     """
 
     heading: str
-    cell: Callable[[ListedRun, datetime, Path], Text]
+    cell: Callable[[RunListEntry, datetime, Path], Text]
     rank: int = 0
     minimum: int = 0
     is_number: bool = False
 
 
 def print_runs(
-    runs: Sequence[ListedRun], console: Console, *, now: datetime, folder: Path, total: int | None = None
+    runs: Sequence[RunListEntry], console: Console, *, now: datetime, folder: Path, total: int | None = None
 ) -> None:
     """Print one row a run.
 
@@ -113,7 +113,7 @@ def print_runs(
     _print_notes(runs, columns, console, total)
 
 
-def runs_json(runs: Sequence[ListedRun], total: int) -> dict[str, JsonValue]:
+def runs_json(runs: Sequence[RunListEntry], total: int) -> dict[str, JsonValue]:
     """Return the list as JSON: the records without their configs."""
     return {
         "runs": [
@@ -130,7 +130,7 @@ def runs_json(runs: Sequence[ListedRun], total: int) -> dict[str, JsonValue]:
 
 
 def _print_notes(
-    runs: Sequence[ListedRun], columns: Sequence[_Column], console: Console, total: int | None
+    runs: Sequence[RunListEntry], columns: Sequence[_Column], console: Console, total: int | None
 ) -> None:
     notes = [_CHANGE_NOTE] if any(column.heading == "change" for column in columns) else []
     if total is not None and total > len(runs):
@@ -189,12 +189,12 @@ def _cut(cell: Text, width: int) -> Text:
     return Text(set_cell_size(text, width - 1).rstrip() + "…", style=cell.style)
 
 
-def _when(item: ListedRun, now: datetime, _: Path) -> Text:
+def _when(item: RunListEntry, now: datetime, _: Path) -> Text:
     started = _started(item.run, now)
     return Text(one_line(item.run.started_at, 30) if started is None else _ago(started, now))
 
 
-def _config(item: ListedRun, _: datetime, folder: Path) -> Text:
+def _config(item: RunListEntry, _: datetime, folder: Path) -> Text:
     if item.config_file is None:
         return Text(sanitize(item.run.config_path))
     near = os.path.relpath(item.config_file, folder)
@@ -202,7 +202,7 @@ def _config(item: ListedRun, _: datetime, folder: Path) -> Text:
     return Text(sanitize(item.config_file if is_far else near))
 
 
-def _models(item: ListedRun, _: datetime, __: Path) -> Text:
+def _models(item: RunListEntry, _: datetime, __: Path) -> Text:
     return _listed(dict.fromkeys(column.provider_label for column in item.run.columns))
 
 
@@ -210,36 +210,38 @@ def _listed(texts: Mapping[str, None]) -> Text:
     return Text(one_line(", ".join(text for text in texts if text), _TEXT_MAX))
 
 
-def _commit(item: ListedRun, _: datetime, __: Path) -> Text:
+def _commit(item: RunListEntry, _: datetime, __: Path) -> Text:
     git = item.run.git
     if git is None or git.commit is None:
         return Text("")
     return Text(sanitize(git.commit[:SHORT_COMMIT]) + (" dirty" if git.dirty else ""))
 
 
-def _count(status: Status, count: Callable[[RunSummary], int]) -> Callable[[ListedRun, datetime, Path], Text]:
-    def cell(item: ListedRun, _: datetime, __: Path) -> Text:
+def _count(
+    status: Status, count: Callable[[RunSummary], int]
+) -> Callable[[RunListEntry, datetime, Path], Text]:
+    def cell(item: RunListEntry, _: datetime, __: Path) -> Text:
         found = count(item.counts)
         return Text(f"{found:,}", style=STYLES[status] if found else "dim")
 
     return cell
 
 
-def _gates(item: ListedRun, _: datetime, __: Path) -> Text:
+def _gates(item: RunListEntry, _: datetime, __: Path) -> Text:
     gates = item.counts.gates
     held = sum(gate.status is Status.PASSED for gate in gates)
     style = "" if held == len(gates) else STYLES[Status.FAILED]
     return Text(f"{held} of {len(gates)}" if gates else "", style=style)
 
 
-def _result(item: ListedRun, _: datetime, __: Path) -> Text:
+def _result(item: RunListEntry, _: datetime, __: Path) -> Text:
     run, counts = item.run, item.counts
     if run.status is not RunStatus.COMPLETED:
         return Text(run.status.value, style=_STATUS_STYLES[run.status])
     return Text(format_percentage(counts.passed, counts.passed + counts.failed))
 
 
-def _change(item: ListedRun, _: datetime, __: Path) -> Text:
+def _change(item: RunListEntry, _: datetime, __: Path) -> Text:
     change = item.change
     if change is None:
         return Text("")

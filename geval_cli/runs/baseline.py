@@ -18,9 +18,9 @@ from geval_cli.report.comparison import (
     SCORE,
     ComparisonOptions,
     EarlierRun,
-    Kind,
     Measure,
     NamedRun,
+    RowKind,
     compare,
     compared_case,
     comparison_to_json,
@@ -37,7 +37,7 @@ from geval_cli.source.parquet import PARQUET_SUFFIX, refuse_parquet
 from geval_cli.statistics.paired import SIGNIFICANCE, Margins, PairedSample, PairedTest
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.gates import Gate, Statistic
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 THIS_RUN = "this run"
 _RUN_NAME = compile_later(r"latest(~\d+)?|\d[\da-f-]*")
@@ -57,7 +57,7 @@ class Baseline(Struct, frozen=True):
     earlier: EarlierRun
 
 
-def baseline_name(request: RunRequest, suite: Suite, columns: Sequence[Column]) -> str | None:
+def baseline_name(request: RunRequest, suite: LoadedSuite, columns: Sequence[Column]) -> str | None:
     """Return the run or file to compare with; None where there is none.
 
     The command line wins. `baseline:` of the config names a column of the run itself where one has this label, and
@@ -74,7 +74,7 @@ def baseline_name(request: RunRequest, suite: Suite, columns: Sequence[Column]) 
 
 
 def baseline_problems(
-    request: RunRequest, suite: Suite, columns: Sequence[Column], *, is_going_to_run: bool
+    request: RunRequest, suite: LoadedSuite, columns: Sequence[Column], *, is_going_to_run: bool
 ) -> Iterator[Problem]:
     """Yield the problems of the config's `baseline`, and of gates that need one where none is named.
 
@@ -170,7 +170,7 @@ class _Difference(Struct):
     @property
     def measure(self) -> Measure:
         if self.gate.metric is not None:
-            return Measure(Kind.METRIC, self.gate.metric)
+            return Measure(RowKind.METRIC, self.gate.metric)
         return PASS_RATE if self.gate.statistic is Statistic.PASS_RATE_DELTA else SCORE
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from geval_cli.records import Column, RunRecord, RunStatus
 from geval_cli.report.comparison import PASS_RATE, paired_cases, values_of
 from geval_cli.report.matching import match_columns
-from geval_cli.report.run_list import ListedRun, RunChange
+from geval_cli.report.run_list import RunChange, RunListEntry
 from geval_cli.statistics.paired import PairedSample, decide
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
 from geval_cli.store.runs import RunStore
@@ -19,7 +19,7 @@ _MOST_VERDICTS = 60_000
 class RunHistory(Struct, frozen=True):
     """Some runs, newest first, of `total` that were chosen."""
 
-    runs: tuple[ListedRun, ...]
+    runs: tuple[RunListEntry, ...]
     total: int
 
 
@@ -51,7 +51,7 @@ def read_history(
     outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
     changes = _Changes(runs, pages, remember)
     return RunHistory(
-        tuple(ListedRun(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),
+        tuple(RunListEntry(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),
         total,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
@@ -81,12 +81,12 @@ class JudgedTests(Struct):
         default_factory=dict
     )
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         for test in self.source:
             kept = tuple(filter(None, (self._judged(spec, test) for spec in test.assertions)))
             yield replace(test, assertions=kept)
 
-    def _judged(self, spec: Assertion, test: TestCase, *, is_of_judged: bool = False) -> Assertion | None:
+    def _judged(self, spec: Assertion, test: MergedTest, *, is_of_judged: bool = False) -> Assertion | None:
         """Return an assertion as it is judged, the same object for all tests that share it; None when it is not.
 
         One that `is_of_judged` is a member of a set that is judged as a whole.
@@ -106,7 +106,7 @@ class JudgedTests(Struct):
         return known[1]
 
     def _changed(
-        self, spec: Assertion, name: str | None, test: TestCase, *, is_of_judged: bool
+        self, spec: Assertion, name: str | None, test: MergedTest, *, is_of_judged: bool
     ) -> Assertion | None:
         if name is not None:
             self.seen.add(name)
@@ -312,7 +312,7 @@ def _matched_tests(
 
 
 def _keys_of_test(
-    plan: Plan, test: TestCase, columns: Mapping[int, int], templates: Templates
+    plan: Plan, test: MergedTest, columns: Mapping[int, int], templates: Templates
 ) -> Iterator[bytes]:
     """Yield the keys of a test in each column that the run has; with its own output where it brings one."""
     for number, (provider, prompt) in enumerate(plan.pairs):
@@ -327,7 +327,7 @@ def _keys_of_test(
         yield _key(columns[number], test.vars, rendered, own)
 
 
-def _asked(test: TestCase, prompt: PromptSpec, templates: Templates) -> str:
+def _asked(test: MergedTest, prompt: PromptSpec, templates: Templates) -> str:
     """Return what a test is known by: the prompt that it makes, or its turns without the answer that is judged."""
     if test.plays_turns:
         return _said_by_user(test.turns)

@@ -21,7 +21,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import open_suite_session, unasked_tools
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 _TAGS = ("{{", "{%", "{#")
@@ -144,7 +144,9 @@ def needs_of_plan(
     return needs
 
 
-def _note_needs(spec: GEvalAssertion, subject: Subject, tools: Tools, suite: Suite, needs: Needs) -> None:
+def _note_needs(
+    spec: GEvalAssertion, subject: Subject, tools: Tools, suite: LoadedSuite, needs: Needs
+) -> None:
     judges = members_of(judge_provider(spec, subject.test, tools.defaults))
     for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
         for judge in judges:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from geval_cli.specs.dialect import Dialect
 
 
-class Group(StrEnum):
+class OptionGroup(StrEnum):
     """The headings in `geval run --help`."""
 
     RESULTS = "Results"
@@ -69,7 +69,7 @@ class Option:
 
     flags: str
     help: str = ""
-    group: Group = Group.OPTIONS
+    group: OptionGroup = OptionGroup.OPTIONS
     syntax: str | None = None
     example: str | None = None
     minimum: int | None = None
@@ -103,7 +103,7 @@ GraderOption = Annotated[
     Option(
         "--grader",
         "Who judges, for example openai:gpt-4.1.",
-        Group.JUDGING,
+        OptionGroup.JUDGING,
         syntax="PROVIDER",
         decides_results=True,
         is_always_written=True,
@@ -116,7 +116,7 @@ ScoringOption = Annotated[
     Option(
         "--scoring",
         "auto, logprobs, samples or single.",
-        Group.JUDGING,
+        OptionGroup.JUDGING,
         syntax="HOW",
         is_text=True,
         decides_results=True,
@@ -130,7 +130,7 @@ SamplesOption = Annotated[
     Option(
         "--samples",
         "Judge each output this many times; upto:20 stops when the verdict is settled.",
-        Group.JUDGING,
+        OptionGroup.JUDGING,
         syntax="N|upto:N",
         is_text=True,
         minimum=1,
@@ -146,7 +146,7 @@ EnvFileOption = Annotated[
     Option(
         "--env-file",
         "Read environment variables from this file.",
-        Group.CONFIG,
+        OptionGroup.CONFIG,
         also_in=("judge", "lock", "validate"),
     ),
 ]
@@ -155,7 +155,7 @@ CacheFolderOption = Annotated[
     Option(
         "--cache-dir",
         "Where the cache is. [default: the home folder]",
-        Group.CACHE,
+        OptionGroup.CACHE,
         syntax="FOLDER",
         also_in=("judge", "lock"),
     ),
@@ -165,7 +165,7 @@ HomeOption = Annotated[
     Option(
         "--home",
         "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
-        Group.OPTIONS,
+        OptionGroup.OPTIONS,
         syntax="FOLDER",
         also_in=("judge", "lock", "demo"),
     ),
@@ -185,7 +185,7 @@ class RunOptions:
         Option(
             "-o --output",
             f"Write results: {RESULTS_ENDINGS}; repeatable.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             syntax="FILE",
             also_in=("judge", "demo"),
         ),
@@ -195,14 +195,18 @@ class RunOptions:
         Option(
             "-v --verbose",
             "Show passed assertions too, with the judge's steps.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             also_in=("judge",),
         ),
     ] = False
     shows_progress: Annotated[
         bool,
         Option(
-            "--no-progress", "No progress display.", Group.RESULTS, is_negated=True, also_in=("judge", "demo")
+            "--no-progress",
+            "No progress display.",
+            OptionGroup.RESULTS,
+            is_negated=True,
+            also_in=("judge", "demo"),
         ),
     ] = True
     log_file: Annotated[
@@ -210,7 +214,7 @@ class RunOptions:
         Option(
             "--log-file",
             "Add a line of JSON for every request.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             syntax="FILE",
             also_in=("judge",),
         ),
@@ -218,7 +222,7 @@ class RunOptions:
 
     otel: Annotated[
         bool,
-        Option("--otel", "Send traces to a collector, as OTEL_* variables say.", Group.RESULTS),
+        Option("--otel", "Send traces to a collector, as OTEL_* variables say.", OptionGroup.RESULTS),
     ] = False
 
     tags: Annotated[
@@ -226,7 +230,7 @@ class RunOptions:
         Option(
             "--tag",
             "Tag the run, for `geval list --tag`; repeatable.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             syntax="NAME=VALUE",
             example="model=candidate",
             is_text=True,
@@ -244,7 +248,7 @@ class RunOptions:
         Option(
             "--locked",
             "Refuse to run unless geval.lock has the steps of every criterion.",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             also_in=("judge",),
         ),
     ] = False
@@ -259,7 +263,7 @@ class RunOptions:
             decides_results=True,
             is_always_written=True,
             in_api=InApi("Ask for each answer this many times.", maximum=100, default=1),
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = None
     max_concurrency: Annotated[
@@ -270,7 +274,7 @@ class RunOptions:
             minimum=1,
             in_api=InApi("Most requests under way at once.", maximum=1000),
             also_in=("judge",),
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = None
     workers: Annotated[
@@ -282,7 +286,7 @@ class RunOptions:
             is_text=True,
             minimum=1,
             maximum=64,
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = None
     ray: Annotated[
@@ -291,7 +295,7 @@ class RunOptions:
             "--ray",
             "Run the cases on a Ray cluster; local starts one here.",
             syntax="ADDRESS|local",
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = None
     fail_fast: Annotated[
@@ -301,7 +305,7 @@ class RunOptions:
             "Stop at the first failure or error.",
             in_api=InApi("Stop at the first failure or error."),
             also_in=("judge",),
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = False
     batch: Annotated[
@@ -309,7 +313,7 @@ class RunOptions:
         Option(
             "--batch",
             "Send the requests in batches: answers hours later, at half the price.",
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = False
     batch_judge: Annotated[
@@ -317,7 +321,7 @@ class RunOptions:
         Option(
             "--batch-judge",
             "Send only judges' requests in batches; models answer directly.",
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = False
     waits: Annotated[
@@ -326,7 +330,7 @@ class RunOptions:
             "--no-wait",
             "Submit the batches and exit with 75; --resume fetches the answers.",
             is_negated=True,
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = True
     plan: Annotated[
@@ -335,11 +339,12 @@ class RunOptions:
             "--plan",
             "Show what a run would send and cost; send nothing.",
             also_in=("judge",),
-            group=Group.RUNNING,
+            group=OptionGroup.RUNNING,
         ),
     ] = False
     watch: Annotated[
-        bool, Option("--watch", "Run again when a file in the config's folder changes.", group=Group.RUNNING)
+        bool,
+        Option("--watch", "Run again when a file in the config's folder changes.", group=OptionGroup.RUNNING),
     ] = False
 
     dialect: Annotated[
@@ -347,7 +352,7 @@ class RunOptions:
         Option(
             "--dialect",
             "geval or promptfoo. [default: as the config says itself]",
-            Group.CONFIG,
+            OptionGroup.CONFIG,
             syntax="DIALECT",
             is_text=True,
             decides_results=True,
@@ -360,7 +365,7 @@ class RunOptions:
         Option(
             "--merge",
             "Join the configs into one suite, as promptfoo does.",
-            Group.CONFIG,
+            OptionGroup.CONFIG,
             also_in=("validate",),
         ),
     ] = False
@@ -369,7 +374,7 @@ class RunOptions:
         Option(
             "--var",
             "Set a variable in every test.",
-            Group.CONFIG,
+            OptionGroup.CONFIG,
             syntax="NAME=VALUE",
             example="city=Paris",
             is_text=True,
@@ -385,7 +390,7 @@ class RunOptions:
         Option(
             "--filter-providers",
             "Only providers whose id or label matches.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="REGEX",
             decides_results=True,
         ),
@@ -395,7 +400,7 @@ class RunOptions:
         Option(
             "--filter-prompts",
             "Only prompts whose id or label matches.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="REGEX",
             decides_results=True,
         ),
@@ -405,7 +410,7 @@ class RunOptions:
         Option(
             "--filter-pattern",
             "Only tests whose description matches.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="REGEX",
             decides_results=True,
         ),
@@ -415,7 +420,7 @@ class RunOptions:
         Option(
             "--filter-metadata",
             "Only tests with this metadata; repeatable.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="NAME=VALUE",
             example="area=billing",
             is_text=True,
@@ -427,7 +432,7 @@ class RunOptions:
         Option(
             "--filter-failing",
             "Only tests that failed or errored in a run or file.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="RUN",
             decides_results=True,
         ),
@@ -437,7 +442,7 @@ class RunOptions:
         Option(
             "--filter-first-n",
             "Only the first tests.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="N",
             minimum=0,
             decides_results=True,
@@ -448,7 +453,7 @@ class RunOptions:
         Option(
             "--filter-sample",
             "Only this many tests, chosen at random.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="N",
             minimum=0,
             decides_results=True,
@@ -459,14 +464,14 @@ class RunOptions:
         Option(
             "--seed",
             "Random seed of --filter-sample and --stop-when.",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             decides_results=True,
             is_always_written=True,
             only_with=("filter_sample", "stop_when"),
         ),
     ] = 0
     allows_empty: Annotated[
-        bool, Option("--allow-empty", "Succeed when no test is selected.", Group.SELECTION)
+        bool, Option("--allow-empty", "Succeed when no test is selected.", OptionGroup.SELECTION)
     ] = False
 
     fail_under: Annotated[
@@ -474,7 +479,7 @@ class RunOptions:
         Option(
             "--fail-under",
             "Pass when at least this share of all cases passes: 0.9 or 90%.",
-            Group.GATES,
+            OptionGroup.GATES,
             syntax="SHARE",
             is_text=True,
             also_in=("judge",),
@@ -485,7 +490,7 @@ class RunOptions:
         Option(
             "--baseline",
             "Compare with this run or results file; none ignores the config's.",
-            Group.GATES,
+            OptionGroup.GATES,
             syntax="RUN",
             also_in=("judge",),
         ),
@@ -495,7 +500,7 @@ class RunOptions:
         Option(
             "--margin",
             "Call smaller differences equivalent; repeatable.",
-            Group.GATES,
+            OptionGroup.GATES,
             syntax="[METRIC=]MARGIN",
             also_in=("judge",),
         ),
@@ -505,7 +510,7 @@ class RunOptions:
         Option(
             "--max-errors",
             "With gates: how many cases may error. [0]",
-            Group.GATES,
+            OptionGroup.GATES,
             minimum=0,
             also_in=("judge",),
         ),
@@ -516,7 +521,7 @@ class RunOptions:
         Option(
             "--stop-when",
             "decided: stop once gates or column comparisons are settled.",
-            Group.GATES,
+            OptionGroup.GATES,
             syntax=DECIDED,
             is_text=True,
             decides_results=True,
@@ -524,13 +529,13 @@ class RunOptions:
     ] = None
 
     resume_latest: Annotated[
-        bool, Option("--resume", "Resume the latest unfinished run of this config.", Group.RESUMING)
+        bool, Option("--resume", "Resume the latest unfinished run of this config.", OptionGroup.RESUMING)
     ] = False
     resume_from: Annotated[
-        str | None, Option("--resume-from", "Resume this run.", Group.RESUMING, syntax="RUN")
+        str | None, Option("--resume-from", "Resume this run.", OptionGroup.RESUMING, syntax="RUN")
     ] = None
     retry_errors: Annotated[
-        bool, Option("--retry-errors", "Run the errored cases of the latest run again.", Group.RESUMING)
+        bool, Option("--retry-errors", "Run the errored cases of the latest run again.", OptionGroup.RESUMING)
     ] = False
 
     max_cost: Annotated[
@@ -538,7 +543,7 @@ class RunOptions:
         Option(
             "--max-cost",
             "Stop when this much is spent.",
-            Group.BUDGET,
+            OptionGroup.BUDGET,
             syntax="USD",
             example="2.50",
             also_in=("judge", "lock"),
@@ -549,7 +554,7 @@ class RunOptions:
         Option(
             "--max-requests",
             "Stop after this many requests.",
-            Group.BUDGET,
+            OptionGroup.BUDGET,
             minimum=0,
             also_in=("judge", "lock"),
         ),
@@ -560,7 +565,7 @@ class RunOptions:
         Option(
             "--no-cache",
             "Use no answers from earlier runs.",
-            Group.CACHE,
+            OptionGroup.CACHE,
             is_negated=True,
             in_api=InApi("Whether answers of earlier runs may be used."),
             also_in=("judge", "lock"),
@@ -571,7 +576,7 @@ class RunOptions:
         Option(
             "--offline",
             "Only the cache answers; nothing is sent, no key is needed.",
-            Group.CACHE,
+            OptionGroup.CACHE,
             also_in=("judge", "lock"),
         ),
     ] = False
@@ -581,7 +586,7 @@ class RunOptions:
         Option(
             "--cache-ttl",
             "Use answers up to this age: 12h, 30d, never. [14d]",
-            Group.CACHE,
+            OptionGroup.CACHE,
             syntax="AGE",
             also_in=("judge", "lock"),
         ),
@@ -594,7 +599,7 @@ class RunOptions:
             "--untrusted",
             "For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
             " With =strict also refused where the kernel cannot confine it.",
-            Group.SAFETY,
+            OptionGroup.SAFETY,
             also_in=("judge", "lock", "validate"),
         ),
     ] = False
@@ -602,7 +607,10 @@ class RunOptions:
     untrusted_strict: Annotated[
         bool,
         Option(
-            "--untrusted-strict", group=Group.SAFETY, is_hidden=True, also_in=("judge", "lock", "validate")
+            "--untrusted-strict",
+            group=OptionGroup.SAFETY,
+            is_hidden=True,
+            also_in=("judge", "lock", "validate"),
         ),
     ] = False
 

@@ -36,7 +36,7 @@ from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.gates import Statistic
 from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import LoadedSuite, OpenedSuite, SuiteOverrides
 from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
@@ -123,7 +123,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     )
 
 
-def _load_ahead(suite: Suite) -> None:
+def _load_ahead(suite: LoadedSuite) -> None:
     """Have slow parts (a local model) load during the check; a stranger's config may not start anything."""
     if not suite.access.is_strangers:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
@@ -164,7 +164,7 @@ def _lock_problems(
         return  # the check of the tests tells it
 
 
-def _judged_tests(request: RunRequest, suite: Suite) -> JudgedTests | None:
+def _judged_tests(request: RunRequest, suite: LoadedSuite) -> JudgedTests | None:
     """Return the tests with the assertions and thresholds that stored outputs are judged by, if they are."""
     return None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
 
@@ -201,7 +201,7 @@ def _all_problems(
     return sort_problems(problems)
 
 
-def _distinct_judges(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
+def _distinct_judges(suite: LoadedSuite, checked: Checked) -> tuple[ProviderSpec, ...]:
     """Return every judge of the run once, as it is asked."""
     found = (suite.resolved(spec) for spec in checked.judges)
     return tuple({spec.fingerprint: spec for spec in found}.values())
@@ -227,7 +227,9 @@ def _opened(request: RunRequest) -> OpenedSuite:
     )
 
 
-def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
+def _with_needs(
+    suite: LoadedSuite, checked: Checked, request: RunRequest
+) -> tuple[LoadedSuite, frozenset[int] | None]:
     """Return the suite with the ports of its providers; a stranger's keeps only the environment its providers read."""
     if not suite.access.is_strangers:
         return suite, None
@@ -239,7 +241,7 @@ def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Su
     return dataclasses.replace(suite, env=env), ports
 
 
-def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
+def _nothing_to_run(suite: LoadedSuite, request: RunRequest) -> Problem:
     if request.selection.takes_all and suite.providers and not Plan(suite).columns:
         message = f"no provider of {suite.path} is asked any prompt, so there is nothing to run"
         known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)
@@ -250,7 +252,7 @@ def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
     return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
 
 
-def templates_for(suite: Suite) -> Templates:
+def templates_for(suite: LoadedSuite) -> Templates:
     """Return templates that behave as the suite's dialect has them.
 
     Those of a stranger's suite see no environment values, and run no filters of its own.
@@ -259,12 +261,12 @@ def templates_for(suite: Suite) -> Templates:
     return templates_of(suite.rules, env, template_filters(suite))
 
 
-def _repeats_of(suite: Suite) -> int:
+def _repeats_of(suite: LoadedSuite) -> int:
     options = suite.options
     return (options.repeats if isinstance(options, PromptfooOptions) else None) or 1
 
 
-def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
+def _judge_defaults(request: RunRequest, suite: LoadedSuite) -> JudgeDefaults:
     options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
     grader = None if name is None else suite.resolved(ProviderSpec(id=name))
@@ -277,7 +279,7 @@ def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
     )
 
 
-def _exact_metrics(suite: Suite) -> frozenset[str] | None:
+def _exact_metrics(suite: LoadedSuite) -> frozenset[str] | None:
     """Return the metrics whose scores are averaged by a gate; None for all of them."""
     means = {gate.metric for gate in suite.gates if gate.statistic is Statistic.MEAN}
     if suite.derived_metrics or None in means:
@@ -286,7 +288,7 @@ def _exact_metrics(suite: Suite) -> frozenset[str] | None:
 
 
 def _check_providers(
-    suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
+    suite: LoadedSuite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
 ) -> Iterator[Problem]:
     answering = _answering(suite, checked, request)
     judging = [suite.resolved(spec) for spec in checked.judges]
@@ -309,21 +311,21 @@ def _check_providers(
                 yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
 
 
-def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
+def _stranger_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
     """Why a stranger's config may not use a provider; one that the command line names is the user's own word."""
     if not suite.access.is_strangers:
         return None
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
-def _answering(suite: Suite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
+def _answering(suite: LoadedSuite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
     """Return the providers that are asked for outputs: none where stored ones are judged."""
     if request.judged is not None or request.asks_judges_only:
         return []
     return [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
 
 
-def _asked(suite: Suite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:
+def _asked(suite: LoadedSuite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:
     """Return every provider that answers or judges, once."""
     judging = [suite.resolved(spec) for spec in checked.judges if spec.id != NO_PROVIDER.id]
     asked = (*_answering(suite, checked, request), *judging)
@@ -336,7 +338,7 @@ def asks_for_money(prepared: PreparedRun) -> bool:
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
-def _masked_keys(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+def _masked_keys(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
     """Yield a problem for each judge of a stored config that has a mask where its key was: keys are not stored."""
     if request.judged is None or request.draft is None or request.is_offline:
         return
@@ -346,7 +348,7 @@ def _masked_keys(suite: Suite, checked: Checked, request: RunRequest) -> Iterato
             yield Problem(message, spec.place.value("id"), "name the config: geval judge RUN CONFIG")
 
 
-def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
     """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
     if request.max_cost is None:
         return
@@ -368,7 +370,7 @@ def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterat
             )
 
 
-def _check_batches(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+def _check_batches(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
     """Yield what keeps the run from going in batches, if it is to."""
     if not request.batched_roles:
         return
@@ -379,7 +381,7 @@ def _check_batches(suite: Suite, checked: Checked, request: RunRequest) -> Itera
     )
 
 
-def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:
+def _judge_notes(suite: LoadedSuite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:
     if defaults.grader is not None and checked.own_judges:
         count = checked.own_judges
         what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"

@@ -20,7 +20,7 @@ from geval_cli.source.access import TRUSTED, Access, access_in, access_of_strang
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.load import BuiltSuite
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
@@ -182,7 +182,7 @@ class PreparedRun(Struct, frozen=True):
     """
 
     request: RunRequest
-    suite: Suite
+    suite: LoadedSuite
     plan: Plan
     defaults: JudgeDefaults
     templates: Templates

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.assertions.registry import with_default_metrics
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.evaluation_modes import assertions_of
@@ -149,7 +149,7 @@ def done_cases(prepared: PreparedRun) -> DoneCases:
     return DoneCases(repeats=prepared.plan.repeats, columns=len(prepared.plan.columns))
 
 
-class _Row(Struct, frozen=True):
+class _StoredRow(Struct, frozen=True):
     """Results that stay together or are redone together."""
 
     results: tuple[CaseResult, ...]
@@ -160,17 +160,17 @@ class _Row(Struct, frozen=True):
         return any(result.status is Status.ERROR for result in self.results)
 
 
-def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
+def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_StoredRow]:
     """Yield the stored results: each for itself or, where outputs are compared, those of a test and repeat together."""
     if not plan.is_in_rows:
-        yield from (_Row((result,)) for result in results)
+        yield from (_StoredRow((result,)) for result in results)
         return
     tests = iter(plan.suite.tests)
     test = next(tests, None)
     for (index, _), members in groupby(results, key=lambda item: (item.test_index, item.repeat_index)):
         row = tuple(members)
         test = _test_at(index, test, tests)
-        yield _Row(row, test is not None and len(row) >= plan.cases_of(test))
+        yield _StoredRow(row, test is not None and len(row) >= plan.cases_of(test))
 
 
 def _with_metrics(
@@ -194,7 +194,7 @@ def _with_metrics(
         yield result, named
 
 
-def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> TestCase | None:
+def _test_at(index: int, test: MergedTest | None, later: Iterator[MergedTest]) -> MergedTest | None:
     """Return `test`, or the first of those after it that has the index or a higher one."""
     while test is not None and test.index < index:
         test = next(later, None)

@@ -33,7 +33,7 @@ from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError
 from geval_cli.specs.promptfoo import TemplateFilter
 from geval_cli.store.temporary import make_temporary_folder, remove_folder
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 TIME_LIMIT_S = 120.0
 """How long one function may take; nothing else happens meanwhile."""
@@ -190,12 +190,12 @@ class _JavaScriptFilter(Struct, frozen=True):
             raise ValueError(f"the filter `{self.name}` failed: {error}") from error
 
 
-def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
+def template_filters(suite: LoadedSuite) -> dict[str, Callable[..., JsonValue]]:
     """Return the filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
     return {item.name: _built(item, suite) if suite.access.runs_code else _nothing for item in suite.filters}
 
 
-def filter_problems(suite: Suite) -> Iterator[Problem]:
+def filter_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield the problems of the suite's filters."""
     for item in suite.filters:
         if not is_installed():
@@ -209,7 +209,7 @@ def filter_problems(suite: Suite) -> Iterator[Problem]:
             yield Problem(error.message, item.location, error.hint or "fix the code")
 
 
-def _built(item: TemplateFilter, suite: Suite) -> Callable[..., JsonValue]:
+def _built(item: TemplateFilter, suite: LoadedSuite) -> Callable[..., JsonValue]:
     try:
         code = find_code(item.written, suite.base_dir, Language.JAVASCRIPT, suite.access)
     except CodeError:

@@ -38,7 +38,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 DEFAULT_CONCURRENCY = 20
@@ -66,7 +66,7 @@ class ProviderPool:
     _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, suite: Suite) -> Self:
+    def of(cls, suite: LoadedSuite) -> Self:
         """Return the pool of a suite's providers."""
         return cls(suite.env, suite.base_dir, suite.access)
 
@@ -105,7 +105,7 @@ class Session:
         pool: ProviderPool,
         caller: ModelCaller,
         *,
-        suite: Suite | None = None,
+        suite: LoadedSuite | None = None,
         locked_steps: LockedSteps | None = None,
     ) -> None:
         """Build it.
@@ -160,7 +160,7 @@ class Session:
         return model
 
     def tools(
-        self, suite: Suite, templates: Templates, defaults: JudgeDefaults, *, runs_code: bool = True
+        self, suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, *, runs_code: bool = True
     ) -> Tools:
         """Return the tools of a suite's assertions."""
         is_own = suite is self._suite
@@ -302,7 +302,7 @@ async def _closing(session: Session) -> AsyncIterator[Session]:
 
 
 def unasked_tools(
-    suite: Suite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
+    suite: LoadedSuite, templates: Templates, defaults: JudgeDefaults, locked_steps: LockedSteps | None = None
 ) -> Tools:
     """Return the tools to look at assertions before anything is sent: of judges they say who these are."""
     session = Session(ProviderPool.of(suite), _Nobody(), suite=suite, locked_steps=locked_steps)

@@ -26,7 +26,7 @@ from geval_cli.records import (
     SequentialDecision,
     Status,
 )
-from geval_cli.report.comparison import PASS_RATE, SCORE, Kind, Measure, compared_case, values_of
+from geval_cli.report.comparison import PASS_RATE, SCORE, Measure, RowKind, compared_case, values_of
 from geval_cli.report.matching import match_columns
 from geval_cli.report.numbers import plural
 from geval_cli.runs.baseline import Baseline
@@ -36,7 +36,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.statistics.paired import SIGNIFICANCE
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.suite.gates import Gate, Statistic
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 LEAST_TESTS = 10
 """A suite of fewer tests never stops early: there is next to nothing to save, and much to be wrong about."""
@@ -57,7 +57,7 @@ _JUDGED_AT_THE_END = frozenset({Statistic.ERRORS, Statistic.COST})
 """They are about what the run did, however much of it that was."""
 
 
-def stops_when_decided(request: RunRequest, suite: Suite) -> bool:
+def stops_when_decided(request: RunRequest, suite: LoadedSuite) -> bool:
     """Return whether the command line, or else the config, wants the run to end when it is decided."""
     return (request.stop_when or suite.options.stop_when) == DECIDED
 
@@ -93,7 +93,7 @@ def _decidable(gates: Iterable[Gate]) -> list[Gate]:
     return [gate for gate in gates if gate.statistic in _DECIDABLE and not gate.is_equivalence]
 
 
-class Outcome(StrEnum):
+class GateFinding(StrEnum):
     """The possible findings about a gate, or about a column beside another."""
 
     HOLDS = "holds"
@@ -148,18 +148,18 @@ class _Decision(Struct):
 
     subject: str
     bounds: Callable[[Sequence[CaseResult]], list[_Bounds]]
-    found: tuple[Outcome, Outcome]
+    found: tuple[GateFinding, GateFinding]
     sequence: SequentialMean
     most: int
     limit: float
     is_difference: bool = False
     is_share: bool = False
-    outcome: Outcome = Outcome.UNDECIDED
+    outcome: GateFinding = GateFinding.UNDECIDED
     is_void: bool = False
 
     def add(self, results: Sequence[CaseResult]) -> None:
         values = self.bounds(results)
-        if not values or self.outcome is not Outcome.UNDECIDED or self.is_void:
+        if not values or self.outcome is not GateFinding.UNDECIDED or self.is_void:
             return
         lowest, highest = (sum(ends) / len(values) for ends in zip(*values, strict=True))
         if self.is_difference:
@@ -220,7 +220,7 @@ class Decisions:
         if not LEAST_TESTS <= len(self._order) > self._after:
             return False
         outcomes = {item.outcome for item in self._decisions}
-        return Outcome.FAILS in outcomes or Outcome.UNDECIDED not in outcomes
+        return GateFinding.FAILS in outcomes or GateFinding.UNDECIDED not in outcomes
 
     @property
     def has_stopped(self) -> bool:
@@ -291,8 +291,8 @@ class Decisions:
 
     def _sentence(self, decision: "_Decision") -> str:
         record = decision.record
-        outcome = "is not decided" if decision.outcome is Outcome.UNDECIDED else str(decision.outcome)
-        verb = "is " if decision.outcome in {Outcome.BETTER, Outcome.WORSE} else ""
+        outcome = "is not decided" if decision.outcome is GateFinding.UNDECIDED else str(decision.outcome)
+        verb = "is " if decision.outcome in {GateFinding.BETTER, GateFinding.WORSE} else ""
         figures = [decision.figure(record.mean), *self._interval(decision, record)]
         return f"`{decision.subject}` {verb}{outcome} ({', '.join(filter(None, figures))})"
 
@@ -312,7 +312,7 @@ class Decisions:
     def _judged(self, judged: GateResult, decision: "_Decision | None") -> GateResult:
         if decision is None:
             return judged
-        statuses = {Outcome.HOLDS: Status.PASSED, Outcome.FAILS: Status.FAILED}
+        statuses = {GateFinding.HOLDS: Status.PASSED, GateFinding.FAILS: Status.FAILED}
         status = statuses.get(decision.outcome, Status.NOT_EVALUATED)
         record = decision.record
         verdict = "not decided" if status is Status.NOT_EVALUATED else "decided"
@@ -333,7 +333,9 @@ def _of_gates(gates: Sequence[Gate], plan: Plan, baseline: Baseline | None) -> l
     found = []
     for gate in gates:
         holds_above = gate.comparison in {">=", ">"}
-        outcomes = (Outcome.HOLDS, Outcome.FAILS) if holds_above else (Outcome.FAILS, Outcome.HOLDS)
+        outcomes = (
+            (GateFinding.HOLDS, GateFinding.FAILS) if holds_above else (GateFinding.FAILS, GateFinding.HOLDS)
+        )
         limit = (gate.limit + 1) / 2 if gate.needs_baseline else gate.limit
         bounds = _differences_of(gate, plan, baseline) if gate.needs_baseline else _values_of(gate)
         sequence = SequentialMean(alpha, limit)
@@ -374,7 +376,7 @@ def _differences_of(
     if baseline is None:
         return lambda _: []
     if gate.metric is not None:
-        measure = Measure(Kind.METRIC, gate.metric)
+        measure = Measure(RowKind.METRIC, gate.metric)
     else:
         measure = PASS_RATE if gate.statistic is Statistic.PASS_RATE_DELTA else SCORE
     pairing = baseline.earlier.pairing(match_columns(baseline.earlier.report.columns, plan.columns))
@@ -416,7 +418,7 @@ def _of_columns(prepared: PreparedRun) -> list[_Decision]:
 
         return bounds
 
-    found = (Outcome.BETTER, Outcome.WORSE)
+    found = (GateFinding.BETTER, GateFinding.WORSE)
     return [
         _Decision(
             labels[other],

@@ -15,7 +15,7 @@ from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stopping import Decisions, is_not_asked
 from geval_cli.suite.gates import Gate
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 
 def with_verdicts(
@@ -96,7 +96,7 @@ def _asked(results: Callable[[], Iterator[CaseResult]]) -> Callable[[], Iterator
     return lambda: (result for result in results() if not is_not_asked(result))
 
 
-def gates_of(request: RunRequest, suite: Suite) -> tuple[tuple[Gate, ...], int | None]:
+def gates_of(request: RunRequest, suite: LoadedSuite) -> tuple[tuple[Gate, ...], int | None]:
     """Return the gates of the config and of the command line, and how many errors are allowed beside them.
 
     Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And

@@ -11,7 +11,7 @@ from msgspec import Struct
 from geval_cli.records import JsonValue
 
 
-class Kind(Struct, frozen=True):
+class ValueKind(Struct, frozen=True):
     """The kind of a parameter's value: in words, as a test, and as a JSON Schema."""
 
     expected: str
@@ -27,37 +27,37 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_ANY = Kind("a value", lambda _: True, {})
-_AMOUNT = Kind(
+_ANY = ValueKind("a value", lambda _: True, {})
+_AMOUNT = ValueKind(
     "a number from 0", lambda value: _is_number(value) and value >= 0, {"type": "number", "minimum": 0}
 )
-_SHARE = Kind(
+_SHARE = ValueKind(
     "a number from 0 to 1",
     lambda value: _is_number(value) and 0 <= value <= 1,
     {"type": "number", "minimum": 0, "maximum": 1},
 )
-_NUMBER = Kind("a number", _is_number, {"type": "number"})
-_WHOLE = Kind("a whole number", _is_whole, {"type": "integer"})
-_COUNT = Kind(
+_NUMBER = ValueKind("a number", _is_number, {"type": "number"})
+_WHOLE = ValueKind("a whole number", _is_whole, {"type": "integer"})
+_COUNT = ValueKind(
     "a whole number from 1", lambda value: _is_whole(value) and value >= 1, {"type": "integer", "minimum": 1}
 )
-_FLAG = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
-_FLAG_OR_WHOLE = Kind(
+_FLAG = ValueKind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
+_FLAG_OR_WHOLE = ValueKind(
     "true or false, or a whole number",
     lambda value: isinstance(value, int),
     {"type": ["boolean", "integer"]},
 )
-_TEXT = Kind("a text", lambda value: isinstance(value, str), {"type": "string"})
-_TEXTS = Kind(
+_TEXT = ValueKind("a text", lambda value: isinstance(value, str), {"type": "string"})
+_TEXTS = ValueKind(
     "a text or a list of texts",
     lambda value: (
         isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
     ),
     {"type": ["string", "array"], "items": {"type": "string"}},
 )
-_MAPPING = Kind("a mapping", lambda value: isinstance(value, dict), {"type": "object"})
+_MAPPING = ValueKind("a mapping", lambda value: isinstance(value, dict), {"type": "object"})
 
-_NAMES: tuple[tuple[Kind, str], ...] = (
+_NAMES: tuple[tuple[ValueKind, str], ...] = (
     (_AMOUNT, "temperature"),
     (_SHARE, "top_p topP min_p typical_p"),
     (
@@ -88,7 +88,7 @@ _NAMES: tuple[tuple[Kind, str], ...] = (
     ),
 )
 
-WIRE_SETTINGS: Mapping[str, Kind] = {name: kind for kind, names in _NAMES for name in names.split()}
+WIRE_SETTINGS: Mapping[str, ValueKind] = {name: kind for kind, names in _NAMES for name in names.split()}
 """Each known parameter with what it takes."""
 
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}

@@ -194,7 +194,7 @@ def best_threshold(scores: Numbers, good: Verdicts, *, present: float) -> Thresh
     return min(ties, key=lambda item: abs(item.threshold - present))
 
 
-class ClusteredMean(Struct, frozen=True):
+class ClusterRobustMean(Struct, frozen=True):
     """A mean, its standard error over clusters, and its degrees of freedom."""
 
     mean: float
@@ -220,13 +220,13 @@ class ClusteredMean(Struct, frozen=True):
         return float(stats.t.sf(distance / self.error, self.freedom))
 
 
-def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusteredMean:
+def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMean:
     """Return the mean of values and its error; se² = G/(G-1) * sum over clusters of (sum of distances)² / n²."""
     codes, mean = encode(clusters), float(values.mean())
     sums = np.bincount(codes, values - mean)
     count = len(sums)
     squares = float((sums**2).sum()) * count / (count - 1) if count > 1 else 0.0
-    return ClusteredMean(mean, math.sqrt(squares) / len(values), count - 1)
+    return ClusterRobustMean(mean, math.sqrt(squares) / len(values), count - 1)
 
 
 def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:
@@ -365,7 +365,7 @@ def _winners(wins: Sequence[_Wins], clusters: Sequence[str], epsilon: float) -> 
     return tuple(bool(p <= _FALSE_DISCOVERY_RATE) for p in adjusted)
 
 
-def _gain(wins: Sequence[_Wins], rivals: Sequence[_Wins], clusters: Sequence[str]) -> ClusteredMean:
+def _gain(wins: Sequence[_Wins], rivals: Sequence[_Wins], clusters: Sequence[str]) -> ClusterRobustMean:
     """Return the mean over items of how much oftener the candidate wins than its rival."""
     sums, counts = np.zeros(len(clusters)), np.zeros(len(clusters))
     for item, rival in zip(wins, rivals, strict=True):

@@ -18,7 +18,7 @@ _DIGITS = 12
 """Of a weighted score: the last ones are rounding, which would break ties."""
 
 
-class Block(Struct, frozen=True):
+class ScoreBand(Struct, frozen=True):
     """Scores from `low` to `high`, of `n` labels, that have one chance `p` of being good."""
 
     low: float
@@ -129,7 +129,7 @@ class Calibration(Struct, frozen=True):
     good_at: float
     objective: str
     threshold: float
-    curve: tuple[Block, ...] | Logistic
+    curve: tuple[ScoreBand, ...] | Logistic
     alpha: float | None = None
     pass_from: float | None = None
     fail_below: float | None = None
@@ -149,7 +149,7 @@ class Calibration(Struct, frozen=True):
         return not (passes or fails)
 
 
-def chance_at(blocks: tuple[Block, ...], score: float) -> float:
+def chance_at(blocks: tuple[ScoreBand, ...], score: float) -> float:
     """Return the height at `score` of blocks in rising order: straight lines between them, level outside."""
     place = bisect_left(blocks, score, key=lambda block: block.high)
     if place == len(blocks):
@@ -163,7 +163,7 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
 
 def rising_blocks(
     points: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
-) -> tuple[Block, ...]:
+) -> tuple[ScoreBand, ...]:
     """Return the rising steps that are nearest to pairs of a score and a label, by pooling adjacent violators.
 
     All labels weigh the same where there are no `weights`.
@@ -181,4 +181,4 @@ def rising_blocks(
             low, _, *before = blocks.pop()
             block = (low, score, before[0] + block[2], before[1] + block[3], int(before[2]) + block[4])
         blocks.append(block)
-    return tuple(Block(low, high, total / mass, n) for low, high, mass, total, n in blocks)
+    return tuple(ScoreBand(low, high, total / mass, n) for low, high, mass, total, n in blocks)

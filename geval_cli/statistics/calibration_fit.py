@@ -173,7 +173,7 @@ class Labelled(Struct, frozen=True):
         return Labelled(self.scores[rows], self.good[rows], _named(self.clusters, rows))
 
 
-class Plan(Struct, frozen=True):
+class FitPlan(Struct, frozen=True):
     """How a calibration is made: what for, beside which threshold of today, and with which kind of curve."""
 
     objective: Objective
@@ -181,7 +181,7 @@ class Plan(Struct, frozen=True):
     is_isotonic: bool = True
 
 
-def fit(labelled: Labelled, blank: Calibration, plan: Plan) -> Calibration:
+def fit(labelled: Labelled, blank: Calibration, plan: FitPlan) -> Calibration:
     """Return `blank` with what the labels say: threshold, curve and clear scores.
 
     Where the labels tell nothing apart, the threshold stays the present one.
@@ -202,7 +202,7 @@ def fit(labelled: Labelled, blank: Calibration, plan: Plan) -> Calibration:
     )
 
 
-class Checked(Struct, frozen=True):
+class HeldOutCheck(Struct, frozen=True):
     """How a calibration does on labels that it was not made from.
 
     Attributes:
@@ -228,7 +228,7 @@ class Checked(Struct, frozen=True):
     good_failed: Estimate | None = None
 
 
-def check(found: Calibration, held: Labelled, *, present: float, base: float) -> Checked:
+def check(found: Calibration, held: Labelled, *, present: float, base: float) -> HeldOutCheck:
     """Return how `found` does on other labels; `base` is the share of good ones among those that it was made from."""
     return _checked(held, _said(found, held.scores, present=present, base=base))
 
@@ -241,8 +241,11 @@ def folds_of(clusters: Sequence[str]) -> Codes | None:
 
 
 def cross_check(
-    labelled: Labelled, blank: Calibration, plan: Plan, rescored: Callable[[Verdicts], Numbers] | None = None
-) -> Checked | None:
+    labelled: Labelled,
+    blank: Calibration,
+    plan: FitPlan,
+    rescored: Callable[[Verdicts], Numbers] | None = None,
+) -> HeldOutCheck | None:
     """Return how calibrations do on labels that were held back, fold by fold; None of one cluster.
 
     Args:
@@ -289,7 +292,7 @@ def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -
     ).astype(np.float64)
 
 
-def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
+def _checked(held: Labelled, said: NDArray[np.float64]) -> HeldOutCheck:
     good, truth = held.good, held.good.astype(np.float64)
     passed, present, chance, base, clear_pass, clear_fail = said
     counts, before = confusion(passed > 0, good), confusion(present > 0, good)
@@ -301,7 +304,7 @@ def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
     def mean_square(chances: Numbers) -> Estimate:
         return clustered_estimate(((chances - truth) ** 2).tolist(), held.clusters)
 
-    return Checked(
+    return HeldOutCheck(
         counts=counts,
         present_counts=before,
         accuracy=clustered_estimate((passed == truth).astype(float).tolist(), held.clusters),

@@ -38,7 +38,7 @@ class StopRule(Struct, frozen=True):
     stop_error: float = DEFAULT_STOP_ERROR
 
 
-class Decision(Struct, frozen=True):
+class StopDecision(Struct, frozen=True):
     """A decision to stop or to go on; `p_pass` is how likely all samples together pass, None if it was not computed."""
 
     stops: bool
@@ -59,29 +59,29 @@ def batch_ends(upto: int) -> tuple[int, ...]:
     return (*ends, upto)
 
 
-def decide(rule: StopRule, ratings: Sequence[float], left: int) -> Decision:
+def decide(rule: StopRule, ratings: Sequence[float], left: int) -> StopDecision:
     """Return whether to stop after `ratings`, in any order, when `left` more samples could be taken."""
     return _decide(rule, tuple(sorted(ratings)), left)
 
 
 @lru_cache(maxsize=_DECISIONS_KEPT)
-def _decide(rule: StopRule, ratings: tuple[float, ...], left: int) -> Decision:
+def _decide(rule: StopRule, ratings: tuple[float, ...], left: int) -> StopDecision:
     if not ratings:
-        return Decision(stops=left == 0, p_pass=None)
+        return StopDecision(stops=left == 0, p_pass=None)
     low, high, total = rule.scale[0], rule.scale[-1], len(ratings) + left
     least = total * (rule.least_mean - _DUST * (high - low))
     seen = math.fsum(ratings)
     if seen + left * low >= least:
-        return Decision(stops=True, p_pass=1.0)
+        return StopDecision(stops=True, p_pass=1.0)
     if seen + left * high < least:
-        return Decision(stops=True, p_pass=0.0)
+        return StopDecision(stops=True, p_pass=0.0)
     support = tuple(sorted({*rule.scale, *ratings}))
     if left**3 * len(support) ** 2 / 6 > _MOST_WORK:
-        return Decision(stops=False, p_pass=None)
+        return StopDecision(stops=False, p_pass=None)
     chance = _tail(support, _parameters(support, ratings, high - low), left, least - seen)
     is_settled = rule.stop_error > 0 and min(chance, 1 - chance) <= rule.stop_error
     # Neither end was certain, whatever a sum of floats says.
-    return Decision(stops=is_settled, p_pass=min(max(chance, math.ulp(0.0)), math.nextafter(1.0, 0.0)))
+    return StopDecision(stops=is_settled, p_pass=min(max(chance, math.ulp(0.0)), math.nextafter(1.0, 0.0)))
 
 
 def _parameters(support: Sequence[float], ratings: tuple[float, ...], width: float) -> tuple[float, ...]:

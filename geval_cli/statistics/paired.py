@@ -36,7 +36,7 @@ _HALVINGS = 60
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-class Verdict(StrEnum):
+class DifferenceVerdict(StrEnum):
     """The finding about one difference, where higher is better."""
 
     BETTER = "better"
@@ -378,7 +378,7 @@ class Margins(Struct, frozen=True):
 NO_MARGINS = Margins()
 
 
-class Decision(Struct, Generic[KeyT], frozen=True):
+class RowDecision(Struct, Generic[KeyT], frozen=True):
     """The finding about one difference, given all that are looked at together.
 
     Attributes:
@@ -395,7 +395,7 @@ class Decision(Struct, Generic[KeyT], frozen=True):
     level: float
     family: int
     margin: float | None
-    verdict: Verdict
+    verdict: DifferenceVerdict
 
     @property
     def least_tests(self) -> int | None:
@@ -435,7 +435,7 @@ def decide(
     group: Callable[[KeyT], Hashable],
     adjust: str = "holm",
     margin: Callable[[KeyT], float | None] = lambda _: None,
-) -> list[Decision[KeyT]]:
+) -> list[RowDecision[KeyT]]:
     """Return what is shown of each difference, in the order of `tests`.
 
     Rows of one group that have equal figures in every test are one, and are counted once: a suite with one metric would
@@ -467,7 +467,7 @@ def decide(
             level = SIGNIFICANCE * min(decided + (rank[index] >= decided), family) / family
         least = min((item for item in map(margin, same) if item is not None), default=None)
         found.append(
-            Decision(
+            RowDecision(
                 test=test,
                 names=tuple(same),
                 p=p,
@@ -480,25 +480,25 @@ def decide(
     return found
 
 
-def _verdict(test: PairedTest, adjusted_p: float, margin: float | None) -> Verdict:
+def _verdict(test: PairedTest, adjusted_p: float, margin: float | None) -> DifferenceVerdict:
     if test.identical:
-        return Verdict.IDENTICAL
+        return DifferenceVerdict.IDENTICAL
     return verdict_of(test.delta, adjusted_p, margin, test.margin_interval())
 
 
 def verdict_of(
     delta: float, adjusted_p: float, margin: float | None, margin_interval: Interval | None
-) -> Verdict:
+) -> DifferenceVerdict:
     """Return what is shown of a difference; with a margin, by its 90 % interval too."""
     is_shown = adjusted_p <= SIGNIFICANCE and delta != 0
     if margin is not None:
         low, high = margin_interval or (-math.inf, math.inf)
         if -margin <= low and high <= margin:
-            return Verdict.EQUIVALENT
+            return DifferenceVerdict.EQUIVALENT
         is_shown = is_shown and (low > margin or high < -margin)
     if not is_shown:
-        return Verdict.UNDECIDED
-    return Verdict.BETTER if delta > 0 else Verdict.WORSE
+        return DifferenceVerdict.UNDECIDED
+    return DifferenceVerdict.BETTER if delta > 0 else DifferenceVerdict.WORSE
 
 
 def detectable_quantile(freedom: float, level: float = SIGNIFICANCE) -> float:

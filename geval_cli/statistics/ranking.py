@@ -37,7 +37,7 @@ _FEW_TRIALS = 20
 _DRAWS_WORTH_A_BINOMIAL = 30
 
 
-class Rating(Struct, frozen=True):
+class PlayerStrength(Struct, frozen=True):
     """The strength of one player; `interval` is its 95 % interval.
 
     The interval is None of fewer than five tests, and where all tests went alike.
@@ -74,7 +74,7 @@ class Comparisons(Struct):
         """The number of tests in which anybody met."""
         return self._tests.total()
 
-    def ratings(self) -> dict[int, Rating] | None:
+    def ratings(self) -> dict[int, PlayerStrength] | None:
         """Return the rating of each player who met another; None when the pairs that met do not connect them all.
 
         Intervals are percentiles of 1,000 resamples of the tests, always the same ones.
@@ -85,13 +85,13 @@ class Comparisons(Struct):
         if theta is None:
             return None
         if self.tests < _MIN_TESTS:
-            return {player: Rating(_points(value)) for player, value in theta.items()}
+            return {player: PlayerStrength(_points(value)) for player, value in theta.items()}
         resampled = [
             strengths(_with_prior(_sums(sample), met), players, start=theta, tolerance=_NEAR) or theta
             for sample in self._resamples()
         ]
         return {
-            player: Rating(_points(value), _percentiles([sample[player] for sample in resampled]))
+            player: PlayerStrength(_points(value), _percentiles([sample[player] for sample in resampled]))
             for player, value in theta.items()
         }
 

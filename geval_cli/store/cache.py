@@ -19,8 +19,8 @@ from geval_cli.store.batches import BatchStore
 from geval_cli.store.claims import Claims
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
-    Access,
     Database,
+    OpenMode,
     memory_database,
     open_database,
     readable_database,
@@ -210,7 +210,7 @@ class ResponseCache:
     @property
     def folder(self) -> Path | None:
         """Return the folder of its file; None for a cache in memory."""
-        return None if self._database.access is Access.MEMORY else self._database.path.parent
+        return None if self._database.access is OpenMode.MEMORY else self._database.path.parent
 
     @property
     def claims(self) -> Claims | None:

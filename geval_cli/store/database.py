@@ -63,7 +63,7 @@ _ADVICE = {
 }
 
 
-class Access(StrEnum):
+class OpenMode(StrEnum):
     """A way to open a file; the value is the query of its SQLite URI.
 
     `FROZEN`: nobody writes, so nothing is locked. `MEMORY`: there is no file, and its name finds it in this process.
@@ -81,12 +81,12 @@ class Database(Struct, frozen=True):
     path: Path
     schema: Schema
     warnings: tuple[str, ...] = ()
-    access: Access = Access.WRITE
+    access: OpenMode = OpenMode.WRITE
 
     @property
     def is_read_only(self) -> bool:
         """Return whether the database is opened for reading only."""
-        return self.access in {Access.READ, Access.FROZEN}
+        return self.access in {OpenMode.READ, OpenMode.FROZEN}
 
     def connect(self) -> sqlite3.Connection:
         """Return a new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
@@ -103,7 +103,7 @@ class Database(Struct, frozen=True):
         """Return a new connection like `connect`, but raise SQLite's own errors."""
         if self.is_read_only:
             return _open(self.path, self.access)
-        return _connect_in_memory(self.path) if self.access is Access.MEMORY else _connect(self.path)
+        return _connect_in_memory(self.path) if self.access is OpenMode.MEMORY else _connect(self.path)
 
     def has_table(self, name: str) -> bool:
         """Return whether there is a table of this name; a file that is only read may be older than the schema.
@@ -168,7 +168,7 @@ def open_database(path: Path, schema: Schema) -> Database:
 @contextlib.contextmanager
 def memory_database(schema: Schema) -> Iterator[Database]:
     """Open a database in memory, until the end of the block. Only this process can connect to it."""
-    database = Database(Path(f"{schema.name} {secrets.token_hex(8)}"), schema, access=Access.MEMORY)
+    database = Database(Path(f"{schema.name} {secrets.token_hex(8)}"), schema, access=OpenMode.MEMORY)
     with contextlib.closing(database.connect()) as connection:  # it lasts as long as one connection does
         with transaction(connection):
             for number in range(len(schema.migrations)):
@@ -190,9 +190,9 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
     with contextlib.ExitStack() as stack:
         try:
             has_log = log.is_file() and log.stat().st_size > 0
-            database = Database(path, schema, access=Access.READ)
+            database = Database(path, schema, access=OpenMode.READ)
             if (is_frozen and not has_log) or not _is_readable(database):
-                database = Database(path, schema, access=Access.FROZEN)
+                database = Database(path, schema, access=OpenMode.FROZEN)
                 if has_log:
                     database = Database(_copied(path, log, stack), schema)
             with contextlib.closing(database.connect_plainly()) as connection:
@@ -264,14 +264,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _connect_in_memory(path: Path) -> sqlite3.Connection:
-    connection = _open(path, Access.MEMORY)
+    connection = _open(path, OpenMode.MEMORY)
     connection.execute("PRAGMA foreign_keys = ON")
     # Connections that share one memory lock whole tables against one another, and do not wait for them.
     connection.execute("PRAGMA read_uncommitted = ON")
     return connection
 
 
-def _open(path: Path, access: Access = Access.WRITE) -> sqlite3.Connection:
+def _open(path: Path, access: OpenMode = OpenMode.WRITE) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?{access}" if access else str(path)
     connection = sqlite3.connect(
         address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)

@@ -30,8 +30,8 @@ from geval_cli.records import (
 )
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
-    Access,
     Database,
+    OpenMode,
     memory_database,
     open_database,
     readable_database,
@@ -187,7 +187,7 @@ class RunStore:
     @property
     def is_gone(self) -> bool:
         """Return whether the file was deleted while it was open: nobody could read what is written now."""
-        return self._database.access is not Access.MEMORY and not self._database.path.exists()
+        return self._database.access is not OpenMode.MEMORY and not self._database.path.exists()
 
     @property
     def is_any_going_on(self) -> bool:
@@ -200,7 +200,7 @@ class RunStore:
         Raises:
             StoreError: it cannot be written, or there is no room.
         """
-        if self._database.access is Access.WRITE:
+        if self._database.access is OpenMode.WRITE:
             self._database.make_room()
 
     def begin(self, run: RunRecord, origin: RunOrigin | None = None) -> None:

@@ -36,7 +36,14 @@ from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gate
 from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import BaselineName, NamedFile, OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import (
+    BaselineName,
+    ConfiguredFile,
+    LoadedSuite,
+    OpenedSuite,
+    SuiteOverrides,
+    tag_texts,
+)
 from geval_cli.suite.test_files import read_rows
 from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
@@ -237,7 +244,7 @@ def read_suite(
     unfilled = {key: value for key, value in masked.items() if filled.get(key) == raw[key]}
     parts = suite_parts(deciding, rows, reading.files, overrides.vars, unfilled)
     rest = _check_rest(fields, reading)
-    suite = Suite(
+    suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
         prompts=_prompts(fields, reading),
@@ -334,9 +341,11 @@ def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
     return BaselineName(rest.baseline, fields.child("baseline"))
 
 
-def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) -> NamedFile | None:
+def _named_file(rest: SuiteSpec | None, key: str, fields: Fields, folder: Path) -> ConfiguredFile | None:
     name = None if rest is None else getattr(rest, key)
-    return None if name is None else NamedFile(folder / name.removeprefix(FILE_PREFIX), fields.child(key))
+    return (
+        None if name is None else ConfiguredFile(folder / name.removeprefix(FILE_PREFIX), fields.child(key))
+    )
 
 
 def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from geval_cli.assertions.base import UNCALIBRATED, Calibrations, TestCase
+from geval_cli.assertions.base import UNCALIBRATED, Calibrations, MergedTest
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
@@ -23,7 +23,7 @@ from geval_cli.suite.gates import DerivedMetric, Gate
 class TestSource(Protocol):
     """Tests that can be iterated again and again without being held all at once."""
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         """Return every test in the file's order.
 
         Raises:
@@ -42,7 +42,7 @@ class BaselineName(msgspec.Struct, frozen=True):
     place: SourcePath
 
 
-class NamedFile(msgspec.Struct, frozen=True):
+class ConfiguredFile(msgspec.Struct, frozen=True):
     """A file that a config names, such as its `labels`; `place` is where it names it."""
 
     path: Path
@@ -56,7 +56,7 @@ class SuiteOverrides(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
+class LoadedSuite:
     """A loaded config.
 
     Attributes:
@@ -100,8 +100,8 @@ class Suite:
     margins: Margins = NO_MARGINS
     margin_place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
     calibrations: Calibrations = field(default=UNCALIBRATED, compare=False)
-    labels: NamedFile | None = None
-    anchors: NamedFile | None = None
+    labels: ConfiguredFile | None = None
+    anchors: ConfiguredFile | None = None
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:
         """Return the configured provider whose label `spec` is, else `spec` itself.
@@ -126,5 +126,5 @@ class OpenedSuite(msgspec.Struct, frozen=True):
     suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
     """
 
-    suite: Suite
+    suite: LoadedSuite
     problems: tuple[Problem, ...]

@@ -309,7 +309,7 @@ def _file_rows(
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if suffix in _LINES:
         return FlatRows(JsonLinesRows(path, asked_at), path, names)
-    return TableRows(file, asked_at, names)
+    return FileRows(file, asked_at, names)
 
 
 def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
@@ -354,7 +354,7 @@ class FlatRows(Struct, frozen=True):
         return self.source.is_small
 
 
-class TableRows(Struct, frozen=True):
+class FileRows(Struct, frozen=True):
     """Rows of a CSV file or of a sheet, read one by one. `asked_at` is where the config names the file.
 
     Cells are texts, and no env values are filled into them: tables come from elsewhere more often than configs.

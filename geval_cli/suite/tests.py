@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Location
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.records import JsonValue
@@ -83,7 +83,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
 
 def merge_test(
     index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
-) -> TestCase:
+) -> MergedTest:
     """Return the test case of the test, then of `defaultTest`; `overrides` are vars that win over both.
 
     Assertions of the default come first; vars and metadata are merged key by key.
@@ -97,7 +97,7 @@ def merge_test(
     written = pick("turns")
     turns, plays = turns_of(written), are_played(written)
     answer = output_of(turns[-1]) if turns and not plays and turns[-1].role == ASSISTANT else None
-    return TestCase(
+    return MergedTest(
         index=index,
         place=test.place,
         description=pick("description"),
@@ -379,13 +379,13 @@ class SuiteTests(msgspec.Struct, frozen=True):
     reading: LoadContext
     default: TestSpec | None
     overrides: Mapping[str, JsonValue]
-    _kept: list[TestCase] = msgspec.field(default_factory=list)
+    _kept: list[MergedTest] = msgspec.field(default_factory=list)
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         if self._kept:
             yield from self._kept
             return
-        first: list[TestCase] = []
+        first: list[MergedTest] = []
         is_kept = self.source.is_small
         for index, spec in self.specs():
             test = merge_test(index, spec, self.default, self.overrides)

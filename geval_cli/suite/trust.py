@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from geval_cli.assertions.base import TestCase, each_assertion
+from geval_cli.assertions.base import MergedTest, each_assertion
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.source.access import TRUST_HINT
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec, PromptfooOptions
-from geval_cli.suite.suite import Suite, TestSource
+from geval_cli.suite.suite import LoadedSuite, TestSource
 
 _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"}
 
@@ -24,7 +24,7 @@ class CodePart(Struct, frozen=True):
     location: Location | None
 
 
-def code_of_suite(suite: Suite) -> Iterator[CodePart]:
+def code_of_suite(suite: LoadedSuite) -> Iterator[CodePart]:
     """Yield the code that belongs to no test. Provider programs are found by the package `providers`."""
     for item in suite.filters:
         yield CodePart(f"nunjucksFilters.{item.name}", item.location)
@@ -36,7 +36,7 @@ def code_of_suite(suite: Suite) -> Iterator[CodePart]:
             yield CodePart("transform", provider.place.key("transform"))
 
 
-def code_of_test(test: TestCase) -> Iterator[CodePart]:
+def code_of_test(test: MergedTest) -> Iterator[CodePart]:
     """Yield the code that one test would run, its assertions' too."""
     if test.transform is not None:
         yield CodePart("transform", test.transform[1])
@@ -56,7 +56,7 @@ def code_of_test(test: TestCase) -> Iterator[CodePart]:
                 yield CodePart(key, spec.place.key(key))
 
 
-def suite_trust_problems(suite: Suite) -> Iterator[Problem]:
+def suite_trust_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield the problems under --untrusted of the parts of a suite that belong to no test."""
     for part in code_of_suite(suite):
         yield _refused(part)
@@ -85,7 +85,7 @@ class WatchedTests:
         """Return the problems under --untrusted of the tests that were read so far, each once."""
         return tuple(self._refused.values())
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         count = 0
         for test in self._source:
             self._check(count, test)
@@ -95,7 +95,7 @@ class WatchedTests:
             raise ConfigError([_changed(None, count)])
         self._is_complete = True
 
-    def _check(self, number: int, test: TestCase) -> None:
+    def _check(self, number: int, test: MergedTest) -> None:
         digest = _digest(test)
         if number < len(self._digests):
             if digest != self._digests[number]:
@@ -113,7 +113,7 @@ def _changed(location: Location | None, number: int) -> Problem:
     return Problem(message, location, "leave the files alone while a run goes on, and run again")
 
 
-def _digest(test: TestCase) -> bytes:
+def _digest(test: MergedTest) -> bytes:
     """Return a hash of all that a test says, wherever it is."""
     try:
         text = msgspec.json.encode(test, enc_hook=_plain)
@@ -137,7 +137,7 @@ def document_trust_problems(document: Document) -> Iterator[Problem]:
         yield Problem(message, document.place.key("env"), TRUST_HINT)
 
 
-def _of_test(test: TestCase) -> Iterator[Problem]:
+def _of_test(test: MergedTest) -> Iterator[Problem]:
     for part in code_of_test(test):
         yield _refused(part)
     for spec in each_assertion(test.assertions):

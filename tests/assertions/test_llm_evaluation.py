@@ -5,7 +5,7 @@ import pytest
 from support.scripted_judge import ScriptedJudge, is_steps_request, prompt_of
 from support.specs import TEMPLATES, case, check_context, tools
 
-from geval_cli.assertions.base import Subject, TestCase
+from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.assertions.graded.geval import LlmEvaluation
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import JudgeParseError
@@ -25,7 +25,7 @@ def likes_it(request: Any) -> str:
 
 
 def judged(
-    test: TestCase,
+    test: MergedTest,
     criteria: str = CRITERIA,
     *,
     system: str | None = SYSTEM,

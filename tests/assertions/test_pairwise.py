@@ -13,7 +13,7 @@ from support.graded import graded_tools
 from support.scripted_judge import ScriptedJudge, prompt_of, weighed_reply
 from support.specs import assertion, case, suite
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase, Tools
+from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.columns import row_columns
@@ -349,7 +349,7 @@ def problems_of(plan: Plan) -> list[str]:
     return [problem.message for problem in check_plan(plan, Templates(), JudgeDefaults()).problems]
 
 
-def planned(*providers: ProviderSpec, test: TestCase | None = None, **keys: Any) -> Plan:
+def planned(*providers: ProviderSpec, test: MergedTest | None = None, **keys: Any) -> Plan:
     spec = assertion(keys.pop("type", "pairwise"), **{"criteria": "x", **keys})
     return Plan(
         suite(

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from support.geval_command import run_geval
 
-from geval_cli.assertions.base import CheckContext, TestCase
+from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
 from geval_cli.cli.configs import demo_config
 from geval_cli.errors import UsageError
@@ -128,6 +128,8 @@ def test_an_assertion_whose_library_is_missing_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     spec = ASSERTION_TYPES[type_name](type=type_name, **({} if value is None else {"value": value}))
-    (problem,) = check_assertion(spec, CheckContext(TestCase(0, SourcePath.nowhere()), Templates(), "test 1"))
+    (problem,) = check_assertion(
+        spec, CheckContext(MergedTest(0, SourcePath.nowhere()), Templates(), "test 1")
+    )
     assert problem.message == f"{type_name} needs libraries that are not installed"
     assert f'pip install ".[{extra}]"' in problem.hint

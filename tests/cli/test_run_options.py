@@ -17,7 +17,7 @@ from geval_cli.cli.app import app
 from geval_cli.cli.options import GroupedCommand, declared
 from geval_cli.extras.web.api.runs import start_request
 from geval_cli.runs.fingerprint import deciding_options
-from geval_cli.runs.options import Group, InApi, Option, RunOptions, declared_options, default_of
+from geval_cli.runs.options import InApi, Option, OptionGroup, RunOptions, declared_options, default_of
 from geval_cli.runs.requests import RunRequest
 
 DECLARED = list(declared_options(RunOptions))
@@ -38,7 +38,7 @@ class LargerOptions(RunOptions):
         Option(
             "-t --temperature",
             "How warm it is.",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             minimum=0,
             maximum=5,
             decides_results=True,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.specs import TEMPLATES, assertion, case, suite
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase
+from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
@@ -18,7 +18,7 @@ GRADER = ProviderSpec(id="openai:grader")
 
 
 def check(
-    tests: list[TestCase],
+    tests: list[MergedTest],
     *,
     prompt: str = "{{ x }}",
     providers: tuple[ProviderSpec, ...] | None = None,
@@ -63,7 +63,7 @@ def test_of_very_many_problems_the_rest_is_counted() -> None:
 class CountedTests:
     read = 0
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         for index in range(20):
             self.read += 1
             yield case(index, vars={"x": index})

@@ -7,7 +7,7 @@ import pytest
 from support.graded import SpeakingJudge, graded_tools
 from support.specs import assertion, case, suite
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase, Tools
+from geval_cli.assertions.base import Assertion, JudgeDefaults, MergedTest, Tools
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.comparison_groups import ComparisonGroups
@@ -142,7 +142,7 @@ def test_weights_by_type_count_and_the_first_of_equals_wins() -> None:
     assert [item.status for item in equal] == [Status.PASSED, Status.FAILED, Status.FAILED]
 
 
-def problems_of(tests: list[TestCase], *providers: ProviderSpec) -> list[str]:
+def problems_of(tests: list[MergedTest], *providers: ProviderSpec) -> list[str]:
     prompts = (PromptSpec(id="p", label="P", raw="{{ x }}"),)
     checked = check_plan(
         Plan(suite(tests, prompts=prompts, providers=providers)), Templates(), JudgeDefaults()

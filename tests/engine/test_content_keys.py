@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.content_keys import (
     NOTHING_SAID,
     content_key,
@@ -21,7 +21,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 def key(index: int = 0, **parts: Any) -> str:
-    return key_of(TestCase(index, SourcePath.nowhere(), **parts))
+    return key_of(MergedTest(index, SourcePath.nowhere(), **parts))
 
 
 def image(name: str, digit: str) -> str:

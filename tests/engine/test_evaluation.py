@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from support.specs import TEMPLATES, assertion, case, suite, tools
 
-from geval_cli.assertions.base import JudgeDefaults, TestCase
+from geval_cli.assertions.base import JudgeDefaults, MergedTest
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.evaluation_modes import assertions_of
@@ -20,7 +20,7 @@ def prompt(**keys: Any) -> PromptSpec:
     return PromptSpec(id="p", label="p", system="Be brief.", **keys)
 
 
-def types_of(prompt_spec: PromptSpec, test: TestCase) -> list[str]:
+def types_of(prompt_spec: PromptSpec, test: MergedTest) -> list[str]:
     return [spec.type for spec in assertions_of(prompt_spec, test)]
 
 
@@ -75,7 +75,7 @@ class Model:
         return ModelResponse((Choice(self.answer),), Usage(1, 10, 5, 0, None))
 
 
-def run(prompt_spec: PromptSpec, test: TestCase, answer: str = '{"a": 1}') -> tuple[CaseResult, Model]:
+def run(prompt_spec: PromptSpec, test: MergedTest, answer: str = '{"a": 1}') -> tuple[CaseResult, Model]:
     model = Model(answer)
     [[job]] = Plan(suite([test], prompts=(prompt_spec,))).queues
     return asyncio.run(run_job(job, JobContext(model, tools()))), model
@@ -121,7 +121,7 @@ def test_the_expected_schema_shapes_the_answer_and_evaluates_nothing(written: An
     assert (result.status, result.assertions) == (Status.NOT_EVALUATED, ())
 
 
-def check(test: TestCase, *prompts: PromptSpec, grader: ProviderSpec | None = None) -> Checked:
+def check(test: MergedTest, *prompts: PromptSpec, grader: ProviderSpec | None = None) -> Checked:
     return check_plan(Plan(suite([test], prompts=prompts)), TEMPLATES, JudgeDefaults(grader))
 
 

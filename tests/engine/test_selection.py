@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sample_run import make_case
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import SelectedTests, Selection, failing_tests, names_of
 from geval_cli.records import Status
 from geval_cli.source.source_map import SourcePath
@@ -17,21 +17,21 @@ from geval_cli.source.source_map import SourcePath
 class Source:
     """Tests that count how many of them were read in each pass."""
 
-    tests: list[TestCase]
+    tests: list[MergedTest]
     reads: list[int] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         self.reads.append(0)
         for test in self.tests:
             self.reads[-1] += 1
             yield test
 
 
-def case(index: int, description: str | None = None, **changes: object) -> TestCase:
-    return TestCase(index, SourcePath.nowhere(), description, **changes)  # type: ignore[arg-type]
+def case(index: int, description: str | None = None, **changes: object) -> MergedTest:
+    return MergedTest(index, SourcePath.nowhere(), description, **changes)  # type: ignore[arg-type]
 
 
-def chosen(selection: Selection, tests: list[TestCase]) -> list[int]:
+def chosen(selection: Selection, tests: list[MergedTest]) -> list[int]:
     return [test.index for test in SelectedTests(Source(tests), selection)]
 
 
@@ -137,6 +137,6 @@ def test_a_test_is_recognised_by_its_words_and_without_any_by_its_number(
     one: dict[str, Any], other: dict[str, Any], are_alike: bool
 ) -> None:
     assert (
-        names_of(TestCase(1, SourcePath.nowhere(), **one))
-        == names_of(TestCase(2, SourcePath.nowhere(), **other))
+        names_of(MergedTest(1, SourcePath.nowhere(), **one))
+        == names_of(MergedTest(2, SourcePath.nowhere(), **other))
     ) == are_alike

@@ -2,7 +2,7 @@ import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
 from geval_cli.judge.replies.verdicts import (
-    Decision,
+    JudgeDecision,
     parse_attributions,
     parse_category,
     parse_choice,
@@ -18,17 +18,17 @@ from geval_cli.judge.replies.verdicts import (
 @pytest.mark.parametrize(
     ("text", "decision"),
     [
-        ('{"reason": "good", "pass": true, "score": 0.8}', Decision(True, "good", 0.8)),
-        ('Sure!\n```json\n{"pass": "yes", "score": "0.5"}\n```', Decision(True, None, 0.5)),
-        ('{"result": {"pass": false, "score": 0.2}}', Decision(False, None, 0.2)),
-        ('<think>{"pass": true}</think>{"pass": false, "score": 0}', Decision(False, None, 0.0)),
+        ('{"reason": "good", "pass": true, "score": 0.8}', JudgeDecision(True, "good", 0.8)),
+        ('Sure!\n```json\n{"pass": "yes", "score": "0.5"}\n```', JudgeDecision(True, None, 0.5)),
+        ('{"result": {"pass": false, "score": 0.2}}', JudgeDecision(False, None, 0.2)),
+        ('<think>{"pass": true}</think>{"pass": false, "score": 0}', JudgeDecision(False, None, 0.0)),
         (
             'An example: {"pass": true, "score": 1}\nMine: {"pass": false, "score": 0}',
-            Decision(False, None, 0.0),
+            JudgeDecision(False, None, 0.0),
         ),
     ],
 )
-def test_a_rubric_verdict_is_the_object_of_a_reply(text: str, decision: Decision) -> None:
+def test_a_rubric_verdict_is_the_object_of_a_reply(text: str, decision: JudgeDecision) -> None:
     assert parse_rubric_verdict(text) == decision
 
 

@@ -19,7 +19,15 @@ from geval_cli.extras.trust.charts import chance_of_good, score_against_label
 from geval_cli.extras.trust.labels import LabelledOutput
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
 from geval_cli.report.charts.column_charts import leaderboard
-from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, legend, round_scale, score_scale
+from geval_cli.report.charts.drawing import (
+    WIDTH,
+    AxisScale,
+    Chart,
+    MarkFilter,
+    legend,
+    round_scale,
+    score_scale,
+)
 from geval_cli.report.charts.figures import (
     BINS,
     FURTHER_MAX,
@@ -48,7 +56,7 @@ HOSTILE = '</svg><script>alert(1)</script>"\x00\x1b[31m\u202e&amp;'
 NAMES = ("x" * 200, "要約 有給休暇 日本語 × モデル", "شلوم שלום מודל", HOSTILE, "plain")
 
 
-def link(choice: Choice) -> str:
+def link(choice: MarkFilter) -> str:
     """An address that says the whole choice."""
     values = (choice.column, choice.metric, choice.low, choice.high)
     return "?" + "&".join("" if value is None else str(value) for value in values)
@@ -442,13 +450,13 @@ def test_labels_say_how_far_the_judge_is_off() -> None:
 def test_dots_of_labels_lead_to_all_outputs_and_to_each_once() -> None:
     values = [place / 40 for place in range(41)] + [0.1 + 0.2, 1e-12, 1 - 1e-12]
     points = [LabelledOutput(label, score) for label in values[::3] for score in values]
-    choices: list[Choice] = []
+    choices: list[MarkFilter] = []
 
-    def link_to(choice: Choice) -> str:
+    def link_to(choice: MarkFilter) -> str:
         choices.append(choice)
         return "/"
 
-    def holds(choice: Choice, point: LabelledOutput) -> bool:
+    def holds(choice: MarkFilter, point: LabelledOutput) -> bool:
         scores = ScoreRange(choice.low, choice.high)
         return scores.holds(point.score) and ScoreRange(choice.label_low, choice.label_high).holds(
             point.label
@@ -508,7 +516,7 @@ def test_round_scales_hold_their_values(values: list[float]) -> None:
 
 
 def test_values_beyond_a_scale_lie_at_its_ends() -> None:
-    scale = Scale(0.0, 2.0, 10.0, 110.0)
+    scale = AxisScale(0.0, 2.0, 10.0, 110.0)
     assert [scale.at(value) for value in (-1.0, 0.0, 1.0, 2.0, 9.0)] == [10.0, 10.0, 60.0, 110.0, 110.0]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.content_keys import key_of
 from geval_cli.records import CaseResult, Column, Status, Turn
 from geval_cli.report.comparison import (
@@ -59,11 +59,11 @@ def two_suites(draw: st.DrawFn) -> tuple[list[Parts], list[Parts]]:
     return before, draw(st.permutations(kept + draw(st.lists(TESTS, max_size=3))))
 
 
-def built(suite: Sequence[Parts]) -> list[TestCase]:
-    return [TestCase(index, SourcePath.nowhere(), **parts) for index, parts in enumerate(suite)]
+def built(suite: Sequence[Parts]) -> list[MergedTest]:
+    return [MergedTest(index, SourcePath.nowhere(), **parts) for index, parts in enumerate(suite)]
 
 
-def result_of(test: TestCase, answer: str, **changes: Any) -> CaseResult:
+def result_of(test: MergedTest, answer: str, **changes: Any) -> CaseResult:
     """Return a result as the engine makes it: each turn that is played has an answer behind it."""
     turns: list[Turn] = []
     for number, turn in enumerate(test.turns):

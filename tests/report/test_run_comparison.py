@@ -43,7 +43,7 @@ from geval_cli.report.comparison_text import (
 )
 from geval_cli.report.matching import MatchedBy, match_columns
 from geval_cli.report.report import RunReport
-from geval_cli.statistics.paired import NO_MARGINS, Margins, Verdict
+from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins
 
 COLUMN = Column(0, "p", "m")
 Cases = Iterable[CaseResult]
@@ -126,10 +126,10 @@ def test_a_regression_is_worse_and_chance_is_undecided() -> None:
     found = compared(*waver(60, 0.5))
 
     assert [(row.metric, row.verdict) for row in found.rows] == [
-        ("pass_rate", Verdict.WORSE),
-        ("score", Verdict.WORSE),
-        ("fluency", Verdict.UNDECIDED),
-        ("relevance", Verdict.WORSE),
+        ("pass_rate", DifferenceVerdict.WORSE),
+        ("score", DifferenceVerdict.WORSE),
+        ("fluency", DifferenceVerdict.UNDECIDED),
+        ("relevance", DifferenceVerdict.WORSE),
     ]
     relevance, rate = row_of(found, "relevance"), row_of(found, "pass_rate")
     assert (found.paired, found.only_a, found.only_b) == (60, 0, 0)
@@ -218,7 +218,7 @@ def test_one_test_shows_nothing() -> None:
 
     row = row_of(found, "m")
     assert (row.verdict, row.delta.interval, row.delta.p, row.delta.mde) == (
-        Verdict.UNDECIDED,
+        DifferenceVerdict.UNDECIDED,
         None,
         1.0,
         None,
@@ -300,13 +300,13 @@ def test_runs_of_another_prompt_version_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [
-        ("sha256:1", "sha256:1", Verdict.IDENTICAL),
-        ("sha256:1", "sha256:2", Verdict.UNDECIDED),
-        (None, None, Verdict.UNDECIDED),
+        ("sha256:1", "sha256:1", DifferenceVerdict.IDENTICAL),
+        ("sha256:1", "sha256:2", DifferenceVerdict.UNDECIDED),
+        (None, None, DifferenceVerdict.UNDECIDED),
     ],
 )
 def test_identical_is_only_what_rated_the_same_texts(
-    old: str | None, new: str | None, verdict: Verdict
+    old: str | None, new: str | None, verdict: DifferenceVerdict
 ) -> None:
     before = [case(test, {"m": 1.0}, details={"judge": "a", "rating_key": old}) for test in range(3)]
     after = [case(test, {"m": 1.0}, details={"judge": "a", "rating_key": new}) for test in range(3)]
@@ -317,13 +317,13 @@ def test_identical_is_only_what_rated_the_same_texts(
 @pytest.mark.parametrize(
     ("keys", "verdict"),
     [
-        (["sha256:1", "sha256:2"], Verdict.IDENTICAL),
-        ([None, "sha256:2"], Verdict.UNDECIDED),
-        (["sha256:1", None, "sha256:3"], Verdict.UNDECIDED),
+        (["sha256:1", "sha256:2"], DifferenceVerdict.IDENTICAL),
+        ([None, "sha256:2"], DifferenceVerdict.UNDECIDED),
+        (["sha256:1", None, "sha256:3"], DifferenceVerdict.UNDECIDED),
     ],
 )
 def test_ratings_of_a_metric_are_identical_only_if_all_of_them_are_known(
-    keys: list[str | None], verdict: Verdict
+    keys: list[str | None], verdict: DifferenceVerdict
 ) -> None:
     def rated(test: int) -> CaseResult:
         found = case(test, {"m": 1.0}, details={"judge": "a"})
@@ -600,7 +600,9 @@ def test_few_tests_say_that_they_are_few_and_nothing_absurd(tests: int, metrics:
         for _ in range(2)
     ]
     found = compared(*runs)
-    texts = [power_text(row.delta, 0.05) for row in found.rows if row.verdict is not Verdict.IDENTICAL]
+    texts = [
+        power_text(row.delta, 0.05) for row in found.rows if row.verdict is not DifferenceVerdict.IDENTICAL
+    ]
     assert any(text.startswith(power) for text in texts), texts
     for row in found.rows:
         assert row.delta.mde is None or row.delta.mde <= 1
@@ -613,7 +615,7 @@ def test_few_tests_say_that_they_are_few_and_nothing_absurd(tests: int, metrics:
 def test_one_flip_of_many_tests_tells_nothing_of_how_many_are_needed() -> None:
     found = compared(rated(200, "right"), rated(200, "right", flip=1))
     (row,) = found.rows
-    assert (row.verdict, row.delta.mde, row.delta.needed_tests) == (Verdict.UNDECIDED, None, None)
+    assert (row.verdict, row.delta.mde, row.delta.needed_tests) == (DifferenceVerdict.UNDECIDED, None, None)
     assert row_words(row, 0.05).power == ""
     # Nor does what floats make of equal scores.
     noise = compared(rated(50, "right", change=0.1), rated(50, "right", change=0.1 + 1e-13))
@@ -634,16 +636,22 @@ def test_a_margin_adds_equivalent_and_asks_more_of_better_and_worse() -> None:
             for item in before
         ]
 
-    def verdict(change: float, margin: float | None) -> Verdict:
+    def verdict(change: float, margin: float | None) -> DifferenceVerdict:
         margins = NO_MARGINS if margin is None else Margins(by_name={"m": margin, "score": margin})
         return row_of(compared(before, after(change), ComparisonOptions(margins=margins)), "m").verdict
 
-    assert [verdict(change, None) for change in (-0.03, 0.03)] == [Verdict.WORSE, Verdict.BETTER]
-    assert [verdict(change, 0.05) for change in (-0.02, 0.0, 0.02)] == [Verdict.EQUIVALENT] * 3
-    assert [verdict(change, 0.05) for change in (-0.09, 0.09)] == [Verdict.WORSE, Verdict.BETTER]
-    assert verdict(0.05, 0.05) is Verdict.UNDECIDED
+    assert [verdict(change, None) for change in (-0.03, 0.03)] == [
+        DifferenceVerdict.WORSE,
+        DifferenceVerdict.BETTER,
+    ]
+    assert [verdict(change, 0.05) for change in (-0.02, 0.0, 0.02)] == [DifferenceVerdict.EQUIVALENT] * 3
+    assert [verdict(change, 0.05) for change in (-0.09, 0.09)] == [
+        DifferenceVerdict.WORSE,
+        DifferenceVerdict.BETTER,
+    ]
+    assert verdict(0.05, 0.05) is DifferenceVerdict.UNDECIDED
     found = compared(before, after(0.0), ComparisonOptions(margins=Margins(0.05)))
-    assert found.verdict == Verdict.EQUIVALENT
+    assert found.verdict == DifferenceVerdict.EQUIVALENT
     assert found.headline == "B differs from A by less than 0.05 in every figure, over 80 tests"
 
 
@@ -746,7 +754,7 @@ def test_the_headline_says_what_the_rows_say(
 
     assert found.verdict == verdict
     assert all(part in found.headline for part in said), found.headline
-    shown = {row.verdict for row in found.rows} & {Verdict.BETTER, Verdict.WORSE}
+    shown = {row.verdict for row in found.rows} & {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE}
     assert bool(shown) is (verdict != "undecided")
 
 
@@ -761,7 +769,10 @@ def test_swapping_both_runs_mirrors_and_the_order_of_tests_changes_nothing() -> 
         for run in (before, after)
     ]
     permuted = compared(*moved)
-    opposite = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
+    opposite = {
+        DifferenceVerdict.BETTER: DifferenceVerdict.WORSE,
+        DifferenceVerdict.WORSE: DifferenceVerdict.BETTER,
+    }
     for row, mirrored, other in zip(found.rows, swapped.rows, permuted.rows, strict=True):
         assert mirrored.verdict is opposite.get(row.verdict, row.verdict)
         assert (row.metric, row.verdict) == (other.metric, other.verdict)
@@ -789,7 +800,7 @@ def test_what_all_columns_show_together_is_the_headline_where_no_column_shows_it
         return named(name, cases, columns=columns)
 
     found = compare(run("A", 3), run("B", 8), ComparisonOptions())
-    assert {row.verdict for row in found.rows} == {Verdict.UNDECIDED}
+    assert {row.verdict for row in found.rows} == {DifferenceVerdict.UNDECIDED}
     assert found.verdict == "better"
     assert found.headline.startswith(
         "B is better than A over all columns together, pass rate 0.17 to 0.42 (+0.25, "

@@ -9,14 +9,16 @@ from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, console_of
 
 from geval_cli.records import GateResult, GitState, RunStatus, RunSummary, Status
-from geval_cli.report.run_list import ListedRun, RunChange, print_runs, runs_json
-from geval_cli.statistics.paired import Verdict
+from geval_cli.report.run_list import RunChange, RunListEntry, print_runs, runs_json
+from geval_cli.statistics.paired import DifferenceVerdict
 
 NOW = datetime(2026, 11, 22, 0, 48, tzinfo=timezone(timedelta(hours=1)))
 FOLDER = Path("/work/evals")
-WORSE = RunChange("20261120-101010-aaaa", -0.12, (-0.2, -0.04), 200, 100, Verdict.WORSE)
-UNDECIDED = RunChange("20261020-101010-aaaa", 0.005, (-0.0411, 0.0511), 2_000, 1_000, Verdict.UNDECIDED)
-FULL = ListedRun(
+WORSE = RunChange("20261120-101010-aaaa", -0.12, (-0.2, -0.04), 200, 100, DifferenceVerdict.WORSE)
+UNDECIDED = RunChange(
+    "20261020-101010-aaaa", 0.005, (-0.0411, 0.0511), 2_000, 1_000, DifferenceVerdict.UNDECIDED
+)
+FULL = RunListEntry(
     replace(
         RUN,
         description="Answers of the HR assistant about vacation",
@@ -28,7 +30,7 @@ FULL = ListedRun(
     "/work/evals/examples/configs/vacation.yaml",
     WORSE,
 )
-UNDER_WAY = ListedRun(
+UNDER_WAY = RunListEntry(
     replace(
         RUN,
         id="20261121-204544-0a1b",
@@ -38,7 +40,7 @@ UNDER_WAY = ListedRun(
     ),
     RunSummary(4, passed=4),
 )
-INTERRUPTED = ListedRun(
+INTERRUPTED = RunListEntry(
     replace(
         RUN,
         id="20261030-101010-77ff",
@@ -49,7 +51,7 @@ INTERRUPTED = ListedRun(
     ),
     RunSummary(2_000, passed=1_999, failed=1),
 )
-BEFORE = ListedRun(
+BEFORE = RunListEntry(
     replace(RUN, id="20261029-101010-77fe", description="x\x1b[31m\u202e" + "long " * 40),
     RunSummary(2_000, passed=1_980, failed=20),
     "/elsewhere/other/config.yaml",
@@ -58,7 +60,7 @@ BEFORE = ListedRun(
 RUNS = [FULL, UNDER_WAY, INTERRUPTED, BEFORE]
 
 
-def printed(runs: list[ListedRun], width: int, total: int | None = None) -> str:
+def printed(runs: list[RunListEntry], width: int, total: int | None = None) -> str:
     stream = io.StringIO()
     print_runs(runs, console_of(stream, width), now=NOW, folder=FOLDER, total=total)
     return stream.getvalue()
@@ -105,7 +107,7 @@ def test_no_runs_yet() -> None:
 def test_a_start_in_the_future_or_unreadable_does_not_matter() -> None:
     ahead = replace(RUN, started_at=(NOW + timedelta(minutes=5)).astimezone(UTC).isoformat())
     unreadable = replace(RUN, started_at="once\x1b upon")
-    text = printed([ListedRun(ahead, RunSummary()), ListedRun(unreadable, RunSummary())], 200)
+    text = printed([RunListEntry(ahead, RunSummary()), RunListEntry(unreadable, RunSummary())], 200)
 
     assert "just now" in text
     assert "once\\x1b upon" in text

@@ -21,7 +21,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import exit_code, load_report
 from geval_cli.source.files import MAX_CONFIG_BYTES
-from geval_cli.statistics.paired import Verdict
+from geval_cli.statistics.paired import DifferenceVerdict
 from geval_cli.store.state import open_runs
 
 
@@ -137,7 +137,7 @@ def test_a_baseline_is_a_run_or_a_file(
 
     found = comparison_from_json(summary.baseline)
     assert (found.a.id, found.b.name, found.paired) == (main_run, "this run", 60)
-    assert {row.verdict for row in found.rows} == {Verdict.WORSE}
+    assert {row.verdict for row in found.rows} == {DifferenceVerdict.WORSE}
     assert code == 1  # for the tests that failed: a comparison alone decides nothing
 
 
@@ -179,7 +179,11 @@ def test_margins_of_the_config_and_of_the_command_line(tmp_path: Path, main_run:
         summary, _ = summary_of(tmp_path, store_run(config, baseline=main_run, margins=given))
         (row,) = comparison_from_json(summary.baseline).rows
         rows.append((row.verdict, row.delta.margin))
-    assert rows == [(Verdict.EQUIVALENT, 0.3), (Verdict.EQUIVALENT, 0.4), (Verdict.UNDECIDED, 0.0001)]
+    assert rows == [
+        (DifferenceVerdict.EQUIVALENT, 0.3),
+        (DifferenceVerdict.EQUIVALENT, 0.4),
+        (DifferenceVerdict.UNDECIDED, 0.0001),
+    ]
     for wrong, place in ((2, "margin"), ({"tone": "x"}, "tone")):
         with pytest.raises(ConfigError) as caught:
             prepare(RunRequest(config_of(tmp_path, "new.yaml", ["good"], margin=wrong), {}))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from support.judged_data import summaries
 
-from geval_cli.statistics.calibration import Block, Calibration, Logistic, chance_at, rising_blocks
+from geval_cli.statistics.calibration import Calibration, Logistic, ScoreBand, chance_at, rising_blocks
 from geval_cli.statistics.calibration_fit import (
-    Checked,
+    FitPlan,
+    HeldOutCheck,
     Labelled,
     Objective,
-    Plan,
     balanced_accuracy,
     check,
     choose_threshold,
@@ -218,7 +218,7 @@ def test_a_score_that_rounding_moved_is_the_same_score() -> None:
 
 
 def test_between_blocks_the_chance_rises_in_a_line() -> None:
-    blocks = (Block(0.0, 0.25, 0.1, 5), Block(0.75, 1.0, 0.9, 5))
+    blocks = (ScoreBand(0.0, 0.25, 0.1, 5), ScoreBand(0.75, 1.0, 0.9, 5))
     assert [chance_at(blocks, score) for score in (-1, 0.1, 0.25, 0.5, 0.75, 2)] == pytest.approx(
         [0.1, 0.1, 0.1, 0.5, 0.9, 0.9]
     )
@@ -240,9 +240,9 @@ def halves(metric: str) -> tuple[Labelled, Labelled]:
     return part(True), part(False)
 
 
-def calibrated(metric: str) -> tuple[Calibration, Checked]:
+def calibrated(metric: str) -> tuple[Calibration, HeldOutCheck]:
     learnt, held = halves(metric)
-    found = fit(learnt, blank(), Plan(Objective(), present=0.75))
+    found = fit(learnt, blank(), FitPlan(Objective(), present=0.75))
     return found, check(found, held, present=0.75, base=float(learnt.good.mean()))
 
 
@@ -313,7 +313,7 @@ def test_labels_are_held_back_by_whole_clusters() -> None:
     scores = np.repeat(draw.random(30), 8)
     good = np.repeat(draw.random(30) < 0.5, 8)
     labelled = Labelled(scores, good, clusters)
-    checked = cross_check(labelled, blank(), Plan(Objective(), present=0.5))
+    checked = cross_check(labelled, blank(), FitPlan(Objective(), present=0.5))
     assert checked is not None
     assert checked.accuracy.value is not None
     assert checked.accuracy.value < 0.7
@@ -323,7 +323,7 @@ def test_labels_are_held_back_by_whole_clusters() -> None:
 
 def test_one_cluster_cannot_be_held_back() -> None:
     scores, good = world(1, 20)
-    assert cross_check(Labelled(scores, good, ["a"] * 20), blank(), Plan(Objective(), present=0.5)) is None
+    assert cross_check(Labelled(scores, good, ["a"] * 20), blank(), FitPlan(Objective(), present=0.5)) is None
 
 
 def test_weights_have_the_share_that_was_asked_for() -> None:

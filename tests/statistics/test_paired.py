@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from geval_cli.statistics.paired import (
-    Decision,
+    DifferenceVerdict,
     Margins,
     PairedDifferences,
     PairedSample,
     PairedTest,
-    Verdict,
+    RowDecision,
     benjamini_hochberg,
     decide,
     drop_limit,
@@ -43,7 +43,7 @@ def compared(pairs: Pairs, *, same: bool = False) -> PairedTest:
     return result
 
 
-def decided(test: PairedTest, *, among: int = 1, margin: float | None = None) -> Decision[int]:
+def decided(test: PairedTest, *, among: int = 1, margin: float | None = None) -> RowDecision[int]:
     """Return what is shown of a difference that is looked at together with others, which show nothing."""
     others = {
         place: compared((test, *(random.Random(place).random() for _ in "ab")) for test in range(20))
@@ -270,7 +270,7 @@ def test_no_differences_prove_nothing() -> None:
     found = compared((test, 0.5, 0.5) for test in range(40))
 
     assert (found.delta, found.p, found.interval) == (0, 1.0, None)
-    assert decided(found).verdict is Verdict.UNDECIDED
+    assert decided(found).verdict is DifferenceVerdict.UNDECIDED
     assert found.detectable() is found.needed_tests(0.05) is found.dz is None
     # Though so many tests without a difference leave little room for one.
     low, high = found.bounds(0.05) or (-1, 1)
@@ -285,15 +285,15 @@ def test_what_floats_make_of_equal_scores_is_no_difference() -> None:
 
 def test_the_same_thing_judged_twice_is_identical_unless_it_scored_otherwise() -> None:
     same = compared(((test, 0.5, 0.5) for test in range(3)), same=True)
-    assert decided(same).verdict is Verdict.IDENTICAL
+    assert decided(same).verdict is DifferenceVerdict.IDENTICAL
     other = compared([(0, 0.5, 0.5), (1, 0.5, 0.6)], same=True)
-    assert decided(other).verdict is Verdict.UNDECIDED
+    assert decided(other).verdict is DifferenceVerdict.UNDECIDED
     partly = PairedDifferences()
     partly.add(0, 0.5, 0.5, same=True)
     partly.add(1, 0.5, 0.5)
     found = partly.result()
     assert found is not None
-    assert decided(found).verdict is Verdict.UNDECIDED
+    assert decided(found).verdict is DifferenceVerdict.UNDECIDED
 
 
 @pytest.mark.parametrize(("tests", "p"), [(4, 0.125), (5, 0.0625), (20, 2.0**-19)])
@@ -303,7 +303,7 @@ def test_equal_differences_count_flips_of_signs(tests: int, p: float) -> None:
 
     assert found.p == pytest.approx(p, rel=1e-9)
     assert found.interval is None
-    assert decided(found).verdict is (Verdict.WORSE if p <= 0.05 else Verdict.UNDECIDED)
+    assert decided(found).verdict is (DifferenceVerdict.WORSE if p <= 0.05 else DifferenceVerdict.UNDECIDED)
 
 
 def test_scores_cannot_differ_by_more_than_one() -> None:
@@ -320,7 +320,7 @@ def test_one_test_says_nothing() -> None:
 
     assert (found.n, found.clusters, found.p) == (2, 1, 1.0)
     assert found.se is found.interval is found.bounds(0.05) is found.detectable() is None
-    assert decided(found).verdict is Verdict.UNDECIDED
+    assert decided(found).verdict is DifferenceVerdict.UNDECIDED
     assert PairedDifferences().result() is None
 
 
@@ -328,10 +328,16 @@ def test_a_verdict_needs_an_adjusted_p_of_at_most_five_per_cent() -> None:
     numbers = random.Random(1)
     better = compared((test, 0.2, 0.2 + numbers.random()) for test in range(30))
     worse = compared((test, 0.2 + numbers.random(), 0.2) for test in range(30))
-    assert [decided(found).verdict for found in (better, worse)] == [Verdict.BETTER, Verdict.WORSE]
+    assert [decided(found).verdict for found in (better, worse)] == [
+        DifferenceVerdict.BETTER,
+        DifferenceVerdict.WORSE,
+    ]
     close = compared((test, 0.5, 0.56 + 0.1 * numbers.choice([-1.2, 1.0])) for test in range(30))
     assert 0.01 < close.p < 0.05
-    assert [decided(close, among=rows).verdict for rows in (1, 8)] == [Verdict.BETTER, Verdict.UNDECIDED]
+    assert [decided(close, among=rows).verdict for rows in (1, 8)] == [
+        DifferenceVerdict.BETTER,
+        DifferenceVerdict.UNDECIDED,
+    ]
 
 
 def test_a_margin_is_held_against_two_one_sided_tests() -> None:
@@ -339,10 +345,10 @@ def test_a_margin_is_held_against_two_one_sided_tests() -> None:
     found = compared((test, 0.5, 0.5 + numbers.gauss(0.025, 0.02)) for test in range(200))
     low, high = found.margin_interval() or (-1, 1)
     assert 0 < low < found.delta < high < 0.05
-    assert decided(found).verdict is Verdict.BETTER
-    assert decided(found, margin=high + 0.001).verdict is Verdict.EQUIVALENT
-    assert decided(found, margin=high - 0.001).verdict is Verdict.UNDECIDED
-    assert decided(found, margin=low - 0.001).verdict is Verdict.BETTER
+    assert decided(found).verdict is DifferenceVerdict.BETTER
+    assert decided(found, margin=high + 0.001).verdict is DifferenceVerdict.EQUIVALENT
+    assert decided(found, margin=high - 0.001).verdict is DifferenceVerdict.UNDECIDED
+    assert decided(found, margin=low - 0.001).verdict is DifferenceVerdict.BETTER
     delta = decided(found, margin=0.05).as_delta()
     assert (delta.margin, delta.margin_interval) == (0.05, (low, high))
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soak.rankings import coverage
 
-from geval_cli.statistics.ranking import Comparisons, Rating, strengths
+from geval_cli.statistics.ranking import Comparisons, PlayerStrength, strengths
 
 Games = Mapping[tuple[int, int], tuple[int, int]]
 
 
-def ratings_of(games: Games, ties: int = 0) -> dict[int, Rating] | None:
+def ratings_of(games: Games, ties: int = 0) -> dict[int, PlayerStrength] | None:
     """The ratings of players who won so many against each other, each comparison in a test of its own."""
     comparisons = Comparisons()
     for pair, (won, lost) in games.items():

@@ -13,7 +13,7 @@ import pytest
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice
 from geval_cli.store.cache import CACHE_FILE, ResponseCache, StoredChoice
-from geval_cli.store.database import Access, open_database
+from geval_cli.store.database import OpenMode, open_database
 from geval_cli.store.migrations import CACHE, RUNS
 from geval_cli.store.runs import RUNS_FILE, RunStore
 
@@ -119,7 +119,7 @@ def test_views_triggers_and_virtual_tables_are_refused(tmp_path: Path, statement
 
 def test_every_connection_distrusts_its_file(tmp_path: Path) -> None:
     database = open_database(tmp_path / "x.db", CACHE)
-    for access in (Access.WRITE, Access.READ, Access.FROZEN, Access.MEMORY):
+    for access in (OpenMode.WRITE, OpenMode.READ, OpenMode.FROZEN, OpenMode.MEMORY):
         opened = type(database)(database.path, CACHE, access=access)
         with contextlib.closing(opened.connect()) as connection:
             assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.runs.scripts import LoadScripts
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
@@ -143,13 +143,13 @@ def problems_of(folder: Path, content: Mapping[str, Any], access: Access = TRUST
     return sort_problems(found)
 
 
-def cases(folder: Path, tests: object, **more: Any) -> list[TestCase]:
+def cases(folder: Path, tests: object, **more: Any) -> list[MergedTest]:
     suite = opened(folder, {**ECHO, **more, "tests": tests})
     assert not suite.problems, [problem.message for problem in suite.problems]
     return list(suite.suite.tests)
 
 
-def plain(case: TestCase) -> dict[str, Any]:
+def plain(case: MergedTest) -> dict[str, Any]:
     """A test case as data, without its place."""
     entries = {name: getattr(case, name) for name in case.__struct_fields__}
     for name in ("place", "schema_place"):

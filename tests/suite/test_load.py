@@ -14,7 +14,7 @@ from geval_cli.source.files import SourceFiles
 from geval_cli.source.secrets import mask_config
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.starter import starter_config
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 
 def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
@@ -23,7 +23,7 @@ def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
     return path
 
 
-def load(path: Path, **variables: str) -> Suite:
+def load(path: Path, **variables: str) -> LoadedSuite:
     return load_suite(path, env={"HOME": "/"}, variables=variables)
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.trust import WatchedTests
@@ -16,14 +16,14 @@ from geval_cli.suite.trust import WatchedTests
 class Source:
     """Tests that may be others each time."""
 
-    tests: list[TestCase]
+    tests: list[MergedTest]
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         yield from self.tests
 
 
-def case(index: int = 0, **changes: object) -> TestCase:
-    return TestCase(index, SourcePath.nowhere(), None, **changes)  # type: ignore[arg-type]
+def case(index: int = 0, **changes: object) -> MergedTest:
+    return MergedTest(index, SourcePath.nowhere(), None, **changes)  # type: ignore[arg-type]
 
 
 def told(watched: WatchedTests) -> bool:
@@ -33,7 +33,7 @@ def told(watched: WatchedTests) -> bool:
     return "is not what was checked" in caught.value.problems[0].message
 
 
-def asserting(metric: str) -> TestCase:
+def asserting(metric: str) -> MergedTest:
     return case(assertions=(Assertion(type="contains", metric=metric),))
 
 
@@ -47,7 +47,7 @@ def asserting(metric: str) -> TestCase:
         (asserting("a"), case()),
     ],
 )
-def test_a_test_that_has_changed_is_not_run(before: TestCase, now: TestCase) -> None:
+def test_a_test_that_has_changed_is_not_run(before: MergedTest, now: MergedTest) -> None:
     source = Source([before])
     watched = WatchedTests(source)
     assert [list(watched), list(watched)] == [[before], [before]]

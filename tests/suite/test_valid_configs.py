@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 from support.suites import load_suite
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import read_document
 from geval_cli.specs.base import Spec
 from geval_cli.suite.json_schema import config_json_schema
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 VALID = Path(__file__).parent / "valid"
 CONFIGS = sorted(path for path in VALID.iterdir() if path.suffix == ".yaml" or path.name == "suite.json")
@@ -24,7 +24,7 @@ def plain(value: object) -> Any:
     """A spec or a test case as JSON data, without what was not given."""
     if isinstance(value, Spec):
         return {name: plain(getattr(value, name)) for name in sorted(value.model_fields_set - {"place"})}
-    if isinstance(value, TestCase):
+    if isinstance(value, MergedTest):
         entries = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         for name in ("place", "schema_place"):
             del entries[name]
@@ -36,7 +36,7 @@ def plain(value: object) -> Any:
     return value
 
 
-def described(suite: Suite) -> str:
+def described(suite: LoadedSuite) -> str:
     parts = {
         "description": suite.description,
         "prompts": plain(suite.prompts),

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError
 from geval_cli.runs.preparation import templates_for
 from geval_cli.specs.dialect import Dialect
 from geval_cli.suite.load import ReadingRules, open_suite
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import LoadedSuite, OpenedSuite, SuiteOverrides
 
 NAME = "promptfooconfig.yaml"
 
@@ -42,7 +42,7 @@ def open_config(
     return open_suite(path, env=env or {}, overrides=SuiteOverrides(variables or {}), reading_rules=rules)
 
 
-def load(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> Suite:
+def load(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> LoadedSuite:
     """The suite of a config without errors."""
     opened = open_config(folder, content, **options)
     assert not opened.problems, [problem.message for problem in opened.problems]
@@ -59,7 +59,7 @@ def warnings_of(folder: Path, content: Mapping[str, Any] | str, **options: Any) 
     return [problem.message for problem in open_config(folder, content, **options).suite.warnings]
 
 
-def cases(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[TestCase]:
+def cases(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[MergedTest]:
     """The test cases of a config without errors."""
     return list(load(folder, content, **options).tests)
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, TestCase, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, MergedTest, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating import Templates
 
 TEMPLATES = Templates()
@@ -21,11 +21,11 @@ def assertion(kind: str, **keys: Any) -> Assertion:
     return ASSERTION_TYPES[kind.removeprefix("not-")].model_validate({"type": kind, **keys})
 
 
-def case(index: int = 0, **fields: Any) -> TestCase:
-    return TestCase(index, SourcePath.nowhere(), **fields)
+def case(index: int = 0, **fields: Any) -> MergedTest:
+    return MergedTest(index, SourcePath.nowhere(), **fields)
 
 
-def subject(output: JsonValue, test: TestCase | None = None, prompt: str = "the prompt") -> Subject:
+def subject(output: JsonValue, test: MergedTest | None = None, prompt: str = "the prompt") -> Subject:
     return Subject(test or case(), output, prompt)
 
 
@@ -37,18 +37,18 @@ def tools(judge: Judge | None = None, defaults: JudgeDefaults | None = None) -> 
     return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
 
 
-def check_context(test: TestCase | None = None) -> CheckContext:
+def check_context(test: MergedTest | None = None) -> CheckContext:
     return CheckContext(test or case(), TEMPLATES, "in test 1", "the prompt")
 
 
 def suite(
-    tests: list[TestCase],
+    tests: list[MergedTest],
     *,
     prompts: tuple[PromptSpec, ...] = (PromptSpec(id="p", label="p", raw="{{ x }}"),),
     providers: tuple[ProviderSpec, ...] = (ProviderSpec(id="echo", label="echo"),),
     env: Mapping[str, str] | None = None,
-) -> Suite:
-    return Suite(
+) -> LoadedSuite:
+    return LoadedSuite(
         path=Path("config.yaml"),
         base_dir=Path(),
         prompts=prompts,

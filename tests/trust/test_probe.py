@@ -33,7 +33,7 @@ from geval_cli.extras.trust.probe_findings import FamilyScore, family_finding, f
 from geval_cli.extras.trust.probes import (
     PROBES,
     Finding,
-    Kind,
+    ProbeKind,
     ProbeReport,
     ProbeVerdict,
     ScoreChange,
@@ -186,7 +186,7 @@ class TestJudges:
             *(
                 name
                 for name, item in PROBES.items()
-                if item.kind not in (Kind.PLACE, Kind.FAMILY, Kind.JOINT, Kind.REPETITION)
+                if item.kind not in (ProbeKind.PLACE, ProbeKind.FAMILY, ProbeKind.JOINT, ProbeKind.REPETITION)
             ),
             "again",
             "steps",
@@ -698,7 +698,7 @@ def test_a_plot_escapes_what_a_config_says_and_shows_where_each_figure_may_lie()
     estimate = Estimate(0.4, (-0.2, 0.9), 10, 10)
     bars = [">= 0.5", "<= 0.1", "= 1", "+-0.05", "<= 0", ""]
     findings = [
-        Finding("<b>", "<script>", Kind.DAMAGE, "share", estimate, bar, verdict=ProbeVerdict.UNCLEAR)
+        Finding("<b>", "<script>", ProbeKind.DAMAGE, "share", estimate, bar, verdict=ProbeVerdict.UNCLEAR)
         for bar in bars
     ]
     chart = probe_chart("<script>\u202e", findings)

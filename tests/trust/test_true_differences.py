@@ -22,7 +22,7 @@ from geval_cli.extras.trust.true_differences import (
     CorrectedComparison,
     CorrectedRow,
     Design,
-    Signs,
+    SignAgreement,
     compare,
 )
 from geval_cli.records import (
@@ -37,7 +37,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
 from geval_cli.statistics.estimate import CarriesOver
-from geval_cli.statistics.paired import Margins, Verdict
+from geval_cli.statistics.paired import DifferenceVerdict, Margins
 
 TOLERANCE = 1e-6
 Row = dict[str, Any]
@@ -200,7 +200,7 @@ def test_published_data_of_different_tests(system: str, expected: tuple[float, .
 def test_a_judge_that_flatters_is_contradicted() -> None:
     found = compare(*marked("M11", "M20", "relevance", 30))
     row = only_row(found)
-    assert (row.verdict, row.signs) == (Verdict.BETTER, Signs.OTHER)
+    assert (row.verdict, row.signs) == (DifferenceVerdict.BETTER, SignAgreement.OTHER)
     assert found.to_markdown().splitlines()[2] == (
         "relevance: the judge shows -0.11, but human labels on 30 tests put it at +0.08 (95 % CI +0.01 to +0.16)"
     )
@@ -241,13 +241,15 @@ def test_what_is_said_of_few_labels(count: int, moved: float, said: str) -> None
 @pytest.mark.parametrize(
     ("margin", "verdict", "said"),
     [
-        (None, Verdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
-        (0.05, Verdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
-        (0.09, Verdict.UNDECIDED, "which shows no difference"),
-        (0.2, Verdict.EQUIVALENT, "less than 0.2 either way"),
+        (None, DifferenceVerdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
+        (0.05, DifferenceVerdict.BETTER, "confirm it: +0.10 (95 % CI +0.07 to +0.13)"),
+        (0.09, DifferenceVerdict.UNDECIDED, "which shows no difference"),
+        (0.2, DifferenceVerdict.EQUIVALENT, "less than 0.2 either way"),
     ],
 )
-def test_a_margin_says_which_differences_matter(margin: float | None, verdict: Verdict, said: str) -> None:
+def test_a_margin_says_which_differences_matter(
+    margin: float | None, verdict: DifferenceVerdict, said: str
+) -> None:
     runs = two_runs()
     options = CorrectOptions(margins=Margins(margin))
     found = compare(both(runs, range(30), 0.15), *runs, options=options)

@@ -10,9 +10,9 @@ from pydantic import Field
 from geval_cli.assertions.base import (
     CheckContext,
     JudgeDefaults,
+    MergedTest,
     ModelGradedAssertion,
     Subject,
-    TestCase,
     Tools,
 )
 from geval_cli.assertions.graded.judges import find_judge, judge_provider
@@ -85,7 +85,7 @@ class ModerationAssertion(ModelGradedAssertion):
         verdict = self._verdict(_flagged(response.choices[0].text))
         return replace(verdict, latency_ms=response.latency_ms)
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Count the categories that the moderator flagged by the threshold of today."""
         if "flagged" not in rated.detail:
             return rated  # there was nothing to moderate
@@ -156,7 +156,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         outcome = self._verdict(_scores(response.choices[0].text), subject.test, tools)
         return replace(outcome, latency_ms=response.latency_ms)
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Hold the scores that the model gave against the threshold of today."""
         scores = rated.detail.get("scores")
         if not isinstance(scores, Mapping):
@@ -164,7 +164,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         verdict = self._verdict(dict(scores), test, tools)
         return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
 
-    def _verdict(self, scores: dict[str, float], test: TestCase, tools: Tools) -> Outcome:
+    def _verdict(self, scores: dict[str, float], test: MergedTest, tools: Tools) -> Outcome:
         is_default = self.threshold is None
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         label_name = max(scores, key=lambda label: scores[label])

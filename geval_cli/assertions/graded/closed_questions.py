@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
+from geval_cli.assertions.base import CheckContext, MergedTest, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import as_text, check_texts
@@ -115,7 +115,7 @@ class FactualityAssertion(ModelGradedAssertion):
         category, reason = await judge.ask(question, parse_category)
         return replace(self._verdict(category, reason, subject.test), latency_ms=judge.latency_ms)
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Return what the relation that the judge saw is worth today."""
         category = rated.detail.get("category")
         if category not in _MEANINGS:
@@ -123,7 +123,7 @@ class FactualityAssertion(ModelGradedAssertion):
         verdict = self._verdict(category, rated.reason, test)
         return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
 
-    def _verdict(self, category: str, reason: str | None, test: TestCase) -> Outcome:
+    def _verdict(self, category: str, reason: str | None, test: MergedTest) -> Outcome:
         score = _worth(category, weights_of(test))
         passed = score > 0 if self.threshold is None else passes(score, self.threshold)
         return Outcome(
@@ -135,7 +135,7 @@ class FactualityAssertion(ModelGradedAssertion):
         )
 
 
-def weights_of(test: TestCase) -> FactualityWeightsSpec:
+def weights_of(test: MergedTest) -> FactualityWeightsSpec:
     """Return the score of each relation in a test."""
     return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
 

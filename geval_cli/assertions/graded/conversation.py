@@ -15,7 +15,7 @@ from geval_cli.errors import Problem
 from geval_cli.judge.calls import all_of, reply_schema
 from geval_cli.judge.conversation import answers_in, last_words
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies.verdicts import Decision, parse_yes_or_no
+from geval_cli.judge.replies.verdicts import JudgeDecision, parse_yes_or_no
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import Spec
 
@@ -95,7 +95,7 @@ def _question(window: Sequence[tuple[str, str]]) -> Question:
     return Question("conversation", blocks, {"messages": messages}, _SCHEMA)
 
 
-def _reason(decisions: Sequence[Decision]) -> str:
+def _reason(decisions: Sequence[JudgeDecision]) -> str:
     stray = [decision for decision in decisions if not decision.passed]
     if not stray:
         return "all answers fit" if len(decisions) > 1 else decisions[0].reason or "the answer fits"

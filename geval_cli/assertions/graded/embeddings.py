@@ -12,9 +12,9 @@ from geval_cli.assertions.base import (
     Amount,
     CheckContext,
     JudgeDefaults,
+    MergedTest,
     ModelGradedAssertion,
     Subject,
-    TestCase,
     Tools,
 )
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
@@ -143,7 +143,7 @@ class SimilarAssertion(ModelGradedAssertion):
         found = [measure(of_output, vector) for vector in vectors]
         return replace(self._verdict(texts, found), latency_ms=latency_ms)
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Hold the similarities that were measured against the threshold of today."""
         texts = rendered_texts(self.value, test, tools.templates)
         one = rated.detail.get("similarity", rated.detail.get("distance"))

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.base import CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import (
@@ -93,11 +93,11 @@ class GEvalAssertion(GEvalFields):
         """
         return await judge_case(self, self.case(subject, tools), subject.test, tools)
 
-    def criterion_source(self, test: TestCase, tools: Tools) -> object:
+    def criterion_source(self, test: MergedTest, tools: Tools) -> object:
         """Return the metric, which tests with equal criteria share."""
         return metric_of(self, test, tools)
 
-    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+    def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
         facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
         if rules is None:
@@ -105,7 +105,7 @@ class GEvalAssertion(GEvalFields):
         weights = [[one.parts, one.weight, one.mean, one.sd] for one in jury_weights(self, test, tools)]
         return [*facts, ["jury", rules.combine, rules.min_judges, *([weights] if weights else [])]]
 
-    def criterion_alone(self, test: TestCase, tools: Tools) -> JsonValue:
+    def criterion_alone(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return what of the metric decides the rating of one judge, its templates rendered."""
         return criterion_facts(metric_of(self, test, tools))
 
@@ -139,7 +139,7 @@ class GEvalAssertion(GEvalFields):
                     return False
         return True
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Hold the score against the threshold of today; None where it was left inexact for another threshold."""
         threshold = metric_of(self, test, tools).effective_threshold
         votes = rated.detail.get("judges") or [rated.detail]
@@ -155,7 +155,7 @@ class GEvalAssertion(GEvalFields):
 
 
 def prefetch_case(
-    spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
+    spec: GEvalFields, case: JudgedCase, test: MergedTest, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
     named = judge_provider(spec, test, tools.defaults)
@@ -166,7 +166,7 @@ def prefetch_case(
             yield model, request
 
 
-async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
+async def judge_case(spec: GEvalFields, case: JudgedCase, test: MergedTest, tools: Tools) -> Outcome:
     """Have the judge rate `case`, which is what it is to see of `test` and its output.
 
     Raises:
@@ -199,14 +199,14 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     )
 
 
-def jury_weights(spec: GEvalFields, test: TestCase, tools: Tools) -> tuple[JudgeWeight, ...]:
+def jury_weights(spec: GEvalFields, test: MergedTest, tools: Tools) -> tuple[JudgeWeight, ...]:
     """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
     if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
         return ()
     return tools.calibrations.jury_weights(metric_name(spec, test, tools.templates))
 
 
-def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
+def metric_of(spec: GEvalFields, test: MergedTest, tools: Tools) -> Metric:
     """Return the metric of a checked `spec` in one test, its templates rendered."""
     variables = test.variables
 
@@ -232,7 +232,7 @@ def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
     return replace(metric, stop_error=None)
 
 
-def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricDefaults:
+def _metric_defaults(spec: GEvalFields, test: MergedTest, tools: Tools) -> MetricDefaults:
     owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
     return MetricDefaults(
         threshold=defaults.threshold,
@@ -259,7 +259,7 @@ def _shows_trace(spec: GEvalFields, subject: Subject) -> bool:
 
 
 def _case_of(
-    test: TestCase, output: JsonValue, rendered_prompt: str | None, repeat_index: int = 0
+    test: MergedTest, output: JsonValue, rendered_prompt: str | None, repeat_index: int = 0
 ) -> JudgedCase:
     return JudgedCase(
         actual_output=output,
@@ -330,7 +330,7 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
 
 
 def _owner_of_rubric_prompt(
-    spec: GEvalFields, test: TestCase, templates: Templates
+    spec: GEvalFields, test: MergedTest, templates: Templates
 ) -> GEvalFields | TestOptionsSpec | None:
     """Return the nearest level that has a judge prompt of its own.
 
@@ -362,7 +362,7 @@ def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]
     return missing
 
 
-def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
+def _hint_for_missing(missing: Sequence[str], test: MergedTest) -> str:
     in_vars = [name for name in missing if name in test.vars]
     if in_vars:
         return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
@@ -372,7 +372,7 @@ def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
 class LlmEvaluation(GEvalAssertion):
     """evaluation-llm: the criteria that a prompt in the mode `llm` has for every answer; located at the criteria."""
 
-    def applies_to(self, test: TestCase, templates: Templates) -> bool:
+    def applies_to(self, test: MergedTest, templates: Templates) -> bool:
         """Return True when the criteria say anything, once the test's variables are in them."""
         try:
             return bool(templates.render(str(self.criteria), test.variables).strip())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import JudgeDefaults, TestCase
+from geval_cli.assertions.base import JudgeDefaults, MergedTest
 from geval_cli.assertions.graded.geval_checks import range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.metric_names import metric_name
@@ -147,7 +147,7 @@ def _rubric_prompt(written: str | RubricPromptSpec | None) -> RubricPrompt | Non
     return RubricPrompt(written.steps, written.evaluate)
 
 
-def scoring_levels(spec: GEvalFields, test: TestCase, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:
+def scoring_levels(spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:
     """Return the estimator settings from the strongest level to the weakest; the assertion's own come first."""
     return (
         ScoringChoice(spec.scoring, spec.samples),
@@ -162,7 +162,7 @@ def _of_options(options: TestOptionsSpec) -> ScoringChoice:
 
 
 def why_all_samples(
-    spec: GEvalFields, test: TestCase, defaults: JudgeDefaults, templates: Templates
+    spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults, templates: Templates
 ) -> str | None:
     """Return why a settled verdict is not enough for `spec` in `test`, so that all samples are to be taken; else None.
 
@@ -210,7 +210,7 @@ def _combines_scores(spec: GEvalFields) -> bool:
 
 
 def check_early_stop(
-    spec: GEvalFields, test: TestCase, defaults: JudgeDefaults, templates: Templates
+    spec: GEvalFields, test: MergedTest, defaults: JudgeDefaults, templates: Templates
 ) -> list[Problem]:
     """Return a warning where samples were to end early and cannot."""
     _, samples = choose_scoring(scoring_levels(spec, test, defaults))

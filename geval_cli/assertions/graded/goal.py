@@ -5,7 +5,7 @@ import json
 
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools, ValueRules
+from geval_cli.assertions.base import CheckContext, MergedTest, Subject, Tools, ValueRules
 from geval_cli.assertions.graded.judge_client import Question, check_own_prompt
 from geval_cli.assertions.graded.rubric import RUBRIC_SCHEMA, LlmRubricAssertion, ask_rubric
 from geval_cli.assertions.outcome import Outcome
@@ -47,7 +47,7 @@ class GoalSuccessAssertion(LlmRubricAssertion):
         check_own_prompt(self, context, ("goal", "trajectory", "output"), problems)
         return problems
 
-    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+    def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return the keys that decide a rating, and a digest of the prompt, which no other type uses."""
         return [
             super().criterion(test, tools),

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
+from geval_cli.assertions.base import CheckContext, MergedTest, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.values import render_deep
 from geval_cli.errors import ConfigError, Problem
@@ -108,7 +108,7 @@ class JudgeClient:
         )
 
 
-def own_prompt(spec: ModelGradedAssertion, test: TestCase, part: Part = "evaluate") -> str | None:
+def own_prompt(spec: ModelGradedAssertion, test: MergedTest, part: Part = "evaluate") -> str | None:
     """Return the user's own prompt for a question, from the nearest level that has one."""
     owner = _owner(spec, test)
     written = None if owner is None else owner.rubric_prompt
@@ -153,7 +153,7 @@ def check_own_prompt(
             context.render(template, place, problems, variables=variables)
 
 
-def _owner(spec: ModelGradedAssertion, test: TestCase) -> ModelGradedAssertion | TestOptionsSpec | None:
+def _owner(spec: ModelGradedAssertion, test: MergedTest) -> ModelGradedAssertion | TestOptionsSpec | None:
     levels = (spec, test.options, test.default_options)
     return next((level for level in levels if level.rubric_prompt is not None), None)
 

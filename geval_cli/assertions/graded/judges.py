@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from geval_cli.assertions.base import JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.assertions.base import JudgeDefaults, MergedTest, ModelGradedAssertion
 from geval_cli.errors import UnjudgeableError
 from geval_cli.providers.judge_kinds import (
     CLASSIFICATION,
@@ -37,7 +37,7 @@ _DEFAULTS: Mapping[str, ProviderSpec] = {
 
 
 def judge_provider(
-    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+    spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
     """Return the judge of an assertion: of the nearest level that names one of this kind (GEVAL.md, section 3).
 
@@ -53,7 +53,7 @@ def judge_provider(
 
 
 def find_judge(
-    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+    spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec | None:
     """Return the provider of `judge_provider`, or None where none is named."""
     own = None if spec.provider is None else _as_kind(spec.provider, kind)
@@ -71,7 +71,9 @@ def members_of(judge: ProviderSpec) -> tuple[ProviderSpec, ...]:
     return judge.members if isinstance(judge, JurySpec) else (judge,)
 
 
-def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
+def judges_of(
+    spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults
+) -> Iterator[ProviderSpec]:
     """Yield every provider that judges for an assertion."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)

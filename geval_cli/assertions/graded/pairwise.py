@@ -14,11 +14,11 @@ from geval_cli.assertions.base import (
     EXPECTED_OUTPUT,
     PAIRS,
     CheckContext,
+    MergedTest,
     ModelGradedAssertion,
     RowColumn,
     RowMember,
     Subject,
-    TestCase,
     Tools,
 )
 from geval_cli.assertions.best_of import check_is_comparable
@@ -196,7 +196,7 @@ class PairwiseAssertion(ModelGradedAssertion):
             problems.append(Problem(message, self.place.value("against"), hint))
         return problems
 
-    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+    def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return the keys that decide a comparison, how it is scored, and the words in which it is asked."""
         prompt = hashlib.sha256(read_prompt(_PROMPT).encode()).hexdigest()[:12]
         return [super().criterion(test, tools), _scoring(self, test, tools), prompt]
@@ -207,7 +207,7 @@ class PairwiseAssertion(ModelGradedAssertion):
         where = None if column is None else [column.index, column.label]
         return [super().judged_texts(subject, tools), where]
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Hold the share of the pairs against the threshold of today."""
         return None if rated.score is None else _decided(self, rated, bool(rated.detail.get(_YARDSTICK)))
 
@@ -372,7 +372,7 @@ def _question(criteria: str, task: str, first: str, second: str) -> Question:
     return Question(_PROMPT, tuple(blocks), names, _SCHEMA, purpose=Purpose.CHOICE)
 
 
-def _scoring(spec: PairwiseAssertion, test: TestCase, tools: Tools) -> PairScoring:
+def _scoring(spec: PairwiseAssertion, test: MergedTest, tools: Tools) -> PairScoring:
     """Return the nearest level's way to score; samples, which other assertions may be asked for, are no way here."""
     levels = (spec.scoring, test.options.scoring, tools.defaults.scoring, test.default_options.scoring)
     for level in levels:

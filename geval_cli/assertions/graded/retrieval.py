@@ -2,7 +2,7 @@
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, ModelGradedAssertion, Subject, TestCase
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, ModelGradedAssertion, Subject
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.records import JsonValue
 
@@ -28,7 +28,7 @@ def question_of(subject: Subject) -> str:
     return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
 
 
-def context_of(test: TestCase) -> tuple[str, ...]:
+def context_of(test: MergedTest) -> tuple[str, ...]:
     """Return the passages of the context: from the variable, else from the test itself; empty without either."""
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
         passages = _passages(value)

@@ -8,14 +8,21 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools, ValueForm
+from geval_cli.assertions.base import (
+    CheckContext,
+    MergedTest,
+    ModelGradedAssertion,
+    Subject,
+    Tools,
+    ValueForm,
+)
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import render_deep
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies.verdicts import Decision, parse_rubric_verdict
+from geval_cli.judge.replies.verdicts import JudgeDecision, parse_rubric_verdict
 from geval_cli.judge.scoring import passes
 from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import JsonValue, Status
@@ -56,12 +63,14 @@ class LlmRubricAssertion(ModelGradedAssertion):
         """
         return await judged_by_rubric(self, subject, tools)
 
-    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Hold the judge's score and its own yes or no against the threshold of today."""
         passed = rated.detail.get(_PASSED)
         if passed is None or rated.score is None:
             return None
-        again = rubric_outcome(Decision(passed, rated.reason, rated.score), self.threshold, rated.latency_ms)
+        again = rubric_outcome(
+            JudgeDecision(passed, rated.reason, rated.score), self.threshold, rated.latency_ms
+        )
         return replace(again, detail=rated.detail)
 
 
@@ -103,7 +112,7 @@ async def ask_rubric(question: Question, spec: LlmRubricAssertion, subject: Subj
     return rubric_outcome(decision, spec.threshold, judge.latency_ms)
 
 
-def rubric_outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:
+def rubric_outcome(decision: JudgeDecision, threshold: float | None, latency_ms: float) -> Outcome:
     """Return the outcome of a judge's yes or no with a score, held against a threshold where there is one."""
     score = float(decision.passed) if decision.score is None else decision.score
     reaches = threshold is None or passes(score, threshold)

@@ -54,7 +54,7 @@ _DEEPEST = 200  # elements within one another
 _MOST_TAGS = 100_000  # that are read in search of XML: from each broken element on, the text is read anew
 
 
-class _Page(HTMLParser):
+class _MarkupPage(HTMLParser):
     """The tags and the text found by reading a text as a page."""
 
     def __init__(self) -> None:
@@ -105,14 +105,14 @@ class HtmlAssertion(Assertion):
         return Outcome.of(not problem, problem or "the output is HTML")
 
 
-def _page_of(text: str) -> _Page:
-    page = _Page()
+def _page_of(text: str) -> _MarkupPage:
+    page = _MarkupPage()
     page.feed(text)
     page.close()
     return page
 
 
-def _why_no_html(text: str, page: _Page) -> str:
+def _why_no_html(text: str, page: _MarkupPage) -> str:
     if not text:
         return "the output is empty"
     if _XML_DECLARATION.match(text):

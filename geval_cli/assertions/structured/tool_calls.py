@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.structured.called_tools import calls_in
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
@@ -81,7 +81,7 @@ class ToolCallF1Assertion(Assertion):
         return outcome
 
 
-def _expected(spec: ToolCallF1Assertion, test: TestCase, templates: Templates) -> set[str]:
+def _expected(spec: ToolCallF1Assertion, test: MergedTest, templates: Templates) -> set[str]:
     return {name.strip() for name in rendered_texts(spec.value, test, templates, split=True) if name.strip()}
 
 

@@ -9,7 +9,7 @@ import regex
 from msgspec import Struct
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import compiled, is_found
 from geval_cli.assertions.structured.json_text import parse_strict_json
@@ -83,7 +83,7 @@ class TextListAssertion(Assertion):
         return Outcome.of(False, f"the output contains{case} none of {listed(expected)}")
 
 
-def _expected_texts(spec: TextListAssertion, test: TestCase, templates: Templates) -> list[str]:
+def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templates) -> list[str]:
     return rendered_texts(spec.value, test, templates, split=True)
 
 

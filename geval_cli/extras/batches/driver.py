@@ -13,7 +13,14 @@ from msgspec import Struct, field
 
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import BatchesAdvanced, RunEvent
-from geval_cli.extras.batches.layer import BatchLayer, BatchPolicy, BatchQueue, Group, ScoutLayer, server_text
+from geval_cli.extras.batches.layer import (
+    BatchGroup,
+    BatchLayer,
+    BatchPolicy,
+    BatchQueue,
+    ScoutLayer,
+    server_text,
+)
 from geval_cli.extras.batches.steps import BatchSteps, WatchedBatch
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
@@ -34,7 +41,7 @@ _LONGEST_POLL_S = 300.0
 _MOST_ROUNDS = 3
 
 
-class Outcome(Enum):
+class WaitOutcome(Enum):
     """The outcomes of a wait."""
 
     PASS = auto()  # something was answered, or is to be sent directly: the jobs are to be done again
@@ -83,7 +90,7 @@ class BatchDriver:
         self._on_event = on_event
         self._runtime = runtime
         self._watched: dict[str, WatchedBatch] = {}
-        self._waiting: dict[Group, _Waiting] = {}
+        self._waiting: dict[BatchGroup, _Waiting] = {}
         self._starved: BudgetError | None = None
 
     @classmethod
@@ -122,7 +129,7 @@ class BatchDriver:
         """Return the batches of the run that may still bring answers."""
         return [batch for batch in await self._store.find(self._watched) if batch.state.is_open]
 
-    async def wait_for(self, batches: Mapping[str, Provider], pause: Pause) -> Outcome:
+    async def wait_for(self, batches: Mapping[str, Provider], pause: Pause) -> WaitOutcome:
         """Wait until these batches have ended, by id with the provider that has each, and keep their answers.
 
         Raises:
@@ -140,7 +147,7 @@ class BatchDriver:
         """Leave the batches to other processes."""
         self._locks.release_all()
 
-    async def between_passes(self, pause: Pause) -> Outcome:
+    async def between_passes(self, pause: Pause) -> WaitOutcome:
         """Hand in what the last pass asked, and wait until all batches have ended.
 
         Raises:
@@ -165,7 +172,7 @@ class BatchDriver:
         self._reserve(under_way)
         return await self._wait(pause, {batch.id for batch in under_way}, sends_directly=sends_directly)
 
-    async def _wait(self, pause: Pause, before: set[str], *, sends_directly: bool) -> Outcome:
+    async def _wait(self, pause: Pause, before: set[str], *, sends_directly: bool) -> WaitOutcome:
         delay_s, cancelled, rounds = self._policy.poll_s, False, 0
         self._starved, has_news = None, sends_directly
         while True:
@@ -177,7 +184,7 @@ class BatchDriver:
                 for batch in under_way:
                     await self._advance(batch)
             except StoppedError:
-                return Outcome.STOPPED
+                return WaitOutcome.STOPPED
             found = await self._store.find(before)
             ended = [batch for batch in found if not batch.state.is_open]
             self._reserve(found)
@@ -189,20 +196,22 @@ class BatchDriver:
                 break
             rounds += 1
             if not self._policy.waits and (rounds >= _MOST_ROUNDS or _are_handed_in(still_open)):
-                return self._after(Outcome.PASS if has_news else Outcome.HANDED_IN, cancelled=cancelled)
+                return self._after(
+                    WaitOutcome.PASS if has_news else WaitOutcome.HANDED_IN, cancelled=cancelled
+                )
             delay_s = self._policy.poll_s if has_made else delay_s
             jitter = 0.75 + 0.5 * self._runtime.random()
             if await pause(max(delay_s * jitter, self._steps.retry_after_s)):
-                return Outcome.STOPPED
+                return WaitOutcome.STOPPED
             delay_s = min(delay_s * _SLOWER, max(_LONGEST_POLL_S, self._policy.poll_s))
         if not has_news and self._starved is not None:
             raise self._starved
-        return self._after(Outcome.PASS, cancelled=cancelled)
+        return self._after(WaitOutcome.PASS, cancelled=cancelled)
 
-    def _after(self, outcome: Outcome, *, cancelled: bool) -> Outcome:
-        if outcome is Outcome.PASS:
+    def _after(self, outcome: WaitOutcome, *, cancelled: bool) -> WaitOutcome:
+        if outcome is WaitOutcome.PASS:
             self._queue.passes += 1
-        return Outcome.CANCELLED if cancelled else outcome
+        return WaitOutcome.CANCELLED if cancelled else outcome
 
     def _is_cancelled(self, batch: Batch) -> bool:
         return batch.state is BatchState.CANCELLED and not self._watched[batch.id].is_late
@@ -228,7 +237,7 @@ class BatchDriver:
     async def _is_busy(self, provider: Provider) -> bool:
         return any(self._watched[batch.id].provider is provider for batch in await self.open_batches())
 
-    async def _make_batch(self, group: Group, item: _Waiting) -> Batch | None:
+    async def _make_batch(self, group: BatchGroup, item: _Waiting) -> Batch | None:
         """Make one batch, as an intent; None when there is nothing to make one of, or the budget is used up."""
         api = batch_api(item.provider)
         assert api is not None  # else its requests were not here
@@ -276,7 +285,7 @@ class BatchDriver:
             hint="raise --max-cost or --max-requests, then `geval run CONFIG --resume`",
         )
 
-    def _most_requests(self, group: Group, item: _Waiting, api: BatchApi) -> int:
+    def _most_requests(self, group: BatchGroup, item: _Waiting, api: BatchApi) -> int:
         most = min(api.most_requests, self._policy.size or api.most_requests, item.size or api.most_requests)
         return min(most, LOGPROBS_PER_BATCH) if group.wants_logprobs else most
 

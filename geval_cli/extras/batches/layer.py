@@ -67,7 +67,7 @@ def server_text(server: ServerKey) -> str:
     return f"{server.kind} {server.model} at {server.endpoint}"
 
 
-class Group(Struct, frozen=True):
+class BatchGroup(Struct, frozen=True):
     """Requests that one batch may hold: to one model, by one key, of one role. Log-probabilities make files large."""
 
     server: ServerKey
@@ -84,8 +84,8 @@ class Pending(Struct):
         providers: who is asked, by group; `joined` likewise by the id of a batch that is waited for.
     """
 
-    free: dict[Group, dict[str, None]] = field(default_factory=dict)
-    providers: dict[Group, Provider] = field(default_factory=dict)
+    free: dict[BatchGroup, dict[str, None]] = field(default_factory=dict)
+    providers: dict[BatchGroup, Provider] = field(default_factory=dict)
     joined: dict[str, Provider] = field(default_factory=dict)
 
 
@@ -165,7 +165,7 @@ class BatchQueue:
         if self._goes_directly(key, claim.tries) and await self.store.take(key):
             return await send_next(call)
         wants_logprobs = call.request.want_logprobs
-        group = Group(call.server, call.request.role, wants_logprobs, id(call.provider))
+        group = BatchGroup(call.server, call.request.role, wants_logprobs, id(call.provider))
         self.pending.providers[group] = call.provider
         self.pending.free.setdefault(group, {})[key] = None
         raise PendingError("the question is asked with the next batch")

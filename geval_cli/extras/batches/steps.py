@@ -16,7 +16,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderResponseError
-from geval_cli.extras.batches.layer import BatchQueue, Group
+from geval_cli.extras.batches.layer import BatchGroup, BatchQueue
 from geval_cli.gateway.call import Notice
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteBatch, RemoteState
@@ -55,7 +55,7 @@ class WatchedBatch(Struct):
     """
 
     provider: Provider
-    group: Group | None = None
+    group: BatchGroup | None = None
     remote: RemoteBatch | None = None
     is_fresh: bool = False
     broken_reads: int = 0

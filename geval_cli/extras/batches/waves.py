@@ -22,7 +22,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.events import Noticed
-from geval_cli.extras.batches.driver import BatchDriver, Outcome
+from geval_cli.extras.batches.driver import BatchDriver, WaitOutcome
 from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
@@ -35,7 +35,7 @@ from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
 from geval_cli.store.batches import Batch, BatchState
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import State
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 
 BOTH_ROLES = frozenset(Role)
 
@@ -87,7 +87,7 @@ def _check_found(run: RunRecord, known: Set[str]) -> None:
         )
 
 
-def policy_of(suite: Suite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:
+def policy_of(suite: LoadedSuite, roles: frozenset[Role], **facts: Any) -> BatchPolicy:
     """Return the rules of a suite for batches; `facts` are those that the suite says nothing about."""
     options = suite.options.batch or BatchSpec()
     return BatchPolicy(
@@ -127,11 +127,11 @@ async def run_in_waves(
             events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint or 'submitted batches go on'})"))
             stop.request(StopReason.BATCHES)
         else:
-            if outcome is Outcome.CANCELLED:
+            if outcome is WaitOutcome.CANCELLED:
                 hint = "`geval run CONFIG --resume` asks what it did not answer again"
                 events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
                 stop.request(StopReason.BATCHES)
-            elif outcome is Outcome.HANDED_IN:
+            elif outcome is WaitOutcome.HANDED_IN:
                 stop.request(StopReason.HANDED_IN)
     with suppress(StoreError):  # it is told where results are stored
         await driver.finish()
@@ -182,7 +182,7 @@ def _iso(moment_s: float) -> str:
 
 
 def batch_problems(
-    suite: Suite, checked: Checked, request: RunRequest, by_role: dict[Role, list[ProviderSpec]]
+    suite: LoadedSuite, checked: Checked, request: RunRequest, by_role: dict[Role, list[ProviderSpec]]
 ) -> Iterator[Problem]:
     """Yield what keeps a run from going in batches, though the command line asks for it.
 
@@ -222,7 +222,7 @@ def batch_problems(
         yield from _latency_problems(suite)
 
 
-def _first_serial_place(suite: Suite) -> Location | None:
+def _first_serial_place(suite: LoadedSuite) -> Location | None:
     """Return where a prompt or a test first builds on what came before it."""
     prompt = next((prompt for prompt in suite.prompts if uses_conversation(prompt)), None)
     if prompt is not None:
@@ -232,7 +232,7 @@ def _first_serial_place(suite: Suite) -> Location | None:
     return None
 
 
-def _latency_problems(suite: Suite) -> Iterator[Problem]:
+def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield a problem for each place that asserts how long an answer took."""
     told: set[object] = set()
     with suppress(ConfigError):  # it is told where the tests are checked
@@ -248,7 +248,7 @@ def _latency_problems(suite: Suite) -> Iterator[Problem]:
                     )
 
 
-def _api_of(spec: ProviderSpec, suite: Suite) -> BatchApi | None:
+def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
     """Return the batch API of a provider; None when it has none, or has problems that are told elsewhere."""
     if spec.id == NO_PROVIDER.id or check_provider(
         spec, env=suite.env, base_dir=suite.base_dir, access=suite.access

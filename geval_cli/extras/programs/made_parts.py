@@ -22,7 +22,7 @@ from geval_cli.source.command import ScriptError, run_command
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import EXEC_PREFIX, NamedPromptSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating.js_text import js_json, js_string
 
 _VARIABLE_FUNCTION = "get_var"
@@ -62,7 +62,7 @@ def is_made_by_code(job: Job) -> bool:
     return is_program or bool(job.test.promptfoo.made_vars) or job.test.transform_vars is not None
 
 
-def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]:
+def check_made_prompts(suite: LoadedSuite, context: CheckContext) -> Iterator[Problem]:
     """Yield the problems of the programs of prompts: no such program or function, a syntax error."""
     for prompt in suite.prompts:
         if not isinstance(prompt, NamedPromptSpec) or not prompt.made_by:
@@ -169,7 +169,7 @@ def _command(prompt: NamedPromptSpec, access: Access) -> list[str]:
     return shlex.split(prompt.made_by.removeprefix(EXEC_PREFIX))
 
 
-def _command_problems(prompt: NamedPromptSpec, suite: Suite) -> Iterator[Problem]:
+def _command_problems(prompt: NamedPromptSpec, suite: LoadedSuite) -> Iterator[Problem]:
     location = prompt.place.value()
     try:
         program = _command(prompt, suite.access)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase, each_assertion
+from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.errors import Location
 from geval_cli.extras.programs.assertions.code import CodeAssertion
 from geval_cli.extras.programs.scripting.code import FILE_PREFIX
@@ -17,7 +17,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.suite.suite import Suite
+from geval_cli.suite.suite import LoadedSuite
 from geval_cli.templating.js_values import is_in_first_plane
 
 Places = Iterator[Location | None]
@@ -41,14 +41,14 @@ class Row(Struct, frozen=True):
     what: str
     promptfoo: str
     geval: str
-    assertion: Callable[[Assertion, TestCase], bool] | None = None
-    test: Callable[[TestCase], Places] | None = None
-    suite: Callable[[Suite], Places] | None = None
+    assertion: Callable[[Assertion, MergedTest], bool] | None = None
+    test: Callable[[MergedTest], Places] | None = None
+    suite: Callable[[LoadedSuite], Places] | None = None
     template: Callable[[str], bool] | None = None
     never: str = ""
 
 
-class Difference(Struct, frozen=True):
+class ConfigDifference(Struct, frozen=True):
     """One thing in a config, what promptfoo makes of it, and what geval makes of it; `more` places have it, too."""
 
     id: str
@@ -59,7 +59,7 @@ class Difference(Struct, frozen=True):
     more: int = 0
 
 
-def differences(suite: Suite) -> Iterator[Difference]:
+def differences(suite: LoadedSuite) -> Iterator[ConfigDifference]:
     """Yield the differences that concern a suite of promptfoo's dialect, each once, then what its warnings say."""
     found: dict[str, dict[Location | None, None]] = {row.id: {} for row in ROWS}
     for row, place in _concerned(suite):
@@ -67,13 +67,15 @@ def differences(suite: Suite) -> Iterator[Difference]:
     for row in ROWS:
         places = list(found[row.id])
         if places:
-            yield Difference(row.id, row.what, row.promptfoo, row.geval, places[0], len(places) - 1)
+            yield ConfigDifference(row.id, row.what, row.promptfoo, row.geval, places[0], len(places) - 1)
     for problem in dict.fromkeys(suite.warnings):
         hint = f" ({problem.hint})" if problem.hint else ""
-        yield Difference("warning", problem.message, "takes it as it is", f"warns{hint}", problem.location)
+        yield ConfigDifference(
+            "warning", problem.message, "takes it as it is", f"warns{hint}", problem.location
+        )
 
 
-def _concerned(suite: Suite) -> Iterator[tuple[Row, Location | None]]:
+def _concerned(suite: LoadedSuite) -> Iterator[tuple[Row, Location | None]]:
     for row in ROWS:
         yield from ((row, place) for place in (row.suite(suite) if row.suite is not None else ()))
     for prompt in suite.prompts:
@@ -100,16 +102,16 @@ def _concerned_by(text: JsonValue, place: Location | None) -> Iterator[tuple[Row
 # How configs are recognised that a row concerns.
 
 
-def _of(*types: str) -> Callable[[Assertion, TestCase], bool]:
+def _of(*types: str) -> Callable[[Assertion, MergedTest], bool]:
     """Return whether an assertion is of one of these types, negated or not."""
     return lambda spec, test: spec.base_type in types
 
 
-def _is_graded(spec: Assertion, test: TestCase) -> bool:
+def _is_graded(spec: Assertion, test: MergedTest) -> bool:
     return isinstance(spec, ModelGradedAssertion)
 
 
-def _has_default_judge(spec: Assertion, test: TestCase) -> bool:
+def _has_default_judge(spec: Assertion, test: MergedTest) -> bool:
     return (
         isinstance(spec, ModelGradedAssertion)
         and "text" in spec.judge_kinds
@@ -117,12 +119,12 @@ def _has_default_judge(spec: Assertion, test: TestCase) -> bool:
     )
 
 
-def _has_own_prompt(spec: Assertion, test: TestCase) -> bool:
+def _has_own_prompt(spec: Assertion, test: MergedTest) -> bool:
     levels = (spec, test.options, test.default_options)
     return any(getattr(level, "rubric_prompt", None) is not None for level in levels)
 
 
-def _is_graded_by_own_words(spec: Assertion, test: TestCase) -> bool:
+def _is_graded_by_own_words(spec: Assertion, test: MergedTest) -> bool:
     types = ("llm-rubric", "factuality", "model-graded-factuality", "model-graded-closedqa", "search-rubric")
     return spec.base_type in types and not _has_own_prompt(spec, test)
 
@@ -135,13 +137,13 @@ def _may_be_an_error_there(spec: Assertion) -> bool:
     )
 
 
-def _mixes_errors_and_failures(test: TestCase) -> Places:
+def _mixes_errors_and_failures(test: MergedTest) -> Places:
     specs = list(each_assertion(test.assertions))
     if len(specs) > 1 and any(map(_may_be_an_error_there, specs)):
         yield test.place.value("assert")
 
 
-def _code_of_test(test: TestCase) -> Iterator[tuple[str, Location | None]]:
+def _code_of_test(test: MergedTest) -> Iterator[tuple[str, Location | None]]:
     """Yield the code of a test that is no assertion of it, with its place."""
     for found in (test.transform, test.transform_vars):
         if found is not None:
@@ -158,7 +160,7 @@ def _is_javascript(code: str) -> bool:
     return not code.startswith(FILE_PREFIX) or ".py" not in code
 
 
-def _javascript_of_test(test: TestCase) -> Places:
+def _javascript_of_test(test: MergedTest) -> Places:
     yield from (place for code, place in _code_of_test(test) if _is_javascript(code))
     yield from (
         spec.place.key()
@@ -172,7 +174,7 @@ def _javascript_of_test(test: TestCase) -> Places:
     )
 
 
-def _javascript_of_suite(suite: Suite) -> Places:
+def _javascript_of_suite(suite: LoadedSuite) -> Places:
     for provider in suite.providers:
         if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
             yield provider.place.value("transform")
@@ -190,7 +192,7 @@ def _javascript_of_suite(suite: Suite) -> Places:
             yield prompt.place.key()
 
 
-def _files_of_javascript(test: TestCase) -> Places:
+def _files_of_javascript(test: MergedTest) -> Places:
     for spec in each_assertion(test.assertions):
         if isinstance(spec, CodeAssertion) and spec.value.startswith(FILE_PREFIX) and ".py" not in spec.value:
             yield spec.place.key()
@@ -211,7 +213,7 @@ def _lacks_return(code: str, *, is_python: bool = False) -> bool:
     return _STATEMENT.match(text) is not None and not (is_python and text.startswith("return"))
 
 
-def _codes_without_return(test: TestCase) -> Places:
+def _codes_without_return(test: MergedTest) -> Places:
     yield from (place for code, place in _code_of_test(test) if _lacks_return(code))
     for spec in each_assertion(test.assertions):
         if isinstance(spec, CodeAssertion) and _lacks_return(spec.value):
@@ -221,13 +223,13 @@ def _codes_without_return(test: TestCase) -> Places:
 _GIVES_FUNCTION = compile_later(r"\s*(?:async\s+)?(?:function\b|\([\w\s,{}]*\)\s*=>|\w+\s*=>)")
 
 
-def _transforms_that_give_functions(test: TestCase) -> Places:
+def _transforms_that_give_functions(test: MergedTest) -> Places:
     yield from (
         place for code, place in _code_of_test(test) if _GIVES_FUNCTION.match(code) and _is_javascript(code)
     )
 
 
-def _stored_outputs(test: TestCase) -> Places:
+def _stored_outputs(test: MergedTest) -> Places:
     if test.promptfoo.store_output_as:
         yield test.place.value("options")
 
@@ -235,7 +237,7 @@ def _stored_outputs(test: TestCase) -> Places:
 _DATE = compile_later(r"\d{4}-\d\d?-\d\d?(?:(?:[Tt]|[ \t]+)\d.*)?")
 
 
-def _unquoted_dates(suite: Suite) -> Places:
+def _unquoted_dates(suite: LoadedSuite) -> Places:
     """Yield the variables that YAML 1.1 takes for dates: those in quotes are texts for promptfoo, too."""
     lines: dict[str, list[str]] = {}
     for test in suite.tests:
@@ -254,10 +256,10 @@ def _unquoted_dates(suite: Suite) -> Places:
                 yield place
 
 
-def _variables(wanted: Callable[[str, TestCase], bool]) -> Callable[[TestCase], Places]:
+def _variables(wanted: Callable[[str, MergedTest], bool]) -> Callable[[MergedTest], Places]:
     """Return a search for variables that are texts of some kind."""
 
-    def places(test: TestCase) -> Places:
+    def places(test: MergedTest) -> Places:
         for name, value in test.vars.items():
             if isinstance(value, str) and wanted(value, test):
                 yield test.place.value("vars", name)
@@ -270,11 +272,11 @@ _REPLACEMENT = compile_later(r"\$[&$`'\d]")
 _WHOLE_NUMBER = compile_later(r"\d{17,}")
 
 
-def _names_other_variables(test: TestCase) -> bool:
+def _names_other_variables(test: MergedTest) -> bool:
     return any(isinstance(value, str) and "{{" in value for value in test.vars.values())
 
 
-def _large_numbers(test: TestCase) -> Places:
+def _large_numbers(test: MergedTest) -> Places:
     for name, value in test.vars.items():
         if _WHOLE_NUMBER.search(json.dumps(value, default=str)) and not isinstance(value, str):
             yield test.place.value("vars", name)
@@ -293,13 +295,13 @@ def _has_filter(text: str) -> bool:
 _INDEX = compile_later(r"\{[{%][^}]*\[\s*\d|\{%-?\s*for\b")
 
 
-def _halves(suite: Suite) -> Places:
+def _halves(suite: LoadedSuite) -> Places:
     if any(_INDEX.search(prompt.raw or "") for prompt in suite.prompts):
         for test in suite.tests:
             yield from _variables(lambda value, test: not is_in_first_plane(value))(test)
 
 
-def _written(suite: Suite) -> Iterator[dict[str, JsonValue]]:
+def _written(suite: LoadedSuite) -> Iterator[dict[str, JsonValue]]:
     """Yield the configs as they are written."""
     snapshots = suite.snapshot if isinstance(suite.snapshot, list) else [suite.snapshot]
     yield from (item for item in snapshots if isinstance(item, dict))
@@ -315,17 +317,17 @@ def _mappings_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
             yield from _mappings_in(item)
 
 
-def _if_written(wanted: Callable[[dict[str, JsonValue]], bool]) -> Callable[[Suite], Places]:
+def _if_written(wanted: Callable[[dict[str, JsonValue]], bool]) -> Callable[[LoadedSuite], Places]:
     """Return a search for a mapping that is written anywhere in the config; its place is not known."""
 
-    def places(suite: Suite) -> Places:
+    def places(suite: LoadedSuite) -> Places:
         if any(wanted(item) for config in _written(suite) for item in _mappings_in(config)):
             yield None
 
     return places
 
 
-def _default_transform_meets_postprocess(suite: Suite) -> Places:
+def _default_transform_meets_postprocess(suite: LoadedSuite) -> Places:
     for config in _written(suite):
         default = config.get("defaultTest")
         options = default.get("options") if isinstance(default, dict) else None
@@ -335,7 +337,7 @@ def _default_transform_meets_postprocess(suite: Suite) -> Places:
                 yield None
 
 
-def _providers(wanted: Callable[[ProviderSpec], bool]) -> Callable[[Suite], Places]:
+def _providers(wanted: Callable[[ProviderSpec], bool]) -> Callable[[LoadedSuite], Places]:
     return lambda suite: (item.place.value() for item in suite.providers if wanted(item))
 
 
@@ -366,7 +368,7 @@ def _is_http(provider: ProviderSpec) -> bool:
     return provider.id.startswith(("http:", "https:"))
 
 
-def _has_unlabelled_python(suite: Suite) -> Places:
+def _has_unlabelled_python(suite: LoadedSuite) -> Places:
     for provider in suite.providers:
         if _program_suffix(provider) == ".py" and provider.label.endswith(
             (".py", provider.id.rpartition(":")[2])
@@ -374,7 +376,7 @@ def _has_unlabelled_python(suite: Suite) -> Places:
             yield provider.place.value()
 
 
-def _shares_id_with_prompts(suite: Suite) -> Places:
+def _shares_id_with_prompts(suite: LoadedSuite) -> Places:
     ids = [provider.id for provider in suite.providers]
     for provider in suite.providers:
         own = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
@@ -406,19 +408,19 @@ def _text_body_without_type(provider: ProviderSpec) -> bool:
     )
 
 
-def _is_insecure(suite: Suite) -> Places:
+def _is_insecure(suite: LoadedSuite) -> Places:
     if suite.env.get("PROMPTFOO_INSECURE_SSL"):
         yield None
 
 
-def _answers_tools(spec: Assertion, test: TestCase) -> bool:
+def _answers_tools(spec: Assertion, test: MergedTest) -> bool:
     return spec.base_type.startswith("is-valid-") and spec.base_type.endswith("call")
 
 
 _WEIGHS_LIKE_PYTHON = compile_later(r"\(\?[a-zA-Z]+\)|\(\?P<")
 
 
-def _prompt_shows_images(suite: Suite) -> Places:
+def _prompt_shows_images(suite: LoadedSuite) -> Places:
     yield from (item.place.key() for item in suite.prompts if "data:image/" in (item.raw or ""))
     for test in suite.tests:
         yield from _variables(lambda value, test: value.startswith("data:image/"))(test)

@@ -28,7 +28,7 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.statistics.paired import NO_MARGINS
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates, read_margins
 from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
-from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, LoadedSuite, OpenedSuite, SuiteOverrides, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 
@@ -220,7 +220,7 @@ def _suite(
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
     parts = _digest_parts(configs, reading, overrides)
-    suite = Suite(
+    suite = LoadedSuite(
         path=path,
         base_dir=path.parent,
         prompts=prompts or (default_prompt(whole),),

@@ -76,7 +76,9 @@ def _of_json(path: Path, access: Access, asked_at: Location | None) -> PromptTex
     text = read_text(path, access, asked_at=asked_at)
     if FILE_PREFIX in text:
         yield (
-            js_json(_with_files(read_json(text, str(path)).value, path.parent, _Asked(access, asked_at))),
+            js_json(
+                _with_files(read_json(text, str(path)).value, path.parent, _AskedPrompt(access, asked_at))
+            ),
             "",
         )
     elif text.strip():
@@ -90,7 +92,7 @@ def _of_yaml(path: Path, access: Access, asked_at: Location | None) -> PromptTex
         # Templates can make a file that is no YAML until the variables are in it.
         yield from _whole(path, access, asked_at)
         return
-    value = _with_files(value, path.parent, _Asked(access, asked_at))
+    value = _with_files(value, path.parent, _AskedPrompt(access, asked_at))
     yield (value if isinstance(value, str) else js_json(value)), ""
 
 
@@ -104,14 +106,14 @@ def _of_csv(path: Path, access: Access, asked_at: Location | None) -> PromptText
             yield row[column].strip(), row[label].strip() if label is not None and label < len(row) else ""
 
 
-class _Asked(NamedTuple):
+class _AskedPrompt(NamedTuple):
     """Where the config names a file of prompts, and what may be read for it."""
 
     access: Access
     asked_at: Location | None
 
 
-def _with_files(value: JsonValue, folder: Path, asked: _Asked, depth: int = 0) -> JsonValue:
+def _with_files(value: JsonValue, folder: Path, asked: _AskedPrompt, depth: int = 0) -> JsonValue:
     """`value` with the contents of the files that its texts name."""
     if isinstance(value, list):
         return [_with_files(item, folder, asked, depth) for item in value]

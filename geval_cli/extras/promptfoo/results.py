@@ -64,7 +64,7 @@ class _Test(Struct):
     metadata: dict[str, Any] | None = None
 
 
-class _Row(Struct, rename="camel"):
+class _ResultsRow(Struct, rename="camel"):
     test_idx: int
     prompt_idx: int
     success: bool
@@ -116,7 +116,7 @@ def _case_of_row(item: JsonValue) -> CaseResult:
         ValueError: it is no row of promptfoo's results.
     """
     try:
-        row = msgspec.convert(item, _Row)
+        row = msgspec.convert(item, _ResultsRow)
     except msgspec.ValidationError as error:
         raise ValueError(f"this is no result of promptfoo: {error}") from error
     provider = _Provider(row.provider) if isinstance(row.provider, str) else row.provider
@@ -146,14 +146,14 @@ def _case_of_row(item: JsonValue) -> CaseResult:
     )
 
 
-def _status_of_row(row: _Row) -> Status:
+def _status_of_row(row: _ResultsRow) -> Status:
     if row.success:
         return Status.PASSED
     is_unanswered = row.response is None and row.error is not None
     return Status.ERROR if row.failure_reason == _ERROR or is_unanswered else Status.FAILED
 
 
-def _usage_of(row: _Row) -> Usage:
+def _usage_of(row: _ResultsRow) -> Usage:
     tokens = row.token_usage or _Tokens()
     return Usage(1, tokens.prompt or 0, tokens.completion or 0, cost_usd=row.cost)
 

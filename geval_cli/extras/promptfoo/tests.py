@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.conversation_state import CONVERSATION_ID
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.extras.promptfoo.paths import program_reference
@@ -152,7 +152,7 @@ class PromptfooTests(Struct, frozen=True):
     whole: SourcePath
     expands: bool = True
 
-    def __iter__(self) -> Iterator[TestCase]:
+    def __iter__(self) -> Iterator[MergedTest]:
         reading = self.reading.with_problems([])
         yield from self._cases(reading)
         errors = [problem for problem in reading.problems if problem.severity is Severity.ERROR]
@@ -166,7 +166,7 @@ class PromptfooTests(Struct, frozen=True):
             pass
         return [reading.env.hide(problem) for problem in reading.problems]
 
-    def _cases(self, reading: LoadContext) -> Iterator[TestCase]:
+    def _cases(self, reading: LoadContext) -> Iterator[MergedTest]:
         index = 0
         for test in self._read_tests(reading):
             for case in self._of_test(test, reading):
@@ -192,7 +192,7 @@ class PromptfooTests(Struct, frozen=True):
                 None, [read_row(TestRow({}, self.whole, reading.files.base_dir), "a test", reading)]
             )
 
-    def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[TestCase]:
+    def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[MergedTest]:
         default, promptfoo = self.default.spec, test.promptfoo.over(self.default.promptfoo)
         if test.promptfoo.disable_default_asserts:
             default = default.model_copy(update={"assertions": ()})

@@ -18,8 +18,8 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.trust.charts import agreement_charts
 from geval_cli.extras.trust.documents import (
     ESTIMATE,
-    Document,
     Quote,
+    ReportDocument,
     Section,
     Table,
     estimate_cells,
@@ -511,9 +511,9 @@ def _fields(value: Struct) -> dict[str, JsonValue]:
     return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
 
 
-def agreement_document(found: Agreement) -> Document:
+def agreement_document(found: Agreement) -> ReportDocument:
     """Return the record as a document."""
-    return Document(
+    return ReportDocument(
         "Agreement with people",
         lambda quote: _about(found, quote),
         [

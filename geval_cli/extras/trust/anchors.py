@@ -20,7 +20,7 @@ from geval_cli.metrics import with_members
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, to_json
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.suite.suite import NamedFile, Suite
+from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 _VERSION = 1
 _FORM = "`geval drift --save FILE --run RUN` writes such files"
@@ -193,9 +193,9 @@ def _score(value: object) -> float:
     return float(value)
 
 
-def read_suite_anchors(suite: Suite) -> tuple[AnchorSet | None, list[Problem]]:
+def read_suite_anchors(suite: LoadedSuite) -> tuple[AnchorSet | None, list[Problem]]:
     """Return the anchors that a config names, and what is wrong with them."""
-    named: NamedFile | None = suite.anchors
+    named: ConfiguredFile | None = suite.anchors
     if named is None:
         return None, []
     place = named.place.value()

@@ -45,7 +45,7 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.statistics.calibration import Block, Calibration, JudgeWeight, Logistic
+from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic, ScoreBand
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 from geval_cli.templating import Templates
 
@@ -331,7 +331,7 @@ def _follows(before: Sequence[float], block: Sequence[float]) -> bool:
 
 
 def _of_entry(entry: CalibrationEntry, judges: tuple[JudgeWeight, ...]) -> Calibration:
-    blocks = tuple(Block(low, high, chance, int(count)) for low, high, chance, count in entry.p_pass)
+    blocks = tuple(ScoreBand(low, high, chance, int(count)) for low, high, chance, count in entry.p_pass)
     return Calibration(
         metric=entry.metric,
         key=entry.key,

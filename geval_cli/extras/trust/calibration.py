@@ -18,7 +18,7 @@ from geval_cli.extras.trust.calibrated import CALIBRATION_VERSION, other_parts
 from geval_cli.extras.trust.charts import calibration_chart
 from geval_cli.extras.trust.documents import (
     ESTIMATE,
-    Document,
+    ReportDocument,
     Section,
     Table,
     estimate_cells,
@@ -49,10 +49,10 @@ from geval_cli.statistics.calibration import Calibration, JudgeWeight, Logistic
 from geval_cli.statistics.calibration_fit import ALPHA as BAND_ALPHA
 from geval_cli.statistics.calibration_fit import (
     MIN_ISOTONIC,
-    Checked,
+    FitPlan,
+    HeldOutCheck,
     Labelled,
     Objective,
-    Plan,
     balanced_accuracy,
     cross_check,
     fit,
@@ -96,7 +96,7 @@ class MetricCalibration(Struct, frozen=True):
     present: float
     at_present: Candidate
     candidates: tuple[Candidate, ...]
-    checked: Checked | None
+    checked: HeldOutCheck | None
     errored: int
     notes: tuple[str, ...]
     summary: str
@@ -330,7 +330,7 @@ def _calibration(
     """Return what scores mean, one for each of `items`; `rescored` makes them anew from some of the labels."""
     key = _key_of(name, items)
     used = [pair.match.item.thresholds.get(name) for pair in items if pair.match is not None]
-    plan = Plan(
+    plan = FitPlan(
         Objective(options.costs, options.prevalence),
         threshold_of(used, options.good, options.threshold),
         is_isotonic=len(items) >= MIN_ISOTONIC,
@@ -485,10 +485,10 @@ def write_calibration(path: Path, found: Calibrated) -> None:
         file.write(f'{{\n  "calibration_version": {version},\n  "entries": [\n{listed}\n  ]\n}}\n')
 
 
-def calibration_document(found: Calibrated) -> Document:
+def calibration_document(found: Calibrated) -> ReportDocument:
     """Return the record as a document."""
     count = f"{found.matched:,} labels, {found.unmatched:,} unmatched"
-    return Document(
+    return ReportDocument(
         "Calibration of a judge",
         lambda quote: (
             f"Labels: {quote(found.labels)}{of_run(found.run, quote)}; {count}. Outputs are grouped by"
@@ -594,7 +594,7 @@ def _percent(share: Estimate) -> str:
     return "-" if share.value is None else f"{100 * share.value:.0f} %"
 
 
-def _figure_rows(checked: Checked) -> Iterator[tuple[str, ...]]:
+def _figure_rows(checked: HeldOutCheck) -> Iterator[tuple[str, ...]]:
     """Yield the figures on labels that were held back, with the words that people know."""
     named: dict[str, Estimate | None] = {
         "right verdicts": checked.accuracy,

@@ -16,12 +16,12 @@ from geval_cli.report.charts.drawing import (
     LEFT,
     RIGHT,
     WIDTH,
+    AxisScale,
     Chart,
-    Choice,
     FigureTable,
     Links,
+    MarkFilter,
     NamedRow,
-    Scale,
     across,
     dot,
     drawing,
@@ -209,7 +209,7 @@ def _href(links: Links | None, metric: str, score: float, label: float | None = 
         return None
     low, high = _ends(score)
     label_low, label_high = (0.0, None) if label is None else _ends(label)
-    return links(Choice(None, metric, low, high, label_low=label_low, label_high=label_high))
+    return links(MarkFilter(None, metric, low, high, label_low=label_low, label_high=label_high))
 
 
 def _ends(centre: float) -> tuple[float | None, float | None]:
@@ -298,7 +298,7 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
         (f"{members[0][0]}-{members[-1][0]}", sum(error for _, error in members) / len(members))
         for members in groups.values()
     ]
-    high, width = Scale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
+    high, width = AxisScale(-1.0, 1.0, 190, 22), (RIGHT - LEFT) / _LENGTH_GROUPS
     bars = []
     for place, (words, error) in enumerate(errors):
         x = LEFT + place * width
@@ -346,7 +346,7 @@ def _probe_cells(item: Finding) -> tuple[str, str, str, str]:
     return f"{item.probe}, {item.figure}", fixed(item.estimate.value or 0.0, 2), item.bar, item.verdict.value
 
 
-def _probe_row(item: Finding, place: NamedRow, scale: Scale) -> str:
+def _probe_row(item: Finding, place: NamedRow, scale: AxisScale) -> str:
     value, interval = item.estimate.value or 0.0, item.estimate.interval
     allowed, middle = _allowed(item.bar, (scale.low, scale.high)), place.last_line + 24
     kind = {ProbeVerdict.FAILS: "chart-dot is-worse", ProbeVerdict.HOLDS: "chart-dot"}.get(

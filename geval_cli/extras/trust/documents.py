@@ -69,7 +69,7 @@ class Section(Struct, frozen=True):
     is_overview: bool = False
 
 
-class Document(Struct, frozen=True):
+class ReportDocument(Struct, frozen=True):
     """A result to be told: `data` for JSON, the rest for people. Headings and cells are escaped here."""
 
     title: str
@@ -83,7 +83,7 @@ ESTIMATE = ("value", "95 % interval", "outputs", "groups")
 """The columns of `estimate_cells`."""
 
 
-def deliver(document: Document, given: ReportOptions) -> ExitCode:
+def deliver(document: ReportDocument, given: ReportOptions) -> ExitCode:
     """Write a document to the files of `-o`, print it or its JSON, and return the exit code of its gates.
 
     Raises:
@@ -106,7 +106,7 @@ _GATE_WORDS = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "n
 _FIGURE = compile_later(r"[-+]?[\d.,]+( %|±.*)?( of [\d,]+)?|-")
 
 
-def print_document(document: Document, console: Console) -> None:
+def print_document(document: ReportDocument, console: Console) -> None:
     """Print what the document is about, each section with its sentence first, and whether its gates hold."""
     print_hanging(Text(""), Text(_plain(document.about)), console, indent=0)
     for section in document.sections:
@@ -216,7 +216,7 @@ def _path_problem(path: Path, what: str) -> Problem | None:
     return None
 
 
-def write_document(path: Path, document: Document) -> None:
+def write_document(path: Path, document: ReportDocument) -> None:
     """Write a document in the format of the file's ending; call `check_document_paths` first.
 
     Raises:
@@ -228,23 +228,23 @@ def write_document(path: Path, document: Document) -> None:
             file.write(part)
 
 
-def _in_files(document: Document) -> Iterator[Section]:
+def _in_files(document: ReportDocument) -> Iterator[Section]:
     yield from document.sections
     if document.gates:
         rows = [(gate.gate, gate.metric, gate.status.value, gate.note) for gate in document.gates]
         yield Section("Requirements", tables=[Table(("requirement", "metric", "status", "note"), rows)])
 
 
-def _json(document: Document) -> Iterator[str]:
+def _json(document: ReportDocument) -> Iterator[str]:
     yield json_text(document.data, indent=2) + "\n"
 
 
-def markdown_of(document: Document) -> str:
+def markdown_of(document: ReportDocument) -> str:
     """Return a document as Markdown."""
     return "".join(_markdown(document))
 
 
-def _markdown(document: Document) -> Iterator[str]:
+def _markdown(document: ReportDocument) -> Iterator[str]:
     yield f"# {document.title}\n\n{document.about(_cell)}\n"
     for section in _in_files(document):
         yield f"\n## {_cell(section.heading)}\n\n"
@@ -275,7 +275,7 @@ _SHARED_STYLES = ("colours.css", "charts.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def _page(document: Document) -> Iterator[str]:
+def _page(document: ReportDocument) -> Iterator[str]:
     """Yield a page without scripts; all that comes from files and models is escaped text.
 
     It has the colours and drawings of the web page, and the little that is its own.

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase, each_assertion
+from geval_cli.assertions.base import Assertion, MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.engine.case import JobContext, begin_job
@@ -25,7 +25,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.errors import BudgetError, StoppedError, UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of
-from geval_cli.extras.trust.documents import Document, Quote, Section, Table
+from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from_json, looks_before
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.scoring import passes
@@ -74,7 +74,7 @@ async def look(
             usage.append(event.usage)
         on_event(event)
 
-    asked = _Asked()
+    asked = _AskedAgain()
     async with open_suite_session(fresh, cache, policy, on_event=listen) as session:
         context, room = job_context(session, fresh), asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(asked.judge(item.anchor, item.job, context, room) for item in asking))
@@ -125,7 +125,7 @@ async def look_before_run(
     return to_json(found)
 
 
-class _Asked(Struct):
+class _AskedAgain(Struct):
     """The ratings of anchors so far, by their ids."""
 
     ratings: dict[str, Mapping[str, Rating]] = field(default_factory=dict)
@@ -229,7 +229,7 @@ def _asking(
     return _made(job, test, anchor, {name: spec for name, (_, spec) in fitting.items()})
 
 
-def _made(job: Job, test: TestCase, anchor: Anchor, specs: Mapping[str, Assertion]) -> _Asking:
+def _made(job: Job, test: MergedTest, anchor: Anchor, specs: Mapping[str, Assertion]) -> _Asking:
     test = replace(test, assertions=tuple(map(_quiet, specs.values())), threshold=None)
     return _Asking(anchor, replace(job, test=test, repeat_index=anchor.case.repeat_index), len(specs))
 
@@ -250,7 +250,7 @@ def _quiet(spec: Assertion) -> Assertion:
     return spec.model_copy(update={"explain": "never"}) if isinstance(spec, GEvalFields) else spec
 
 
-def _metrics(anchors: AnchorSet, asked: _Asked, margin: float) -> Iterator[MetricDrift]:
+def _metrics(anchors: AnchorSet, asked: _AskedAgain, margin: float) -> Iterator[MetricDrift]:
     for name in anchors.metrics:
         pairs, then, now = [], {}, {}
         thresholds: set[float] = set()
@@ -336,7 +336,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "an unknown judge"
 
 
-def drift_document(found: Look) -> Document:
+def drift_document(found: Look) -> ReportDocument:
     """Return a look as a document."""
     sections = [
         Section(
@@ -354,7 +354,7 @@ def drift_document(found: Look) -> Document:
     if not sections:
         sections = [Section("", lambda quote: "no anchor could be judged", is_overview=True)]
     data = {"schema_version": 1, "kind": "drift", "verdict": found.verdict, **to_json(found)}
-    return Document("Drift of the judge", lambda quote: _about(found, quote), sections, data)
+    return ReportDocument("Drift of the judge", lambda quote: _about(found, quote), sections, data)
 
 
 _HEADER = ("then", "now", "shift", "90 % interval", "rank", "outputs", "tests", "flipped", "verdict")

@@ -13,7 +13,7 @@ from msgspec import Struct, to_builtins
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.documents import (
     ESTIMATE,
-    Document,
+    ReportDocument,
     Section,
     Table,
     carry_over_text,
@@ -286,9 +286,9 @@ def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float
     )
 
 
-def estimate_document(found: Estimated) -> Document:
+def estimate_document(found: Estimated) -> ReportDocument:
     """Return the record as a document."""
-    return Document(
+    return ReportDocument(
         "True figures of a run",
         lambda quote: (
             f"Labels: {quote(found.labels)}{of_run(found.run, quote)}, {found.matched:,} used; method {found.method}."

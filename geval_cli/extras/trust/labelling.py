@@ -26,7 +26,7 @@ from geval_cli.judge.scoring import passes
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.comparison import EarlierRun, Pairing
-from geval_cli.report.criteria import Criterion, MetricCriteria
+from geval_cli.report.criteria import MetricCriteria, ShownCriterion
 from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, output_digest, value_text
@@ -65,7 +65,7 @@ class Sheet(Struct, frozen=True):
     """
 
     outputs: tuple[Output, ...]
-    criteria: Mapping[str, Criterion]
+    criteria: Mapping[str, ShownCriterion]
     is_blind: bool = False
 
 

@@ -13,9 +13,9 @@ from geval_cli.extras.trust.matching import JudgedItem
 from geval_cli.runs.options import (
     EnvFileOption,
     GraderOption,
-    Group,
     HomeOption,
     Option,
+    OptionGroup,
     SamplesOption,
     ScoringOption,
 )
@@ -23,9 +23,9 @@ from geval_cli.statistics.estimate import MARGIN
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 
 AllowUnmatchedOption = Annotated[
-    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", OptionGroup.CONFIG)
 ]
-SeedOption = Annotated[int, Option("--seed", "Random seed.", Group.SELECTION)]
+SeedOption = Annotated[int, Option("--seed", "Random seed.", OptionGroup.SELECTION)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class VerdictOptions:
         Option(
             "--good",
             "Mean labels from here on, brought to 0..1, are good.",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
         ),
@@ -52,7 +52,7 @@ class VerdictOptions:
         Option(
             "--threshold",
             "Scores from here on pass. [default: the run's own, else as --good]",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
         ),
@@ -75,7 +75,7 @@ class ClusterOptions:
         Option(
             "--cluster",
             "Group outputs by this column or metadata. [default: doc, else the test]",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             syntax="KEY",
         ),
     ] = None
@@ -87,7 +87,7 @@ class MetricOptions:
 
     only: Annotated[
         tuple[str, ...],
-        Option("--only", "Take this metric only; repeatable.", Group.JUDGING, syntax="METRIC"),
+        Option("--only", "Take this metric only; repeatable.", OptionGroup.JUDGING, syntax="METRIC"),
     ] = ()
 
 
@@ -100,11 +100,11 @@ class ReportOptions:
         Option(
             "-o --output",
             "Write it to a file: .json, .md or .html; repeatable.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             syntax="FILE",
         ),
     ] = ()
-    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
     home: HomeOption = None
 
 
@@ -117,7 +117,7 @@ class LabelledRunOptions:
         Option(
             "--run",
             "The run that was labelled. [default: the scores in LABELS, else the latest run]",
-            Group.CONFIG,
+            OptionGroup.CONFIG,
             syntax="RUN",
         ),
     ] = None
@@ -129,7 +129,8 @@ class AgreeOptions(ClusterOptions, VerdictOptions):
     """How agreement is computed. `annotators` says who labelled, a key of `EPSILONS`."""
 
     annotators: Annotated[
-        str, Option("--annotators", "Who labelled: expert, skilled or crowd.", Group.JUDGING, syntax="WHO")
+        str,
+        Option("--annotators", "Who labelled: expert, skilled or crowd.", OptionGroup.JUDGING, syntax="WHO"),
     ] = "expert"
 
 
@@ -140,7 +141,10 @@ class AgreeCommand(ReportOptions, AgreeOptions, LabelledRunOptions):
     require: Annotated[
         tuple[str, ...],
         Option(
-            "--require", 'Fail unless it holds, as "spearman >= 0.4"; repeatable.', Group.GATES, syntax="GATE"
+            "--require",
+            'Fail unless it holds, as "spearman >= 0.4"; repeatable.',
+            OptionGroup.GATES,
+            syntax="GATE",
         ),
     ] = ()
 
@@ -159,7 +163,7 @@ class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
         Option(
             "--cost",
             "Cost of a false pass : of a false fail, as 3:1. [default: highest MCC]",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             syntax="A:B",
             is_text=True,
         ),
@@ -169,7 +173,7 @@ class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
         Option(
             "--prevalence",
             "Share of good outputs where the judge will be used. [default: as labelled]",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
         ),
@@ -185,7 +189,7 @@ class CalibrateCommand(ReportOptions, CalibrateOptions, LabelledRunOptions):
         Option(
             "-o --output",
             "NAME.cal.json for configs; a report as .json, .md or .html; repeatable.",
-            Group.RESULTS,
+            OptionGroup.RESULTS,
             syntax="FILE",
         ),
     ] = ()
@@ -206,7 +210,7 @@ class EstimateOptions(MetricOptions, VerdictOptions):
         Option(
             "--method",
             "ppi, or rogan-gladen for labels with scores of other outputs.",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             syntax="NAME",
         ),
     ] = "ppi"
@@ -215,7 +219,7 @@ class EstimateOptions(MetricOptions, VerdictOptions):
         Option(
             "--margin",
             "Say whether the run's calibration is off by less than this.",
-            Group.JUDGING,
+            OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
         ),
@@ -227,7 +231,7 @@ class EstimateCommand(ReportOptions, EstimateOptions):
     """Options of `geval estimate`."""
 
     run: Annotated[
-        str, Option("--run", "The run whose true figures are wanted.", Group.CONFIG, syntax="RUN")
+        str, Option("--run", "The run whose true figures are wanted.", OptionGroup.CONFIG, syntax="RUN")
     ] = "latest"
     allow_unmatched: AllowUnmatchedOption = False
     draw: Annotated[
@@ -235,22 +239,22 @@ class EstimateCommand(ReportOptions, EstimateOptions):
         Option(
             "--draw",
             "Write LABELS: this many outputs, drawn at random, for people to label.",
-            Group.CONFIG,
+            OptionGroup.CONFIG,
             minimum=1,
             syntax="N",
         ),
     ] = None
-    seed: Annotated[int, Option("--seed", "Random seed of --draw.", Group.CONFIG)] = 0
+    seed: Annotated[int, Option("--seed", "Random seed of --draw.", OptionGroup.CONFIG)] = 0
     of: Annotated[
         str | None,
-        Option("--of", "Draw tests of two runs, with both outputs.", Group.CONFIG, syntax="A,B"),
+        Option("--of", "Draw tests of two runs, with both outputs.", OptionGroup.CONFIG, syntax="A,B"),
     ] = None
     require: Annotated[
         tuple[str, ...],
         Option(
             "--require",
             'Fail unless it holds, as "coherence.true_pass_rate >= 80%"; repeatable.',
-            Group.GATES,
+            OptionGroup.GATES,
             syntax="GATE",
         ),
     ] = ()
@@ -276,7 +280,8 @@ class LabelCommand:
     """Options of `geval label`."""
 
     draw: Annotated[
-        int | None, Option("--draw", "Label this many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int | None,
+        Option("--draw", "Label this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1),
     ] = None
     seed: SeedOption = 0
     metrics: Annotated[
@@ -284,7 +289,7 @@ class LabelCommand:
         Option(
             "-M --metric",
             "Label this metric; repeatable. [default: all that a model judged]",
-            Group.SELECTION,
+            OptionGroup.SELECTION,
             syntax="METRIC",
         ),
     ] = ()
@@ -304,22 +309,25 @@ class LabelCommand:
         bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
     ] = False
     review: Annotated[
-        bool, Option("--review", "Judge and person side by side, disagreements first.", Group.RESULTS)
+        bool, Option("--review", "Judge and person side by side, disagreements first.", OptionGroup.RESULTS)
     ] = False
     export: Annotated[
         Path | None,
         Option(
-            "--export", "Write labels, or a sheet to fill in: .jsonl or .csv.", Group.RESULTS, syntax="FILE"
+            "--export",
+            "Write labels, or a sheet to fill in: .jsonl or .csv.",
+            OptionGroup.RESULTS,
+            syntax="FILE",
         ),
     ] = None
     read: Annotated[
-        Path | None, Option("--import", "Keep the labels of a file.", Group.RESULTS, syntax="FILE")
+        Path | None, Option("--import", "Keep the labels of a file.", OptionGroup.RESULTS, syntax="FILE")
     ] = None
     allow_unmatched: Annotated[
         bool,
-        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.RESULTS),
+        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", OptionGroup.RESULTS),
     ] = False
-    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", Group.RESULTS)] = False
+    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", OptionGroup.RESULTS)] = False
     home: HomeOption = None
 
 
@@ -334,12 +342,14 @@ class ProbeOptions:
     """
 
     items: Annotated[
-        int, Option("--items", "Probe this many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int, Option("--items", "Probe this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1)
     ] = 20
     seed: SeedOption = 0
     only: Annotated[
         tuple[str, ...],
-        Option("--only", "Only this probe; repeatable. [default: all]", Group.SELECTION, syntax="PROBE"),
+        Option(
+            "--only", "Only this probe; repeatable. [default: all]", OptionGroup.SELECTION, syntax="PROBE"
+        ),
     ] = ()
     labels: LabelFile | None = None
     labelled: tuple[JudgedItem, ...] = ()
@@ -351,26 +361,28 @@ class ProbeCommand(ReportOptions, ProbeOptions):
 
     labels_file: Annotated[
         Path | None,
-        Option("--labels", "Human labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+        Option("--labels", "Human labels, for the probe `family`.", OptionGroup.SELECTION, syntax="FILE"),
     ] = None
     run: Annotated[
         str | None,
-        Option("--run", "The run that was labelled. [default: the latest]", Group.SELECTION, syntax="RUN"),
+        Option(
+            "--run", "The run that was labelled. [default: the latest]", OptionGroup.SELECTION, syntax="RUN"
+        ),
     ] = None
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None
-    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
-        False
-    )
+    plan: Annotated[
+        bool, Option("--plan", "Say how many ratings it takes; send nothing.", OptionGroup.BUDGET)
+    ] = False
     max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, "USD", "5.00")
+        float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
     ] = None
     max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
+        int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
     ] = None
     max_concurrency: Annotated[
-        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+        int | None, Option("-j --max-concurrency", "Requests at once.", OptionGroup.RUNNING, minimum=1)
     ] = None
     env_file: EnvFileOption = None
 
@@ -382,33 +394,42 @@ class DriftCommand(ReportOptions):
     save: Annotated[
         Path | None,
         Option(
-            "--save", "Write anchors: outputs of a run, with their scores.", Group.SELECTION, syntax="FILE"
+            "--save",
+            "Write anchors: outputs of a run, with their scores.",
+            OptionGroup.SELECTION,
+            syntax="FILE",
         ),
     ] = None
     run: Annotated[
-        str, Option("--run", "With --save: the run whose outputs are kept.", Group.SELECTION, syntax="RUN")
+        str,
+        Option("--run", "With --save: the run whose outputs are kept.", OptionGroup.SELECTION, syntax="RUN"),
     ] = "latest"
     items: Annotated[
-        int, Option("--items", "With --save: this many outputs, drawn at random.", Group.SELECTION, minimum=1)
+        int,
+        Option(
+            "--items", "With --save: this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1
+        ),
     ] = 100
     seed: SeedOption = 0
     margin: Annotated[
         float,
-        Option("--margin", "A mean shift up to this counts as none.", Group.JUDGING, minimum=0, maximum=1),
+        Option(
+            "--margin", "A mean shift up to this counts as none.", OptionGroup.JUDGING, minimum=0, maximum=1
+        ),
     ] = 0.05
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None
-    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
-        False
-    )
+    plan: Annotated[
+        bool, Option("--plan", "Say how many ratings it takes; send nothing.", OptionGroup.BUDGET)
+    ] = False
     max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, "USD", "5.00")
+        float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
     ] = None
     max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
+        int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
     ] = None
     max_concurrency: Annotated[
-        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+        int | None, Option("-j --max-concurrency", "Requests at once.", OptionGroup.RUNNING, minimum=1)
     ] = None
     env_file: EnvFileOption = None

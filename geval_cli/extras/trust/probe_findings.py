@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from scipy import stats
 
-from geval_cli.extras.trust.probes import Finding, Kind, Probe, ProbeVerdict, ScoreChange
+from geval_cli.extras.trust.probes import Finding, Probe, ProbeKind, ProbeVerdict, ScoreChange
 from geval_cli.statistics.correlation import (
     MIN_CLUSTERS,
     Mask,
@@ -69,7 +69,7 @@ def _needed(estimate: Estimate, bar: float, *, is_upper: bool) -> str:
     return ""
 
 
-class Bar(Struct, frozen=True):
+class FigureLimit(Struct, frozen=True):
     """Where a figure must lie: at least or at most a limit, or within one of 0; beyond `fails` it fails."""
 
     sign: str
@@ -92,7 +92,7 @@ class Bar(Struct, frozen=True):
 
 
 def _held(
-    probe: Probe, metric: str, figure: str, estimate: Estimate, bar: Bar, needs: str = "tests"
+    probe: Probe, metric: str, figure: str, estimate: Estimate, bar: FigureLimit, needs: str = "tests"
 ) -> Finding:
     """Return a figure held against its bar; without an interval it is unclear, and says how many tests it needs."""
     verdict, note = ProbeVerdict.UNCLEAR, f"needs {MIN_CLUSTERS} {needs}"
@@ -107,7 +107,7 @@ def _share_finding(
     figure: str,
     pairs: Sequence[ScoreChange],
     value_of: Callable[[ScoreChange], bool],
-    bar: Bar,
+    bar: FigureLimit,
 ) -> Finding:
     """Return a share of outputs held against its bar; where it is unclear, with how many tests would do."""
     estimate = _share(pairs, value_of)
@@ -128,7 +128,7 @@ def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, i
         "share fallen",
         pairs,
         lambda pair: pair.after < pair.before - SAME,
-        Bar(">=", LEAST_FALLEN),
+        FigureLimit(">=", LEAST_FALLEN),
     )
     if found.verdict is ProbeVerdict.SKIPPED:
         return found
@@ -145,22 +145,27 @@ def harmless_findings(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -
     """Return how far the mean score shifted, and how many verdicts flipped."""
     if not pairs:
         return [_nothing(probe, metric, "shift")]
-    shift = _held(probe, metric, "shift", _mean(pairs, _TOST_QUANTILE), Bar("+-", MOST_SHIFT))
+    shift = _held(probe, metric, "shift", _mean(pairs, _TOST_QUANTILE), FigureLimit("+-", MOST_SHIFT))
     return [shift, flips_finding(probe, metric, pairs)]
 
 
 def flips_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many verdicts changed."""
-    most = MOST_JOINT_FLIPS if probe.kind is Kind.JOINT else MOST_FLIPS
+    most = MOST_JOINT_FLIPS if probe.kind is ProbeKind.JOINT else MOST_FLIPS
     return _share_finding(
-        probe, metric, "flips", pairs, lambda pair: pair.passed_before != pair.passed_after, Bar("<=", most)
+        probe,
+        metric,
+        "flips",
+        pairs,
+        lambda pair: pair.passed_before != pair.passed_after,
+        FigureLimit("<=", most),
     )
 
 
 def deception_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> Finding:
     """Return how many failed outputs pass; `pairs` are of outputs that failed."""
     return _share_finding(
-        probe, metric, "flips", pairs, lambda pair: pair.passed_after, Bar("<=", MOST_FLIPS)
+        probe, metric, "flips", pairs, lambda pair: pair.passed_after, FigureLimit("<=", MOST_FLIPS)
     )
 
 
@@ -168,7 +173,7 @@ def padding_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange]) -> 
     """Return how far the mean score rose."""
     if not pairs:
         return _nothing(probe, metric, "rise")
-    return _held(probe, metric, "rise", _mean(pairs, 0.975), Bar("<=", MOST_RISE))
+    return _held(probe, metric, "rise", _mean(pairs, 0.975), FigureLimit("<=", MOST_RISE))
 
 
 def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[ScoreChange]) -> list[Finding]:
@@ -178,7 +183,7 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
         return [_nothing(named, metric, "tau")]
     before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
     tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
-    found = _held(named, metric, "tau", tau, Bar(">=", LEAST_TAU))
+    found = _held(named, metric, "tau", tau, FigureLimit(">=", LEAST_TAU))
     if tau.value is None:
         found = replace(found, note="all scores are equal: they have no order")
     elif tau.interval is None and tau.clusters >= MIN_CLUSTERS:  # of a tau that stays 1, whatever is left out
@@ -191,7 +196,7 @@ def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]])
     """Return how often the same output wins when outputs stand in the other order; `agreed` by test."""
     pairs = [ScoreChange(cluster, 0.0, 0.0, True, same) for cluster, same in agreed]
     return _share_finding(
-        probe, metric, "agreement", pairs, lambda pair: pair.passed_after, Bar(">=", LEAST_AGREEMENT)
+        probe, metric, "agreement", pairs, lambda pair: pair.passed_after, FigureLimit(">=", LEAST_AGREEMENT)
     )
 
 
@@ -226,8 +231,10 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
     if found.value is None:
         return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
     if found.clusters < MIN_CLUSTERS:
-        return replace(_held(probe, "", "halo", replace(found, interval=None), Bar("<=", 0)), estimate=found)
-    return _held(probe, "", "halo", found, Bar("<=", 0))
+        return replace(
+            _held(probe, "", "halo", replace(found, interval=None), FigureLimit("<=", 0)), estimate=found
+        )
+    return _held(probe, "", "halo", found, FigureLimit("<=", 0))
 
 
 class JointLabel(Struct, frozen=True):
@@ -259,7 +266,7 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
         )
     if found.clusters < MIN_CLUSTERS:
         found = replace(found, interval=None)
-    return _held(probe, metric, "loss", found, Bar("<=", MOST_LOSS), "labelled tests")
+    return _held(probe, metric, "loss", found, FigureLimit("<=", MOST_LOSS), "labelled tests")
 
 
 def _mean_correlation(scores: Numbers) -> float | None:
@@ -302,7 +309,7 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
     spread = float(stats.t.ppf(0.975, count - 1)) * math.sqrt(variance)
     interval = (value - spread, value + spread) if count >= MIN_CLUSTERS else None
     estimate = Estimate(value, interval, len(scores), count)
-    return _held(probe, metric, "difference", estimate, Bar("<=", MOST_RISE, fails=0))
+    return _held(probe, metric, "difference", estimate, FigureLimit("<=", MOST_RISE, fails=0))
 
 
 def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:

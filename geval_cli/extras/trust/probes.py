@@ -11,7 +11,7 @@ from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.statistics.intervals import Estimate
 
 
-class Kind(StrEnum):
+class ProbeKind(StrEnum):
     """The kinds of probes, by what must become of the score."""
 
     DAMAGE = "score falls"
@@ -35,7 +35,7 @@ class Probe(Struct, frozen=True):
     """
 
     name: str
-    kind: Kind
+    kind: ProbeKind
     forms: tuple[str, ...]
     source: str
     hits: frozenset[str] | None = None
@@ -55,7 +55,7 @@ _INJECTED = (
 
 
 def _damage(name: str, *hits: str) -> Probe:
-    return Probe(name, Kind.DAMAGE, (name,), _DAMAGE, frozenset(hits) or None)
+    return Probe(name, ProbeKind.DAMAGE, (name,), _DAMAGE, frozenset(hits) or None)
 
 
 PROBES: Mapping[str, Probe] = {
@@ -69,18 +69,18 @@ PROBES: Mapping[str, Probe] = {
         _damage("other", "consistency", "groundedness", "relevance"),
         _damage("empty"),
         _damage("prompt", "relevance", "engagingness", "naturalness"),
-        Probe("whitespace", Kind.HARMLESS, ("whitespace",), _FORM),
-        Probe("markdown", Kind.HARMLESS, ("markdown",), _FORM),
-        Probe("typo", Kind.HARMLESS, ("typo",), _FORM),
-        Probe("padding", Kind.PADDING, ("restated", "filler"), "Zheng et al. 2023"),
-        Probe("authority", Kind.DECEPTION, ("authority",), "Chen et al. 2024"),
-        Probe("injected", Kind.DECEPTION, _INJECTED, "Shi et al. 2024"),
-        Probe("again", Kind.REPETITION, ("again",), "Stureborg et al. 2024"),
-        Probe("scale", Kind.REPETITION, _SCORES, "Stureborg et al. 2024"),
-        Probe("steps", Kind.REPETITION, ("steps",), "Stureborg et al. 2024"),
-        Probe("order", Kind.PLACE, ("order",), "Wang et al. 2023"),
-        Probe("family", Kind.FAMILY, (), "Panickssery et al. 2024"),
-        Probe("joint", Kind.JOINT, (), "Thorndike 1920 (halo)", is_asked_for=True),
+        Probe("whitespace", ProbeKind.HARMLESS, ("whitespace",), _FORM),
+        Probe("markdown", ProbeKind.HARMLESS, ("markdown",), _FORM),
+        Probe("typo", ProbeKind.HARMLESS, ("typo",), _FORM),
+        Probe("padding", ProbeKind.PADDING, ("restated", "filler"), "Zheng et al. 2023"),
+        Probe("authority", ProbeKind.DECEPTION, ("authority",), "Chen et al. 2024"),
+        Probe("injected", ProbeKind.DECEPTION, _INJECTED, "Shi et al. 2024"),
+        Probe("again", ProbeKind.REPETITION, ("again",), "Stureborg et al. 2024"),
+        Probe("scale", ProbeKind.REPETITION, _SCORES, "Stureborg et al. 2024"),
+        Probe("steps", ProbeKind.REPETITION, ("steps",), "Stureborg et al. 2024"),
+        Probe("order", ProbeKind.PLACE, ("order",), "Wang et al. 2023"),
+        Probe("family", ProbeKind.FAMILY, (), "Panickssery et al. 2024"),
+        Probe("joint", ProbeKind.JOINT, (), "Thorndike 1920 (halo)", is_asked_for=True),
     )
 }
 """All probes by name."""
@@ -119,7 +119,7 @@ class Finding(Struct, frozen=True):
 
     probe: str
     metric: str
-    must: Kind
+    must: ProbeKind
     figure: str
     estimate: Estimate
     bar: str

@@ -25,7 +25,7 @@ from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.errors import BudgetError, ConfigError, UsageError
 from geval_cli.extras.trust.charts import probe_chart
-from geval_cli.extras.trust.documents import Document, Quote, Section, Table, figure_text
+from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table, figure_text
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
 from geval_cli.extras.trust.matching import JudgedItem, match_labels
 from geval_cli.extras.trust.options import ProbeOptions
@@ -47,8 +47,8 @@ from geval_cli.extras.trust.probe_findings import (
 )
 from geval_cli.extras.trust.probes import (
     Finding,
-    Kind,
     Probe,
+    ProbeKind,
     ProbeReport,
     ProbeVerdict,
     ScoreChange,
@@ -71,7 +71,7 @@ from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 
-APART = (Kind.PLACE, Kind.FAMILY, Kind.JOINT)
+APART = (ProbeKind.PLACE, ProbeKind.FAMILY, ProbeKind.JOINT)
 """Probes that do not compare an output with a rewritten one, metric by metric."""
 
 _SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
@@ -336,16 +336,16 @@ class Desk:
     async def _ask(self, item: Probe, form: str, target: Target, asked: Asked) -> None:
         """Rate one output in one form, beside what it is compared with."""
         spec, subject, base = target.spec, target.item.subject, target.base
-        if item.kind is Kind.REPETITION:
+        if item.kind is ProbeKind.REPETITION:
             await self._again(form, target, asked)
             return
-        if item.kind is Kind.DECEPTION:
+        if item.kind is ProbeKind.DECEPTION:
             failed = await self._failed(target)
             if failed is None:
                 asked.skip("no failed output to start from")
                 return
             subject, base = failed
-        if item.kind is Kind.DAMAGE and target.is_at_bottom:
+        if item.kind is ProbeKind.DAMAGE and target.is_at_bottom:
             asked.skip("it has the lowest score already")
             return
         text = rewritten(form, material_for(target, subject.text, self._options.seed))
@@ -493,14 +493,14 @@ class Desk:
 
 
 def _findings(item: Probe, metric: str, results: Mapping[str, Asked], *, is_certain: bool) -> list[Finding]:
-    if item.kind is Kind.REPETITION:
+    if item.kind is ProbeKind.REPETITION:
         return _repetitions(item, metric, results)
     pairs = [pair for result in results.values() for pair in result.pairs]
-    if item.kind is Kind.DAMAGE:
+    if item.kind is ProbeKind.DAMAGE:
         found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
-    elif item.kind is Kind.HARMLESS:
+    elif item.kind is ProbeKind.HARMLESS:
         found = harmless_findings(item, metric, pairs)
-    elif item.kind is Kind.PADDING:
+    elif item.kind is ProbeKind.PADDING:
         found = [padding_finding(item, metric, pairs)]
     else:
         found = [deception_finding(item, metric, pairs)]
@@ -616,9 +616,9 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
         counts = [1 + _variants(probes, spec, options) for spec in specs.values()]
         ratings, variants, most = ratings + sum(counts), max([variants, *counts]), max(most, len(specs))
     kinds = {item.kind for item in probes}
-    rows = {job.group for job in jobs_of(prepared) if is_compared(job)} if Kind.PLACE in kinds else set()
+    rows = {job.group for job in jobs_of(prepared) if is_compared(job)} if ProbeKind.PLACE in kinds else set()
     compared = min(len(rows), options.items)
-    is_about_families = bool(options.only) and Kind.FAMILY in kinds
+    is_about_families = bool(options.only) and ProbeKind.FAMILY in kinds
     if not ratings and not compared and not is_about_families:
         raise _nothing_to_probe()
     return ProbePlan(len(jobs), most, max(0, variants - 1), ratings + 2 * compared, None)
@@ -636,13 +636,13 @@ def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: Prob
     for item in probes:
         if item.kind in APART or not is_hit(item, spec, options):
             continue
-        if item.kind is Kind.REPETITION:
+        if item.kind is ProbeKind.REPETITION:
             forms += sum(changed_spec(spec, form, ("a step",)) is not None for form in item.forms)
         else:
             forms += len(item.forms)
-    if any(item.kind is Kind.JOINT for item in probes) and getattr(spec, "dimension", None) is not None:
+    if any(item.kind is ProbeKind.JOINT for item in probes) and getattr(spec, "dimension", None) is not None:
         forms += 2
-    deceives = any(item.kind is Kind.DECEPTION for item in probes)
+    deceives = any(item.kind is ProbeKind.DECEPTION for item in probes)
     return forms + (1 if deceives else 0)  # another test's output, to start from where the test's own passes
 
 
@@ -681,14 +681,14 @@ async def probe_with(
     """Probe the judges that a context gives; as `run_probe`."""
     probes, plan = chosen_probes(options.only), _planned(prepared, options)
     desk = Desk(context, options, lambda asked: listen(asked, plan.ratings))
-    is_asked = any(item.kind not in (Kind.PLACE, Kind.FAMILY) for item in probes)
+    is_asked = any(item.kind not in (ProbeKind.PLACE, ProbeKind.FAMILY) for item in probes)
     pending = await desk.answers(drawn_jobs(prepared, options)) if is_asked else []
     items = with_others([probed_output(found, prepared) for found in pending if found.subject is not None])
     findings = await desk.findings(probes, items)
     for item in probes:
-        if item.kind is Kind.PLACE:
+        if item.kind is ProbeKind.PLACE:
             findings += await desk.places(item, prepared)
-        if item.kind is Kind.JOINT:
+        if item.kind is ProbeKind.JOINT:
             findings += await desk.together(item, items)
     return ProbeReport(
         config=str(prepared.suite.path),
@@ -708,7 +708,7 @@ async def probe_with(
 
 
 def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Finding]:
-    item = next((item for item in probes if item.kind is Kind.FAMILY), None)
+    item = next((item for item in probes if item.kind is ProbeKind.FAMILY), None)
     if item is None:
         return []
     if options.labels is None:
@@ -735,7 +735,7 @@ def family_of(model: str) -> str:
     return vendor.lower()
 
 
-def probe_document(report: ProbeReport) -> Document:
+def probe_document(report: ProbeReport) -> ReportDocument:
     """Return the findings as a document: a section for each metric, and one for what was not probed."""
     metrics: dict[str, list[Finding]] = {}
     for item in report.findings:
@@ -745,7 +745,7 @@ def probe_document(report: ProbeReport) -> Document:
     if shown:  # of no metric in particular
         metrics[""] = shown
     unclear = "unclear: the interval reaches over the bar; more outputs (--items) make it narrower"
-    return Document(
+    return ReportDocument(
         "Probes of the judge",
         lambda quote: f"{_verdict_counts(report)}. {_about(report, quote)}",
         [

@@ -16,8 +16,8 @@ from rich.console import Console
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust.documents import (
-    Document,
     Quote,
+    ReportDocument,
     Section,
     Table,
     carry_over_text,
@@ -52,7 +52,14 @@ from geval_cli.statistics.estimate import (
     infer_shift,
 )
 from geval_cli.statistics.intervals import Estimate, Interval
-from geval_cli.statistics.paired import SIGNIFICANCE, PairedSample, PairedTest, Verdict, holm, verdict_of
+from geval_cli.statistics.paired import (
+    SIGNIFICANCE,
+    DifferenceVerdict,
+    PairedSample,
+    PairedTest,
+    holm,
+    verdict_of,
+)
 from geval_cli.suite.gates import Gate
 
 
@@ -63,7 +70,7 @@ class Design(StrEnum):
     DIFFERENT_TESTS = "different tests"
 
 
-class Signs(StrEnum):
+class SignAgreement(StrEnum):
     """The agreement of judge and labels on which run is better; unclear where one of them shows no difference."""
 
     SAME = "same sign"
@@ -99,8 +106,8 @@ class CorrectedRow(Struct, frozen=True):
     se: float | None
     p: float | None
     p_adjusted: float | None
-    verdict: Verdict
-    signs: Signs
+    verdict: DifferenceVerdict
+    signs: SignAgreement
     weights: tuple[float, ...]
     labelled: tuple[int, int]
     tests: tuple[int, int]
@@ -239,7 +246,7 @@ class LabelledPairs(Struct, frozen=True):
     matches: tuple[Sequence[Match], Sequence[Match]]
     unmatched: int
 
-    def difference(self, metric: str, column: int | None = None) -> "Difference":
+    def difference(self, metric: str, column: int | None = None) -> "MetricDifference":
         """Return the difference of one metric, in one of the later run's columns or in all."""
         pairs = [item for item in self.pairs if metric in item.scores and column in (None, item.column)]
         before, after = (marks_of(matches).get(metric, {}) for matches in self.matches)
@@ -270,7 +277,7 @@ class LabelledPairs(Struct, frozen=True):
         is_same = len(paired) >= len((single[0] | single[1]) - paired)
         if len(paired) < LEAST_LABELLED <= min(len(paired | seen) for seen in single):
             is_same = False  # only all labels together are enough for an interval
-        return Difference(
+        return MetricDifference(
             design=Design.SAME_TESTS if is_same else Design.DIFFERENT_TESTS,
             found=infer_difference(both) if is_same else infer_shift(*sides),
             judge=sample.test(),
@@ -283,7 +290,7 @@ class LabelledPairs(Struct, frozen=True):
         )
 
 
-class Difference(Struct, frozen=True):
+class MetricDifference(Struct, frozen=True):
     """The difference of one metric over pairs, as labels have it; `sides` are the scores and labels of each run."""
 
     design: Design
@@ -435,8 +442,8 @@ def _row(
         se=true.se,
         p=true.p,
         p_adjusted=None,
-        verdict=Verdict.UNDECIDED,
-        signs=Signs.UNCLEAR,
+        verdict=DifferenceVerdict.UNDECIDED,
+        signs=SignAgreement.UNCLEAR,
         weights=true.weights,
         labelled=true.labelled,
         tests=true.clusters,
@@ -455,10 +462,12 @@ def _row(
 def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
     """Return a row with what is shown, by the p-value adjusted for all rows."""
     verdict = verdict_of(row.corrected.value or 0.0, p, row.margin, row.margin_interval)
-    signs = Signs.UNCLEAR
-    if verdict in {Verdict.BETTER, Verdict.WORSE} and row.judge_p <= SIGNIFICANCE:
+    signs = SignAgreement.UNCLEAR
+    if verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} and row.judge_p <= SIGNIFICANCE:
         is_better = (row.judge.value or 0.0) > 0
-        signs = Signs.SAME if is_better == (verdict is Verdict.BETTER) else Signs.OTHER
+        signs = (
+            SignAgreement.SAME if is_better == (verdict is DifferenceVerdict.BETTER) else SignAgreement.OTHER
+        )
     return replace(row, p_adjusted=p, verdict=verdict, signs=signs)
 
 
@@ -485,7 +494,7 @@ def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], given: LabelFile)
         yield f"not used: {plural(found.unmatched, 'label')} without an output in either run"
 
 
-def _document(found: CorrectedComparison) -> Document:
+def _document(found: CorrectedComparison) -> ReportDocument:
     rows = found.rows
     several = len({row.column for row in rows}) > 1
     named = [((row.column, row.metric) if several else (row.metric,), row) for row in rows]
@@ -546,7 +555,7 @@ def _document(found: CorrectedComparison) -> Document:
             )
         ],
     )
-    return Document(
+    return ReportDocument(
         "Two runs, corrected by human labels",
         lambda quote: _sentence(rows, quote),
         [figures, carried] if audits else [figures],
@@ -576,20 +585,20 @@ def _tests(row: CorrectedRow) -> str:
 def _finding(row: CorrectedRow) -> str:
     if row.why:
         return "no interval"
-    return row.verdict.value if row.signs is not Signs.OTHER else f"{row.verdict.value}, other sign"
+    return row.verdict.value if row.signs is not SignAgreement.OTHER else f"{row.verdict.value}, other sign"
 
 
 def _sentence(rows: Sequence[CorrectedRow], quote: Quote) -> str:
     """Return what the judge says, what the labels say, and whether they agree; of several rows the oddest in full."""
-    order = (Signs.OTHER, Signs.SAME, Signs.UNCLEAR).index
+    order = (SignAgreement.OTHER, SignAgreement.SAME, SignAgreement.UNCLEAR).index
     oddest = min(
         rows, key=lambda row: (order(row.signs) if not row.why else 3, -abs(row.corrected.value or 0.0))
     )
     said = _of_row(oddest, quote, several=len({row.column for row in rows}) > 1)
     if len(rows) == 1:
         return said
-    shown = sum(row.verdict in {Verdict.BETTER, Verdict.WORSE} for row in rows)
-    other = sum(row.signs is Signs.OTHER for row in rows)
+    shown = sum(row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE} for row in rows)
+    other = sum(row.signs is SignAgreement.OTHER for row in rows)
     turned = f", {other} of them against the judge" if other else ""
     return f"Human labels show {shown} of {len(rows)} differences{turned}. {said}"
 
@@ -604,10 +613,10 @@ def _of_row(row: CorrectedRow, quote: Quote, *, several: bool) -> str:
         return f"{name}: {judge}; {count} cannot correct it: {row.why}"
     low, high = map(format_difference, row.corrected.interval)
     put = f"{_change(row.corrected)} (95 % CI {low} to {high})"
-    if row.verdict is Verdict.EQUIVALENT:
+    if row.verdict is DifferenceVerdict.EQUIVALENT:
         return f"{name}: {judge}; {count} put it at {put}, less than {row.margin:g} either way"
-    if row.verdict is Verdict.UNDECIDED:
+    if row.verdict is DifferenceVerdict.UNDECIDED:
         return f"{name}: {judge}; {count} put it at {put}, which shows no difference"
-    if row.signs is Signs.SAME:
+    if row.signs is SignAgreement.SAME:
         return f"{name}: {judge}, and {count} confirm it: {put}"
     return f"{name}: {judge}, but {count} put it at {put}"

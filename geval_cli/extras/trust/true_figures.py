@@ -30,7 +30,7 @@ from geval_cli.statistics.estimate import (
     residuals_carry_over,
 )
 from geval_cli.suite.gates import Gate, Statistic
-from geval_cli.suite.suite import NamedFile, Suite
+from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 
 class ScoredOutput(Struct, frozen=True):
@@ -142,7 +142,7 @@ def _mean(values: Sequence[float]) -> float | None:
 _ADD = "add `labels: FILE` to the config; `geval estimate sheet.jsonl --draw 100` draws what to label"
 
 
-def read_suite_labels(suite: Suite) -> tuple[LabelFile | None, list[Problem]]:
+def read_suite_labels(suite: LoadedSuite) -> tuple[LabelFile | None, list[Problem]]:
     """Return the labels that a config names, and what is wrong with them or with the gates that need them."""
     gates = [gate for gate in suite.gates if gate.needs_labels]
     if suite.labels is None:
@@ -162,7 +162,7 @@ def read_suite_labels(suite: Suite) -> tuple[LabelFile | None, list[Problem]]:
     return labels, problems
 
 
-def _read(named: NamedFile, suite: Suite) -> LabelFile:
+def _read(named: ConfiguredFile, suite: LoadedSuite) -> LabelFile:
     place = named.place.value()
     if suite.access.is_outside(named.path):
         raise ConfigError([suite.access.outside_problem(named.path, place)])

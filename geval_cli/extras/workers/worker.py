@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.engine.runner import StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, Problem
@@ -228,11 +228,11 @@ class _TestReader:
 
     def __init__(self, source: TestSource) -> None:
         self._source = source
-        self._tests: Iterator[TestCase] = iter(())
-        self._next: TestCase | None = None
+        self._tests: Iterator[MergedTest] = iter(())
+        self._next: MergedTest | None = None
         self._position = -1  # every test before this number has been passed
 
-    def between(self, start: int, stop: int) -> list[TestCase]:
+    def between(self, start: int, stop: int) -> list[MergedTest]:
         """Return the tests with numbers from `start` up to, but without, `stop`.
 
         Raises:
@@ -241,7 +241,7 @@ class _TestReader:
         if self._position < 0 or start < self._position:
             self._tests = iter(self._source)
             self._next = next(self._tests, None)
-        found: list[TestCase] = []
+        found: list[MergedTest] = []
         while self._next is not None and self._next.index < stop:
             if self._next.index >= start:
                 found.append(self._next)

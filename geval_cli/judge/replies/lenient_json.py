@@ -36,7 +36,7 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_NUMBER = 40
 
 
-class Member(Struct, frozen=True):
+class JsonMember(Struct, frozen=True):
     """A `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
 
     key: str
@@ -51,13 +51,13 @@ class JsonObject(Struct, frozen=True):
     `is_begun` when it has a key at least, so that it is no brace of a text.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[JsonMember, ...]
     is_closed: bool
     start: int
     end: int
     is_begun: bool = True
 
-    def last(self, *keys: str) -> Member | None:
+    def last(self, *keys: str) -> JsonMember | None:
         """Return the last member with one of these lower-case keys, the object's own before those of nested objects."""
         for member in reversed(self.members):
             if member.key.strip().lower() in keys:
@@ -104,7 +104,7 @@ class _Reader:
         self.position = position
 
     def read_object(self, depth: int) -> JsonObject:
-        members: list[Member] = []
+        members: list[JsonMember] = []
         start = self.position
         self.position += 1
         first = self.position
@@ -141,13 +141,13 @@ class _Reader:
         assert match is not None
         self.position = match.end()
 
-    def _read_member(self, depth: int) -> Member:
+    def _read_member(self, depth: int) -> JsonMember:
         match = _KEY.match(self.text, self.position)
         if match is None:
             raise _Unreadable
         self.position = match.end()
         value, start, end = self._read_value(depth + 1, in_array=False)
-        return Member(match[1] or match[2], value, start, end)
+        return JsonMember(match[1] or match[2], value, start, end)
 
     def _read_value(self, depth: int, *, in_array: bool) -> tuple[Value, int, int]:
         self._skip_space()

@@ -21,8 +21,8 @@ from msgspec import Struct
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.judge.replies.lenient_json import (
+    JsonMember,
     JsonObject,
-    Member,
     Value,
     find_begun_objects,
     find_objects,
@@ -419,7 +419,7 @@ def _of_objects(
     return _of_member(holder, member, answer, score_range, text), words, outer.start
 
 
-def _members_called(holder: JsonObject, keys: set[str]) -> Iterator[tuple[JsonObject, Member]]:
+def _members_called(holder: JsonObject, keys: set[str]) -> Iterator[tuple[JsonObject, JsonMember]]:
     for member in holder.members:
         if plain_key(member.key) in keys:
             yield holder, member
@@ -429,7 +429,7 @@ def _members_called(holder: JsonObject, keys: set[str]) -> Iterator[tuple[JsonOb
 
 
 def _of_member(
-    holder: JsonObject, member: Member, answer: str, score_range: ScoreRange, text: str
+    holder: JsonObject, member: JsonMember, answer: str, score_range: ScoreRange, text: str
 ) -> ParsedReply:
     match = None
     if isinstance(member.value, str | float) and not isinstance(member.value, bool):

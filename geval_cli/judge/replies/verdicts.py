@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
-from geval_cli.judge.replies.lenient_json import JsonObject, Member, Value, find_begun_objects
+from geval_cli.judge.replies.lenient_json import JsonMember, JsonObject, Value, find_begun_objects
 from geval_cli.judge.replies.parse import (
     NOT_THE_VERDICT,
     PLACEHOLDER,
@@ -53,7 +53,7 @@ _NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}
 Read = TypeVar("Read")
 
 
-class Decision(Struct, frozen=True):
+class JudgeDecision(Struct, frozen=True):
     """A yes or no with its reason; `score` is 0..1, None when the judge gave none."""
 
     passed: bool
@@ -61,7 +61,7 @@ class Decision(Struct, frozen=True):
     score: float | None = None
 
 
-def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> Decision:
+def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: bool = False) -> JudgeDecision:
     """Return whether the output meets a rubric, and how well.
 
     Args:
@@ -96,10 +96,10 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
         return (passed, share), reason_of(found)
 
     (passed, share), reason = _one_of(text, read, "verdict")
-    return Decision(passed, reason, share)
+    return JudgeDecision(passed, reason, share)
 
 
-def parse_yes_or_no(text: str) -> Decision:
+def parse_yes_or_no(text: str) -> JudgeDecision:
     """Return a yes or no, as JSON or as the last word of the reply."""
 
     def read(found: JsonObject) -> tuple[bool, str | None] | None:
@@ -108,7 +108,7 @@ def parse_yes_or_no(text: str) -> Decision:
 
     decision = _find_one(text, read)
     if decision is not None:
-        return Decision(*decision)
+        return JudgeDecision(*decision)
     answer = without_thoughts(text)
     match = _LAST_WORD.search(answer)
     if match is None or _holds_object(text) or is_supposed(answer, match.start(1)):
@@ -118,7 +118,7 @@ def parse_yes_or_no(text: str) -> Decision:
     others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
     if any(each[1][0].lower() != match[1][0].lower() for each in others):
         raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
-    return Decision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
+    return JudgeDecision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
 
 
 def _has_line(word: re.Match[str], answer: str) -> bool:
@@ -288,7 +288,7 @@ def _find_one(
     return found[-1] if found else None
 
 
-def _members(found: JsonObject, keys: tuple[str, ...]) -> list[Member]:
+def _members(found: JsonObject, keys: tuple[str, ...]) -> list[JsonMember]:
     """Return the members with one of these keys: the object's own, else those of the objects in it."""
     own = [member for member in found.members if member.key.strip().lower() in keys]
     return own or [
@@ -461,7 +461,7 @@ def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[in
                 yield from _item_replies(value, texts)
 
 
-def _reply_of_member(member: Member) -> ItemReply | None:
+def _reply_of_member(member: JsonMember) -> ItemReply | None:
     """Return the answer that stands under the number of an item: an object with it, or the word alone."""
     if not isinstance(member.value, JsonObject):
         return _item_reply(member, None)
@@ -470,7 +470,7 @@ def _reply_of_member(member: Member) -> ItemReply | None:
     return None if own is None else _item_reply(own, member.value)
 
 
-def _item_reply(answer: Member, holder: JsonObject | None) -> ItemReply | None:
+def _item_reply(answer: JsonMember, holder: JsonObject | None) -> ItemReply | None:
     claim = as_claim(answer.value)
     others = () if holder is None else holder.members
     if claim is None or any(
@@ -575,7 +575,7 @@ def _stated(answer: str, text: str) -> Iterator[WinnerReply]:
             yield _winner_reply(line, " ".join(outside[: line.start()].split()).strip("\ue000 ") or None)
 
 
-def _winner_members(holder: JsonObject) -> Iterator[tuple[Member, str | None]]:
+def _winner_members(holder: JsonObject) -> Iterator[tuple[JsonMember, str | None]]:
     for member in holder.members:
         if plain_key(member.key) == _WINNER_KEY:
             yield member, reason_of(holder)
@@ -583,7 +583,7 @@ def _winner_members(holder: JsonObject) -> Iterator[tuple[Member, str | None]]:
             yield from _winner_members(member.value)
 
 
-def _of_member(answer: str, member: Member, reason: str | None, text: str) -> WinnerReply:
+def _of_member(answer: str, member: JsonMember, reason: str | None, text: str) -> WinnerReply:
     match = None
     if isinstance(member.value, str | float) and not isinstance(member.value, bool):
         match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)

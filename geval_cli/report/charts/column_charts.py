@@ -11,12 +11,12 @@ from geval_cli.report.charts.drawing import (
     LEFT,
     RIGHT,
     WIDTH,
+    AxisScale,
     Chart,
-    Choice,
     FigureTable,
     Links,
+    MarkFilter,
     NamedRow,
-    Scale,
     across,
     dot,
     drawing,
@@ -99,7 +99,7 @@ def _leader_text(judged: Sequence[ColumnSummary]) -> str:
     )
 
 
-def _leader_row(row: NamedRow, scale: Scale, index: int, column: ColumnSummary, links: Links) -> str:
+def _leader_row(row: NamedRow, scale: AxisScale, index: int, column: ColumnSummary, links: Links) -> str:
     stat, middle = column.pass_rate, row.last_line + 24
     said = share_text(stat)
     # The link has no text of its own: its name says more, and the text would be read twice.
@@ -112,7 +112,7 @@ def _leader_row(row: NamedRow, scale: Scale, index: int, column: ColumnSummary, 
         parts.append(dot(scale.at(stat.value), middle, 5))
     parts.append(hit_area(0, row.top, WIDTH, row.height))
     label = f"{name_of(column)}: {said} of {plural(stat.n, 'case')}, {plural(stat.clusters, 'test')}"
-    return words + mark("".join(parts), label, href=links(Choice(column=index)))
+    return words + mark("".join(parts), label, href=links(MarkFilter(column=index)))
 
 
 def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -142,15 +142,15 @@ def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
 
 
 def _heat_row(index: int, column: ColumnSummary, names: Sequence[str], links: Links) -> str:
-    cells = [_heat_cell(column.pass_rate, share_text(column.pass_rate), Choice(column=index), links)]
+    cells = [_heat_cell(column.pass_rate, share_text(column.pass_rate), MarkFilter(column=index), links)]
     for name in names:
         stat = column.metrics.get(name, Stat())
-        cells.append(_heat_cell(stat, mean_text(stat), Choice(column=index, metric=name), links))
+        cells.append(_heat_cell(stat, mean_text(stat), MarkFilter(column=index, metric=name), links))
     head = element("th", escape(name_of(column)), scope="row")
     return element("tr", head, *cells)
 
 
-def _heat_cell(stat: Stat, said: str, choice: Choice, links: Links) -> str:
+def _heat_cell(stat: Stat, said: str, choice: MarkFilter, links: Links) -> str:
     if stat.value is None:
         return element("td", "none", class_="is-muted")
     level = round(min(max(stat.value, 0.0), 1.0) * _HEAT_LEVELS)
@@ -159,7 +159,7 @@ def _heat_cell(stat: Stat, said: str, choice: Choice, links: Links) -> str:
     return element("td", element("a", content, href=links(choice)), class_=f"heat-{level}")
 
 
-class _Price(Struct, frozen=True):
+class _ColumnPrice(Struct, frozen=True):
     """A price that is paid for a pass rate: its name, one for each column, and how it is written."""
 
     name: str
@@ -173,7 +173,7 @@ def cost_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     """Return pass rates against what the answers of a case cost when they were generated."""
     costs = [_cost_of_case(column) for column in columns]
     return _tradeoff(
-        columns, _Price("cost", "Pass rate and cost", "cost of a case", costs, _cost_text), links
+        columns, _ColumnPrice("cost", "Pass rate and cost", "cost of a case", costs, _cost_text), links
     )
 
 
@@ -181,7 +181,9 @@ def latency_chart(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     """Return pass rates against the median latency of an answer."""
     latencies = [column.latency_ms.median for column in columns]
     title = "Pass rate and latency"
-    return _tradeoff(columns, _Price("latency", title, "median latency", latencies, duration_text), links)
+    return _tradeoff(
+        columns, _ColumnPrice("latency", title, "median latency", latencies, duration_text), links
+    )
 
 
 def _cost_of_case(column: ColumnSummary) -> float | None:
@@ -194,7 +196,7 @@ def _cost_text(cost: float | None) -> str:
     return "unknown" if cost is None else format_cost(cost) if cost >= 0 else f"-{format_cost(-cost)}"
 
 
-def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> Chart:
+def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Links) -> Chart:
     """Return pass rates (upwards) against a price of any kind; higher and further left is better."""
     name, title, say = price.name, price.title, price.say
     figures = FigureTable(
@@ -253,17 +255,17 @@ def _number_places(places: Sequence[tuple[float, float]]) -> list[tuple[float, f
     return [found[index] for index in range(len(places))]
 
 
-def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
+def _rates_scale(columns: Sequence[ColumnSummary]) -> AxisScale:
     """Return a vertical scale of whole tenths that holds all pass rates with their intervals."""
     ends = [
         end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
     ]
     low, high = math.floor(10 * min(ends)), math.ceil(10 * max(ends))
-    return Scale(low / 10, max(high, low + 1) / 10, _FLOOR, 22)
+    return AxisScale(low / 10, max(high, low + 1) / 10, _FLOOR, 22)
 
 
 def _tradeoff_mark(
-    index: int, column: ColumnSummary, place: tuple[float, float], high: Scale, price: str, links: Links
+    index: int, column: ColumnSummary, place: tuple[float, float], high: AxisScale, price: str, links: Links
 ) -> str:
     x, y = place
     interval = column.pass_rate.interval
@@ -271,7 +273,7 @@ def _tradeoff_mark(
         "" if interval is None else line(x, high.at(interval[0]), x, high.at(interval[1]), "chart-whisker")
     )
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
-    return mark(f"{whisker}{dot(x, y, _DOT)}", label, href=links(Choice(column=index)))
+    return mark(f"{whisker}{dot(x, y, _DOT)}", label, href=links(MarkFilter(column=index)))
 
 
 def name_of(column: ColumnSummary) -> str:

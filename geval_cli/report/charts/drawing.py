@@ -27,7 +27,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _DUST = 1e-9
 
 
-class Choice(Struct, frozen=True):
+class MarkFilter(Struct, frozen=True):
     """The results that a mark stands for; a click on it shows them in the matrix. None chooses all.
 
     Attributes:
@@ -50,7 +50,7 @@ class Choice(Struct, frozen=True):
     repeats: str | None = None
 
 
-Links = Callable[[Choice], str]
+Links = Callable[[MarkFilter], str]
 """Returns the address of the page that shows a choice of results."""
 
 
@@ -82,7 +82,7 @@ class Chart(Struct, frozen=True):
     href: str | None = None
 
 
-class Scale(Struct, frozen=True):
+class AxisScale(Struct, frozen=True):
     """A straight scale: values `low` to `high` lie at `start` to `end`, and values beyond at its ends."""
 
     low: float
@@ -103,22 +103,22 @@ class Scale(Struct, frozen=True):
         return [number * step for number in range(first, last + 1)]
 
 
-def unit_scale(start: float, end: float) -> Scale:
+def unit_scale(start: float, end: float) -> AxisScale:
     """Return the scale of scores and shares."""
-    return Scale(0.0, 1.0, start, end)
+    return AxisScale(0.0, 1.0, start, end)
 
 
-def round_scale(values: Iterable[float], start: float, end: float) -> Scale:
+def round_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
     """Return a scale with round ends that holds 0 and all values; 0 to 1 of nothing but zeros."""
     found = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(found), max(found)
     if high - low < _DUST:
-        return Scale(low, low + 1, start, end)
+        return AxisScale(low, low + 1, start, end)
     step = _round_step((high - low) / 5)
-    return Scale(math.floor(low / step + _DUST) * step, math.ceil(high / step - _DUST) * step, start, end)
+    return AxisScale(math.floor(low / step + _DUST) * step, math.ceil(high / step - _DUST) * step, start, end)
 
 
-def score_scale(values: Iterable[float], start: float, end: float) -> Scale:
+def score_scale(values: Iterable[float], start: float, end: float) -> AxisScale:
     """Return the scale of scores: 0 to 1, and further where a value lies outside."""
     found = [value for value in values if math.isfinite(value)]
     if all(-_DUST <= value <= 1 + _DUST for value in found):
@@ -279,7 +279,9 @@ def hit_area(x: float, y: float, width: float, height: float) -> str:
     return rect(x, y, width, height, "chart-hit")
 
 
-def across(scale: Scale, y: float, top: float, title: str, say: Callable[[float], str], most: int = 6) -> str:
+def across(
+    scale: AxisScale, y: float, top: float, title: str, say: Callable[[float], str], most: int = 6
+) -> str:
     """Return a horizontal axis at height `y` with thin lines up to `top` and its title below; 32 pixels high."""
     parts = [line(scale.start, y, scale.end, y, "chart-axis")]
     for value in scale.ticks(most):
@@ -293,7 +295,7 @@ def across(scale: Scale, y: float, top: float, title: str, say: Callable[[float]
 
 
 def upwards(
-    scale: Scale, x: float, right: float, title: str, say: Callable[[float], str], most: int = 6
+    scale: AxisScale, x: float, right: float, title: str, say: Callable[[float], str], most: int = 6
 ) -> str:
     """Return a vertical axis at `x` with thin lines up to `right` and its title above; 14 pixels above its end."""
     parts = [text(4, scale.end - 10, title, kind="is-muted", room=right)]

@@ -31,7 +31,7 @@ _THRESHOLDS_MAX = 100
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 
 
-class ScoredAssertion(Protocol):
+class CountedAssertion(Protocol):
     """The part of an assertion's result that is counted."""
 
     @property
@@ -41,7 +41,7 @@ class ScoredAssertion(Protocol):
     @property
     def threshold(self) -> float | None: ...
     @property
-    def assertions(self) -> Sequence["ScoredAssertion"]: ...
+    def assertions(self) -> Sequence["CountedAssertion"]: ...
 
 
 class DrawnCase(ScoredCase, Protocol):
@@ -50,7 +50,7 @@ class DrawnCase(ScoredCase, Protocol):
     @property
     def vars(self) -> Mapping[str, JsonValue]: ...
     @property
-    def assertions(self) -> Sequence[ScoredAssertion]: ...
+    def assertions(self) -> Sequence[CountedAssertion]: ...
 
 
 class Histogram(Struct):
@@ -182,7 +182,7 @@ class RunFigures:
     def _histogram(self, name: str, column: int) -> Histogram:
         return self.scores.setdefault(name, {}).setdefault(column, Histogram())
 
-    def _note_thresholds(self, assertion: ScoredAssertion) -> None:
+    def _note_thresholds(self, assertion: CountedAssertion) -> None:
         # The threshold of a negated assertion is that of its positive form, so it stands beside no score.
         if assertion.metric and assertion.threshold is not None and not assertion.type.startswith("not-"):
             known = self.thresholds.setdefault(assertion.metric, Counter())

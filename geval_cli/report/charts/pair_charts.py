@@ -12,10 +12,10 @@ from geval_cli.report.charts.drawing import (
     LEFT,
     RIGHT,
     WIDTH,
+    AxisScale,
     Chart,
     FigureTable,
     NamedRow,
-    Scale,
     across,
     dot,
     drawing,
@@ -144,7 +144,7 @@ def score_scatter(
 _CHANGES = (("chart-bar is-better", "higher"), ("chart-bar is-worse", "lower"))
 
 
-def _single_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list[str]:
+def _single_dots(pairs: Sequence[PairedScore], wide: AxisScale, high: AxisScale) -> list[str]:
     return [
         mark(
             dot(wide.at(pair.before), high.at(pair.after), 4, f"chart-dot is-clear {_kind(pair.difference)}"),
@@ -156,7 +156,7 @@ def _single_dots(pairs: Sequence[PairedScore], wide: Scale, high: Scale) -> list
 
 
 def _counted_dots(
-    pairs: Sequence[PairedScore], wide: Scale, high: Scale, links: PairLinks | None
+    pairs: Sequence[PairedScore], wide: AxisScale, high: AxisScale, links: PairLinks | None
 ) -> list[str]:
     """Return a dot for each cell of a fine grid, whose area is the number of pairs there."""
     counts = Counter((_cell(pair.before, wide), _cell(pair.after, high)) for pair in pairs)
@@ -174,12 +174,12 @@ def _counted_dots(
     return found
 
 
-def _cell(value: float, scale: Scale) -> int:
+def _cell(value: float, scale: AxisScale) -> int:
     """Return the number of the cell, each of which holds its lower end."""
     return math.floor((value - scale.low + DUST) / (scale.high - scale.low) * _CELLS + 0.5)
 
 
-def _range_of(cell: int, scale: Scale) -> ScoreRange:
+def _range_of(cell: int, scale: AxisScale) -> ScoreRange:
     """Return the scores of a cell; the first and the last one are open to the outside."""
     step = (scale.high - scale.low) / _CELLS
     low, high = (round(scale.low + (cell + half) * step, 9) for half in (-0.5, 0.5))
@@ -237,16 +237,16 @@ def sorted_differences(name: str, what: str, pairs: Sequence[PairedScore]) -> Ch
     return Chart(name, title, said, drawing(name, title, said, end, axes, *bars, zero, foot, kinds), figures)
 
 
-def _difference_bar(pair: PairedScore, x: float, step: float, high: Scale) -> str:
+def _difference_bar(pair: PairedScore, x: float, step: float, high: AxisScale) -> str:
     top, bottom = sorted((high.at(0), high.at(pair.difference)))
     bar = rect(x, top, max(step - 0.5, 0.5), max(bottom - top, 1), f"chart-bar {_kind(pair.difference)}")
     return mark(bar, f"{format_difference(pair.difference)}, {_pair_text(pair)}", href=pair.href)
 
 
-def _symmetric(values: Sequence[float], start: float, end: float) -> Scale:
+def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
     """Return a scale with 0 in its middle that holds all values."""
     limit = max(round_scale([max(map(abs, values), default=0.0)], 0, 1).high, _LEAST_LIMIT)
-    return Scale(-limit, limit, start, end)
+    return AxisScale(-limit, limit, start, end)
 
 
 def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) -> Chart:
@@ -292,7 +292,7 @@ _VERDICTS = (
 )
 
 
-def _interval_row(place: NamedRow, scale: Scale, row: DifferenceRow) -> str:
+def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow) -> str:
     said = f"{format_difference(row.value)} {_interval_text(row)}".strip()
     kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
     middle = place.last_line + 24
@@ -361,7 +361,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
         said += " Hollow: runs that did not finish."
     ends = [end for _, point, value in known for end in point.interval or (value,)]
     high = score_scale(ends, 170, 22)
-    wide = Scale(0, max(len(points) - 1, 1), LEFT + 10, RIGHT - 10)
+    wide = AxisScale(0, max(len(points) - 1, 1), LEFT + 10, RIGHT - 10)
     axes = upwards(
         high,
         LEFT,
@@ -378,7 +378,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
 _Known = Sequence[tuple[int, TrendPoint, float]]
 
 
-def _band(known: _Known, wide: Scale, high: Scale) -> str:
+def _band(known: _Known, wide: AxisScale, high: AxisScale) -> str:
     """Return the area between the ends of the intervals; a run without one is a point of it."""
     upper = [
         (wide.at(place), high.at((point.interval or (value, value))[1])) for place, point, value in known
@@ -397,7 +397,7 @@ def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
     return mark(dot(x, y, 4, kind) + hit_area(x - 9, 22, 18, 148), label, href=point.href)
 
 
-def _dates(points: Sequence[TrendPoint], wide: Scale) -> str:
+def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
     """Return the days of at most five runs under the axis."""
     parts = [line(LEFT, 170, RIGHT, 170, "chart-axis")]
     last = len(points) - 1

@@ -22,12 +22,12 @@ from geval_cli.report.charts.drawing import (
     LINE,
     RIGHT,
     WIDTH,
+    AxisScale,
     Chart,
-    Choice,
     FigureTable,
     Links,
+    MarkFilter,
     NamedRow,
-    Scale,
     across,
     dot,
     drawing,
@@ -118,7 +118,7 @@ def score_histograms(
             place,
             scale,
             item,
-            Choice(item[0], None if metric == SCORE else metric),
+            MarkFilter(item[0], None if metric == SCORE else metric),
             links,
             has_links=has_links,
         )
@@ -139,7 +139,13 @@ _HistogramRow = tuple[int, ColumnSummary, Histogram]
 
 
 def _histogram_row(
-    place: NamedRow, scale: Scale, row: _HistogramRow, choice: Choice, links: Links, *, has_links: bool
+    place: NamedRow,
+    scale: AxisScale,
+    row: _HistogramRow,
+    choice: MarkFilter,
+    links: Links,
+    *,
+    has_links: bool,
 ) -> str:
     _, column, counts = row
     floor = place.top + place.height
@@ -154,7 +160,7 @@ def _histogram_row(
         height = max(_BAR * count / most, 1.5)
         bar = rect(start + 0.5, floor - height, end - start - 1, height, "chart-bar", 1)
         if has_links:
-            step = Choice(choice.column, choice.metric, low, high)
+            step = MarkFilter(choice.column, choice.metric, low, high)
             label = f"{name_of(column)}: {plural(count, 'score')} {_bin_text(low, high)}"
             bar = mark(bar + hit_area(start, floor - _BAR, end - start, _BAR), label, href=links(step))
         parts.append(bar)
@@ -164,7 +170,7 @@ def _histogram_row(
     return words + mark("".join(parts), whole, href=links(choice))
 
 
-def _bin_ends(scale: Scale, low: float | None, high: float | None) -> tuple[float, float]:
+def _bin_ends(scale: AxisScale, low: float | None, high: float | None) -> tuple[float, float]:
     """Return where a step begins and ends; those beyond 0 and 1 stand a little apart."""
     step = (scale.end - scale.start) / BINS
     if low is None:
@@ -182,7 +188,7 @@ def _bin_text(low: float | None, high: float | None) -> str:
     return f"from {fixed(low, 2)} to {'' if high == 1 else 'below '}{fixed(high, 2)}"
 
 
-def _threshold_name(scale: Scale, thresholds: Sequence[float]) -> str:
+def _threshold_name(scale: AxisScale, thresholds: Sequence[float]) -> str:
     place = scale.at(thresholds[-1])
     anchor = "start" if place < WIDTH / 2 else "end"
     said = f"threshold {_limits(thresholds)}"
@@ -242,7 +248,7 @@ def repeat_verdicts(
 
 
 def _verdict_row(
-    place: NamedRow, scale: Scale, row: tuple[int, ColumnSummary, Verdicts], links: Links
+    place: NamedRow, scale: AxisScale, row: tuple[int, ColumnSummary, Verdicts], links: Links
 ) -> str:
     index, column, item = row
     share = f"{item.mixed:,} of {item.total:,} mixed"
@@ -253,7 +259,7 @@ def _verdict_row(
         if count:
             left, right = scale.at(start / item.total), scale.at((start + count) / item.total)
             bar = rect(left + 0.5, place.last_line + 19, right - left - 1, 10, f"chart-{kind}", 2)
-            choice = Choice(index, repeats=kind)
+            choice = MarkFilter(index, repeats=kind)
             parts.append(mark(bar, f"{name_of(column)}: {plural(count, 'test')}, {said}", href=links(choice)))
         start += count
     return "".join(parts)
@@ -286,7 +292,7 @@ def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread], 
 
 
 def _spread_row(
-    top: float, scale: Scale, item: Spread, test: str, column: str, links: Links
+    top: float, scale: AxisScale, item: Spread, test: str, column: str, links: Links
 ) -> tuple[str, float]:
     """Return a row and where it ends."""
     low, high = scale.at(item.scores[0]), scale.at(item.scores[-1])
@@ -298,5 +304,5 @@ def _spread_row(
     parts = [rect(low, middle - 2, high - low, 4, "chart-interval", 2), *dots]
     parts.append(hit_area(0, top, WIDTH, middle + 8 - top))
     said = f"{test}, {column}: {', '.join(map(format_score, item.scores[:20]))}"
-    choice = Choice(item.column, test=item.test_index)
+    choice = MarkFilter(item.column, test=item.test_index)
     return words + mark("".join(parts), said, href=links(choice)), middle + 10

@@ -32,7 +32,7 @@ _SCALE_MAX = 21
 _LEAST_SHARE = 0.001
 
 
-class Bar(Struct, frozen=True):
+class RatingBar(Struct, frozen=True):
     """One rating of a distribution, as a bar of `height` at `x`."""
 
     rating: str
@@ -41,10 +41,10 @@ class Bar(Struct, frozen=True):
     height: float
 
 
-class Distribution(Struct, frozen=True):
+class RatingBars(Struct, frozen=True):
     """How likely the judge found each rating."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[RatingBar, ...]
     width: int
 
     @property
@@ -62,7 +62,7 @@ class VerdictPart(Struct, frozen=True):
     facts: tuple[tuple[str, str], ...]
     fallback: str
     steps: tuple[str, ...]
-    distribution: Distribution | None
+    distribution: RatingBars | None
     items: tuple[ShownItem, ...] = ()
 
 
@@ -130,12 +130,12 @@ def _share_text(share: float) -> str:
     return "<0.1%" if 0 < share < _LEAST_SHARE else format_share(share)
 
 
-def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
+def _distribution(shares: list[tuple[str, float]]) -> RatingBars | None:
     if not shares:
         return None
     highest = max(share for _, share in shares)
     bars = tuple(
-        Bar(
+        RatingBar(
             rating,
             _share_text(share),
             number * (_BAR_WIDTH + _BAR_GAP) + _BAR_GAP // 2,
@@ -143,7 +143,7 @@ def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
         )
         for number, (rating, share) in enumerate(shares)
     )
-    return Distribution(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP))
+    return RatingBars(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP))
 
 
 def chat_messages(rendered: str) -> list[Message]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError, UnjudgeableError
@@ -196,7 +196,7 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
     return context
 
 
-def test_shown(test: TestCase) -> dict[str, JsonValue]:
+def test_shown(test: MergedTest) -> dict[str, JsonValue]:
     """Return a test as code sees it."""
     return {
         "description": test.description,

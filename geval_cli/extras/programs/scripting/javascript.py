@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from geval_cli.extras.programs.scripting.code import Code, CodeError, ScriptLimitError
-from geval_cli.extras.programs.scripting.javascript_worker import Limits, evaluate
+from geval_cli.extras.programs.scripting.javascript_worker import CallLimits, evaluate
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
@@ -45,7 +45,7 @@ class JavaScriptProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self.is_ended = False
 
-    def ask(self, job: str, limits: Limits) -> dict[str, str | None]:
+    def ask(self, job: str, limits: CallLimits) -> dict[str, str | None]:
         """Send `job` to the worker and return its answer; see `javascript_worker.evaluate`.
 
         Raises:
@@ -329,8 +329,8 @@ def _outcome(process: JavaScriptProcess, job: str, limits: JavaScriptLimits) -> 
         return ScriptError(f"its result cannot be read: {error}")
 
 
-def _of(limits: JavaScriptLimits) -> Limits:
-    return Limits(limits.memory_bytes, limits.time_s, limits.wall_s)
+def _of(limits: JavaScriptLimits) -> CallLimits:
+    return CallLimits(limits.memory_bytes, limits.time_s, limits.wall_s)
 
 
 def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> JsonValue:

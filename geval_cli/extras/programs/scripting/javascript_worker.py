@@ -24,7 +24,7 @@ _PLATFORM = re.compile(
 _GRACE_S = 0.25  # in which the engine itself notices that the time is over, and can say so
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     """The limits of one call, as in `JavaScriptLimits`."""
 
     memory_bytes: int
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     wall_s: float
 
 
-def evaluate(function: str, job: str, limits: Limits) -> dict[str, str | None]:
+def evaluate(function: str, job: str, limits: CallLimits) -> dict[str, str | None]:
     """Call `function` of the runtime with `job` in a new engine.
 
     Returns:
@@ -62,7 +62,7 @@ def main() -> None:
     sys.path.append(sys.argv[1])
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        limits = Limits(*request["limits"])
+        limits = CallLimits(*request["limits"])
         _die_after(limits.time_s + _GRACE_S)
         try:
             answer = evaluate("run", request["job"], limits)

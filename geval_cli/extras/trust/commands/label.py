@@ -39,7 +39,7 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
-from geval_cli.report.criteria import Criterion
+from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
@@ -501,7 +501,7 @@ class _Rater:
         if self._told == metric:
             return
         self._told = metric
-        criterion = self._session.sheet.criteria.get(metric, Criterion())
+        criterion = self._session.sheet.criteria.get(metric, ShownCriterion())
         if criterion.text:
             body = Text(" ".join(one_line(criterion.text, 2_000).split()))
             print_hanging(Text("look for  ", style="dim"), body, self._console, indent=1)

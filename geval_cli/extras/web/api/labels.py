@@ -28,7 +28,7 @@ from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.web.api.runs import RunId
 from geval_cli.extras.web.problems_json import RefusedError, answered, described
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.criteria import Criterion
+from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.store.labels import RunLabels, StoredLabel
@@ -270,7 +270,7 @@ def sheet_of(
 
 
 def _sheet_metric(name: str, scale: Scale, sheet: Sheet) -> SheetMetric:
-    criterion = sheet.criteria.get(name, Criterion())
+    criterion = sheet.criteria.get(name, ShownCriterion())
     return SheetMetric(name, scale, criterion.text, criterion.steps)
 
 

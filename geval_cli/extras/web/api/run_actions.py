@@ -33,11 +33,11 @@ _TagName = Annotated[str, StringConstraints(min_length=1, max_length=100, patter
 _TagValue = Annotated[str, StringConstraints(max_length=500)]
 
 
-class _Asked(BaseModel):
+class _AskedAction(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class AnnotateRequest(_Asked):
+class AnnotateRequest(_AskedAction):
     """The title and the tags of a run; one that is left out stays as it is."""
 
     title: _Title | None = Field(None, description="A name for the run; an empty text takes it away.")
@@ -46,19 +46,19 @@ class AnnotateRequest(_Asked):
     )
 
 
-class AgainRequest(_Asked):
+class AgainRequest(_AskedAction):
     """How to start a run again."""
 
     unless_running: bool = UNLESS_RUNNING
 
 
-class ResumeRequest(_Asked):
+class ResumeRequest(_AskedAction):
     """Which cases of a run to do."""
 
     retry_errors: StrictBool = Field(False, description="Do the cases again that ended in an error.")
 
 
-class RemoveRequest(_Asked):
+class RemoveRequest(_AskedAction):
     """Which things to remove with a run."""
 
     keep_answers: StrictBool = Field(

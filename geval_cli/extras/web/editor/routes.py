@@ -43,11 +43,11 @@ _CONFLICT, _UNPROCESSABLE = 409, 422
 router = APIRouter(prefix="/suites", include_in_schema=False)
 
 
-class _Asked(BaseModel):
+class _AskedEdit(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CheckRequest(_Asked):
+class CheckRequest(_AskedEdit):
     """A text to be looked at, and the SHA-256 of the file that it was made from."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -61,7 +61,7 @@ class SaveRequest(CheckRequest):
     anyway: bool = False
 
 
-class NewRequest(_Asked):
+class NewRequest(_AskedEdit):
     """The name of a suite that is to be made."""
 
     path: Annotated[str, StringConstraints(min_length=1, max_length=1000)]

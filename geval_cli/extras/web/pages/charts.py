@@ -15,7 +15,7 @@ from geval_cli.extras.web.pages.compare import PairChoice, column_indexes, compa
 from geval_cli.extras.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 from geval_cli.records import MetricSummary, RunStatus
 from geval_cli.report.charts.column_charts import METRICS_MAX
-from geval_cli.report.charts.drawing import Chart, Choice
+from geval_cli.report.charts.drawing import Chart, MarkFilter
 from geval_cli.report.charts.figures import SCORE, RunFigures
 from geval_cli.report.charts.pair_charts import (
     DifferenceRow,
@@ -28,7 +28,7 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.comparison import CasePairs, ComparedRow, Kind, row_title
+from geval_cli.report.comparison import CasePairs, ComparedRow, RowKind, row_title
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
@@ -153,7 +153,7 @@ def _comparison_charts(
         what = row_title(row)
         metrics.setdefault(what, []).append(found)
         # Scores are drawn pair by pair; a pass rate is, where a score has the same figures.
-        names = row.same if row.kind is Kind.PASS_RATE else (row.metric,)
+        names = row.same if row.kind is RowKind.PASS_RATE else (row.metric,)
         scored.setdefault(what, next((name for name in names if name in scores), ""))
     for number, (what, differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
         yield difference_intervals(f"intervals-{number}", what, differences)
@@ -225,7 +225,7 @@ def _trend_point(run: RunPoint, value: float | None, interval: Interval | None, 
     )
 
 
-def choice_link(run_id: str, choice: Choice) -> str:
+def choice_link(run_id: str, choice: MarkFilter) -> str:
     """Return the address of a run's page that shows a choice of its results."""
     values = {name: getattr(choice, name) for name in choice.__struct_fields__}
     return f"{link_with(run_link(run_id), values)}#results-title"

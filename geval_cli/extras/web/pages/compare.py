@@ -32,9 +32,9 @@ from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.comparison import (
     CasePairs,
     Change,
-    Kind,
     NamedRun,
     Pair,
+    RowKind,
     RunComparison,
     ScoredCase,
     compare_with_cases,
@@ -270,7 +270,7 @@ def decided_columns(decided: RunComparison, sides: tuple[RunReport, RunReport]) 
     found = []
     for label in dict.fromkeys(row.column for row in decided.rows):
         rows = [row for row in decided.rows if row.column == label]
-        flips = next((flips_text(row) for row in rows if row.kind is Kind.PASS_RATE and row.flipped), "")
+        flips = next((flips_text(row) for row in rows if row.kind is RowKind.PASS_RATE and row.flipped), "")
         shown = tuple(row_words(row, decided.detect) for row in rows)
         found.append(DecidedColumn(indexes.get(label, 0), label, shown, flips))
     return found

@@ -48,7 +48,7 @@ _METADATA = "meta."
 router = APIRouter(route_class=PageRoute)
 
 
-class Choice(Struct, frozen=True):
+class ResultsQuery(Struct, frozen=True):
     """A run's results as the query of an address chooses them."""
 
     wanted: ResultFilter
@@ -76,7 +76,7 @@ class Choice(Struct, frozen=True):
         }
 
 
-def choice_of(request: Request, runs: RunStore, run_id: str) -> Choice:
+def choice_of(request: Request, runs: RunStore, run_id: str) -> ResultsQuery:
     """Read the query of an address about a run; what makes no sense is passed over."""
     choice = _asked_choice(request)
     wanted = choice.wanted
@@ -89,7 +89,7 @@ def choice_of(request: Request, runs: RunStore, run_id: str) -> Choice:
     return replace(choice, wanted=replace(wanted, ids=ids))
 
 
-def _asked_choice(request: Request) -> Choice:
+def _asked_choice(request: Request) -> ResultsQuery:
     metadata = {
         name.removeprefix(_METADATA): value
         for name, value in request.query_params.items()
@@ -110,7 +110,7 @@ def _asked_choice(request: Request) -> Choice:
         label_high=number_in_query(request, "label_high"),
     )
     sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
-    return Choice(wanted, sort, page_number(request))
+    return ResultsQuery(wanted, sort, page_number(request))
 
 
 @router.get("/runs")
@@ -179,7 +179,7 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
     return StreamingResponse(text, media_type=media_type, headers=headers)
 
 
-def _fitting(pages: RunPages, run: RunRecord, choice: Choice) -> Iterator[CaseResult]:
+def _fitting(pages: RunPages, run: RunRecord, choice: ResultsQuery) -> Iterator[CaseResult]:
     """Yield the results that fit a filter; each batch is read by whichever thread asks for it."""
     places = pages.places(run.id, choice.wanted, choice.sort)
     for first in range(0, len(places), _ROWS_AT_ONCE):
@@ -187,13 +187,13 @@ def _fitting(pages: RunPages, run: RunRecord, choice: Choice) -> Iterator[CaseRe
             yield from (row.cells[column] for column in sorted(row.matching))
 
 
-def _rows_of_page(pages: RunPages, run_id: str, choice: Choice, page: int) -> ResultPage:
+def _rows_of_page(pages: RunPages, run_id: str, choice: ResultsQuery, page: int) -> ResultPage:
     first = (page - 1) * ROWS_PER_PAGE
     return pages.rows(run_id, choice.wanted, sort=choice.sort, offset=first, limit=ROWS_PER_PAGE)
 
 
 def _results_values(
-    pages: RunPages, report: RunReport, choice: Choice, facets: tuple[Facet, ...] = ()
+    pages: RunPages, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
     run, wanted = report.run, choice.wanted

@@ -25,7 +25,7 @@ _CONFLICT = 409
 _UNFINISHED = (RunStatus.INTERRUPTED, RunStatus.ABORTED)
 
 
-class Progress(Struct, frozen=True):
+class RunProgress(Struct, frozen=True):
     """How far a run is that is under way; its counts are those of its report.
 
     Attributes:
@@ -61,7 +61,7 @@ class RunActions(Struct, frozen=True):
     is_gone: bool = False
 
 
-def seen_run(request: Request, run_id: str) -> tuple[RunReport, Progress | None]:
+def seen_run(request: Request, run_id: str) -> tuple[RunReport, RunProgress | None]:
     """Return a run by its id, the beginning of it or `latest`, and how far it is; None for one that is over.
 
     Raises:
@@ -78,7 +78,7 @@ def seen_run(request: Request, run_id: str) -> tuple[RunReport, Progress | None]
         return report, None
     problems = tuple(brief_of(item) for item in runs.pages().problems(run.id, _PROBLEMS_SHOWN))
     total = max(report.planned or 0, report.summary.total)
-    return report, Progress(total, problems, holder=runs.holder(run.id) or "another process")
+    return report, RunProgress(total, problems, holder=runs.holder(run.id) or "another process")
 
 
 def actions_of(request: Request, report: RunReport) -> RunActions:
@@ -104,11 +104,11 @@ def actions_of(request: Request, report: RunReport) -> RunActions:
     return RunActions(suite_link, can_repeat=True, can_resume=is_unfinished, errors=report.summary.errored)
 
 
-def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, Progress]:
+def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, RunProgress]:
     run = live.run
     report = RunReport(run, live.summary, lambda: runs.results(run.id), planned=live.total)
     problems = tuple(live.state()["problems"][: -_PROBLEMS_SHOWN - 1 : -1])
-    return report, Progress(live.total, problems, live.is_stopping)
+    return report, RunProgress(live.total, problems, live.is_stopping)
 
 
 def _is_editable(covered: Mapping[str, JsonValue]) -> bool:
