@@ -92,7 +92,7 @@ def test_going_on_with_a_run_on_a_full_disk_asks_nothing_again_and_again(
             assert len(server.requests) == 10
             if left_bytes:
                 assert finished.code == 3
-                assert "the disk is full; nothing was asked" in words(finished.stderr)
+                assert "the disk is full; nothing was sent" in words(finished.stderr)
                 assert "free some space" in words(finished.stderr)
             else:
                 assert finished.code == 2
@@ -198,4 +198,4 @@ def test_a_database_that_another_process_keeps_locked_lets_nothing_be_asked(
             other.execute("BEGIN IMMEDIATE")
             finished = run(product, server, home, *(["--resume"] if is_there else []))
         assert (finished.code, len(server.requests)) == (3, 2)
-    assert "another process keeps it locked; nothing was asked" in words(finished.stderr)
+    assert "another process keeps it locked; nothing was sent" in words(finished.stderr)

@@ -367,8 +367,8 @@ def test_a_whole_conversation_is_judged_as_it_is_and_nobody_is_asked(product: Pr
         mixed = product.run({**whole, "tests": [*whole["tests"], {"turns": PLAYED[:1]}]}, server)
         assert len(server.requests) == 1
     assert (found.code, found.cases[0]["output"]) == (0, "Answer three.")
-    assert "no provider is asked" in found.stderr
-    assert "no provider is asked" not in mixed.stderr
+    assert "no provider is called" in found.stderr
+    assert "no provider is called" not in mixed.stderr
 
 
 def test_an_output_ends_the_turns_where_there_is_no_provider(product: Product) -> None:

@@ -93,36 +93,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if (_text(old) != _text(new)):",
     ): "what is the same is written alike; it is only quicker not to write it",
     (
-        "geval_cli/statistics/intervals.py",
-        "_EXACT_UP_TO = 200",
-        "_EXACT_UP_TO = 201",
-    ): "there both ways give the same nine decimals",
-    (
-        "geval_cli/statistics/intervals.py",
-        "_EXACT_UP_TO = 200",
-        "_EXACT_UP_TO = (199)",
-    ): "there both ways give the same nine decimals",
-    (
-        "geval_cli/statistics/intervals.py",
-        "if _share_within(middle, freedom) < 2 * _CONFIDENCE_QUANTILE - 1:",
-        "if (_share_within(middle, freedom) <= 2 * _CONFIDENCE_QUANTILE - 1):",
-    ): "halving comes to the same place from either side",
-    (
-        "geval_cli/statistics/intervals.py",
-        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
-        "((78) * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
-    ): "beyond 200 degrees of freedom it is the twelfth decimal",
-    (
-        "geval_cli/statistics/intervals.py",
-        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
-        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - (945 / z)) / 92160,",
-    ): "beyond 200 degrees of freedom it is the twelfth decimal",
-    (
-        "geval_cli/statistics/intervals.py",
-        "(3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,",
-        "(3 * z**7 + 19 * z**5 + 17 * z**3 - (14) * z) / 384,",
-    ): "beyond 200 degrees of freedom it is the tenth decimal",
-    (
         "geval_cli/gateway/limits.py",
         "while self._taken and self._taken[0].at + self._span_s <= now:",
         "while self._taken and (self._taken[0].at + self._span_s < now):",

@@ -105,7 +105,7 @@ def test_page_fills_as_results_come_and_is_never_loaded_anew(
         progress(page, "0 of 4 done").wait_for()
         page.get_by_text("Waiting for the first result").wait_for()
         model.server.release()
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         assert is_the_same_page(page)
         assert page.locator("[data-cell]").count() == 4
         assert page.locator(".verdict-rate").inner_text() == "75%"
@@ -130,7 +130,7 @@ def test_reload_and_a_second_tab_show_the_same_run(browser: Any, tmp_path: Path,
         model.server.release()
         for page in (second, window.page):
             page.bring_to_front()
-            page.get_by_text("completed", exact=True).wait_for()
+            page.locator('[data-run-status="completed"]').wait_for()
             assert page.locator("[data-cell].is-failed").count() == 1
         second.close()
 
@@ -152,7 +152,7 @@ def test_stop_and_resume_by_keyboard(browser: Any, tmp_path: Path, model: Model)
         model.server.release()
         page.get_by_role("button", name="Resume").focus()
         page.keyboard.press("Enter")
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         assert page.url == f"{address}/runs/{run}"
         assert page.locator("[data-cell]").count() == 4
 
@@ -179,7 +179,7 @@ def test_killed_server_is_told_and_the_next_one_offers_to_resume(
             assert not page.get_by_text("The server does not answer").is_visible()
             model.server.release()
             page.get_by_role("button", name="Resume").click()
-            page.get_by_text("completed", exact=True).wait_for()
+            page.locator('[data-run-status="completed"]').wait_for()
             assert page.locator("[data-cell]").count() == 4
 
 
@@ -199,7 +199,7 @@ def test_run_of_another_process_has_no_stop_button(browser: Any, tmp_path: Path,
             assert window.page.get_by_role("button", name="Stop").count() == 0
             assert window.page.get_by_role("button", name="Delete").count() == 0
             model.server.release()
-            window.page.get_by_text("completed", exact=True).wait_for()
+            window.page.locator('[data-run-status="completed"]').wait_for()
             assert window.page.locator("[data-cell]").count() == 4
         finally:
             process.kill()
@@ -223,7 +223,7 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
     with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
         page = window.page
         first = start(window)
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         model.server.hold()
         config = json.loads((tmp_path / "suite.json").read_text())
         config["prompts"] = ["{{ x }}", "{{ x }} please"]
@@ -242,7 +242,7 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
         page.wait_for_url(lambda url: not url.endswith(first))
         assert page.url != second
         model.server.release()
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         window.complaints.clear()  # the browser tells of the refusals
 
 
@@ -251,7 +251,7 @@ def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
     with serve(tmp_path) as address, visit(browser, address) as window:
         page = window.page
         start(window, "echo.json")
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         page.get_by_role("button", name="Name and tags").focus()
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Name and tags")
@@ -280,7 +280,7 @@ def test_delete_asks_first(browser: Any, tmp_path: Path) -> None:
     with serve(tmp_path) as address, visit(browser, address) as window:
         page = window.page
         start(window, "echo.json")
-        page.get_by_text("completed", exact=True).wait_for()
+        page.locator('[data-run-status="completed"]').wait_for()
         page.get_by_role("button", name="Delete the run").focus()
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Delete this run?")
@@ -304,7 +304,7 @@ def test_interrupted_run_of_a_lost_suite_says_so(browser: Any, tmp_path: Path) -
     config = write_config(tmp_path, "echo.json", [{"vars": {"x": "a"}}])
     with serve(tmp_path) as address, visit(browser, address) as window:
         start(window, "echo.json")
-        window.page.get_by_text("completed", exact=True).wait_for()
+        window.page.locator('[data-run-status="completed"]').wait_for()
         config.unlink()
         window.page.reload()
         window.page.get_by_text("is no longer there, or not in the folder").wait_for()

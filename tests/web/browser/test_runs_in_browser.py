@@ -387,7 +387,7 @@ def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) 
         runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
         runs.close()
         window.page.clock.fast_forward(PATIENCE_MS)
-        window.page.get_by_text("completed", exact=True).wait_for()
+        window.page.locator('[data-run-status="completed"]').wait_for()
         assert statuses(window) == ["Passed 0.88"]
 
 
