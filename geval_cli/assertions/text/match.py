@@ -72,15 +72,15 @@ class TextListAssertion(Assertion):
         if ignores_case:
             output = output.casefold()
         missing = [text for text in expected if (text.casefold() if ignores_case else text) not in output]
-        case = ", in any case," if ignores_case else ""
+        case = _ANY_CASE if ignores_case else ""
         if self.base_type.endswith("-all"):
             if missing:
-                return Outcome.of(False, f"the output does not contain{case} {listed(missing)}")
-            return Outcome.of(True, f"the output contains{case} all of {listed(expected)}")
+                return Outcome.of(False, f"the output does not contain {listed(missing)}{case}")
+            return Outcome.of(True, f"the output contains all of {listed(expected)}{case}")
         found = [text for text in expected if text not in missing]
         if found:
-            return Outcome.of(True, f"the output contains{case} {listed(found)}")
-        return Outcome.of(False, f"the output contains{case} none of {listed(expected)}")
+            return Outcome.of(True, f"the output contains {listed(found)}{case}")
+        return Outcome.of(False, f"the output contains none of {listed(expected)}{case}")
 
 
 def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templates) -> list[str]:
@@ -198,20 +198,25 @@ def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
     return (letter if is_letter and letter not in _SAME else f"\\{letter}"), place + 1
 
 
+_ANY_CASE = " (case-insensitive)"
+
+
 class TextComparison(Struct, frozen=True):
     """How a type compares (output, expected), and how its reason says that it holds or not."""
 
     holds: Callable[[str, str], bool]
     does: str
     does_not: str
+    remark: str = ""
 
 
 COMPARISONS: dict[str, TextComparison] = {
     "contains": TextComparison(lambda text, value: value in text, "contains", "does not contain"),
     "icontains": TextComparison(
         lambda text, value: value.casefold() in text.casefold(),
-        "contains, in any case,",
-        "does not contain, in any case,",
+        "contains",
+        "does not contain",
+        _ANY_CASE,
     ),
     "starts-with": TextComparison(str.startswith, "starts with", "does not start with"),
     "ends-with": TextComparison(str.endswith, "ends with", "does not end with"),
@@ -260,7 +265,7 @@ class TextAssertion(Assertion):
         else:
             passed = comparison.holds(subject.text, value)
         does = comparison.does if passed else comparison.does_not
-        return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
+        return Outcome.of(passed, f'the output {does} "{shortened(value)}"{comparison.remark}')
 
 
 def _is_known(value: str, rules: DialectRules) -> bool:
