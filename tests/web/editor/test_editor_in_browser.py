@@ -220,7 +220,7 @@ class TestRun:
     def test_it_has_its_page_at_once(self, window: Visit) -> None:
         window.page.get_by_role("button", name="Run", exact=True).click()
         window.page.wait_for_url(re.compile(r"/runs/\d{8}-"))
-        window.page.get_by_text("completed", exact=True).wait_for()
+        window.page.locator('[data-run-status="completed"]').wait_for()
         window.page.get_by_role("link", name="Edit the suite").click()
         window.page.wait_for_url("**/suites/edit?path=suite.yaml")
 
