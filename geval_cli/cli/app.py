@@ -50,16 +50,16 @@ _IN_HELP: Mapping[str, Sequence[str]] = {
     "Write a suite": ("init", "validate", "lock", "import", "export", "schema"),
     "Trust the judge": ("agree", "calibrate", "drift", "estimate", "label", "probe"),
     "Serve": ("serve", "mcp"),
-    "Look after": ("cache", "batches", "models", "rm"),
+    "Maintain": ("cache", "batches", "models", "rm"),
 }
 """The commands under the headings of the help. What plugins add stands under one of its own."""
 
 
 @contextmanager
 def _click_errors_as_ours() -> Iterator[None]:
-    """Turn what click says of a command's words into an error of ours, with the one name that was probably meant.
+    """Turn a usage error of click into one of ours, which suggests the nearest name.
 
-    Its classes are known by their names: typer has click within it, or uses the one that is installed, by its version.
+    Its classes are recognized by name: depending on its version, typer uses the installed click or one of its own.
     """
     try:
         yield
@@ -112,7 +112,7 @@ class Commands(TyperGroup):
     """The commands of geval, of its extras, and of packages that are installed beside it."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of a call; what is wrong with its words is told as all errors are."""
+        """Return the context of a call; a usage error is reported as all errors are."""
         with _click_errors_as_ours():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -501,7 +501,7 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
 @app.command()
 @declared(CompareOptions)
 def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
-    """Compare two runs: what got better or worse, and is it sure?"""
+    """Compare two runs: what got better, what got worse."""
     from geval_cli.cli.compare import compare_runs
 
     compare_runs(earlier, later, given)

@@ -458,23 +458,21 @@ def _completion(syntax: str | None) -> Callable[[str], list[str]] | None:
     """Return what completes a value: the words of a syntax such as `assertion|reason`, ids of runs, or None."""
     if syntax == "RUN":
         return complete_run
-    words = _WORDS.get(syntax or "", [word for word in (syntax or "").split("|") if word.islower()])
+    words = [word for word in (syntax or "").split("|") if word.islower()]
 
     def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
+        from geval_cli.specs.base import Scoring
+        from geval_cli.specs.dialect import Dialect
+        from geval_cli.statistics.paired import ADJUSTMENTS
 
-    return complete if words else None
+        known = {"HOW": get_args(Scoring), "DIALECT": list(Dialect), "METHOD": list(ADJUSTMENTS)}
+        return [word for word in known.get(syntax or "", words) if word.startswith(incomplete)]
 
-
-_WORDS = {
-    "HOW": ["auto", "logprobs", "samples", "single"],
-    "DIALECT": ["geval", "promptfoo"],
-    "METHOD": ["holm", "bh"],
-}
+    return complete if words or syntax in {"HOW", "DIALECT", "METHOD"} else None
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options under the headings of their groups, and says values as people write them.
+    """A command whose help lists its options by group, and shows values as N, FILE or TEXT.
 
     typer does the first itself only with rich, which takes too long to import.
     """
@@ -535,7 +533,7 @@ _VALUES = {"int": "N", "float": "X", "path": "FILE", "Path": "FILE"}
 
 
 def _in_words(text: str) -> str:
-    """Return an option's help with its bounds as people say them: `[1 to 64]`.
+    """Return an option's help with its bounds in words: `[1 to 64]`.
 
     A bound of 0 or 1 alone goes without saying.
     """

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import fixed, format_cost, format_score
-from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
+from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, Stat, Status, Usage
 from geval_cli.report.comparison import too_few_text
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import (
@@ -25,13 +25,13 @@ from geval_cli.report.numbers import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import STYLES, column_title, signs_of
+from geval_cli.report.verdict import STYLES, column_title, print_legend, signs_of
 
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
 DIFFERENCES_MAX = 30
 _WORST_CASES_SHOWN = 4
-_MEANS_MAX = 60
+MEANS_MAX = 60
 PASS_RATE = "pass rate"
 _PASS_RATE_KEY = "pass_rate"
 _NAME_WIDTH = 40
@@ -209,7 +209,7 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
 
 
 def print_columns(report: RunReport, console: Console) -> None:
-    """Print the columns, the one that passes most first, then a sentence that says how sure that is.
+    """Print the columns, the one with the highest pass rate first, then a sentence that says how sure that is.
 
     Prints nothing for a single column: it has nothing to be compared with.
     """
@@ -274,7 +274,7 @@ def ranking(columns: Sequence[ColumnSummary]) -> list[int]:
 def leader_text(
     columns: Sequence[ColumnSummary], titles: Sequence[str], quoted: Callable[[str], str] = str
 ) -> str:
-    """Return which column passes most tests and how sure that is, in one sentence; "" where none was judged.
+    """Return which column has the highest pass rate and how sure that is, in one sentence; "" where none was judged.
 
     `quoted` writes a name of the config where it would be markup.
     Only the comparisons with the baseline are tested: a column that leads is never said to beat the second.
@@ -314,9 +314,11 @@ def leader_text(
         return f"no {'' if same else 'clear '}difference: {every} passes {rate}{found}"
     if base in top:
         if all(_pass_difference(columns[place]) is None for place in ranked):
-            return f"{titles[base]} passes most ({rate}), but no other column shares a judged test with it"
-        return f"no column passes more than the baseline {titles[base]} ({rate}){found or _more(columns, ranked)}"
-    leaders = f"{_names(top, titles)} pass most" if len(top) > 1 else f"{titles[best]} passes most"
+            alone = "but no other column shares a judged test with it"
+            return f"{titles[base]} has the highest pass rate ({rate}), {alone}"
+        why = found or _more(columns, ranked)
+        return f"no column has a higher pass rate than the baseline {titles[base]} ({rate}){why}"
+    leaders = f"{_names(top, titles)} {'have' if len(top) > 1 else 'has'} the highest pass rate"
     if base not in ranked or all(_pass_difference(columns[place]) is None for place in top):
         verb = "share" if len(top) > 1 else "shares"
         return f"{leaders} ({rate}), but {verb} no judged test with the baseline {titles[base]}{found}"
@@ -431,14 +433,6 @@ def _whole(number: float) -> str:
     return fixed(math.copysign(math.floor(abs(round(number, _DUST)) + 0.5), number), 0)
 
 
-def print_legend(titles: Sequence[str], console: Console) -> None:
-    """Print the names of the columns, where the table has not room for them."""
-    for number, title in enumerate(titles, start=1):
-        line = Text(f" [{number}] ", style="bold")
-        console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
-    console.print()
-
-
 def _rows(
     columns: Sequence[ColumnSummary],
     titles: Sequence[str],
@@ -481,7 +475,7 @@ def _rows(
 
 
 def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
-    """Return the positions of the columns that pass most and are shown to be better than the baseline."""
+    """Return the positions of the columns with the highest pass rate that are shown to be better than the baseline."""
     best = _rate(columns[ranking(columns)[0]])
     return frozenset(
         place
@@ -577,27 +571,31 @@ def _verdict_style(text: str) -> str:
     return _VERDICT_STYLES.get(text.partition(":")[0].partition(" ")[0], "dim")
 
 
-def print_means(columns: Sequence[ColumnSummary], console: Console) -> None:
-    """Print every metric of every column with its interval."""
-    rows = [
-        (f"[{number}] {one_line(name, _NAME_WIDTH)}", stat)
+def means_of(columns: Sequence[ColumnSummary]) -> list[tuple[str, MetricStat]]:
+    """Return every metric of every column, named with the number of the column."""
+    return [
+        (f"[{number}] {name}", stat)
         for number, column in enumerate(columns, start=1)
         for name, stat in sorted(column.metrics.items())
     ]
+
+
+def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> None:
+    """Print a mean a line, with its interval; nothing without any."""
     if not rows:
         return
     table = plain_table(console)
     table.add_column("metric", overflow="fold")
     for heading in ("mean", "95 % interval", "n", "errors"):
         table.add_column(heading, justify="right")
-    for row, stat in rows[:_MEANS_MAX]:
+    for name, stat in rows[:MEANS_MAX]:
         interval = "" if stat.interval is None else format_interval(stat.interval)
         mean = "none" if stat.value is None else format_score(stat.value)
         errors = Text(f"{stat.errored:,}", style=STYLES[Status.ERROR] if stat.errored else "dim")
-        table.add_row(Text(row), mean, interval, f"{stat.n:,}", errors)
+        table.add_row(Text(one_line(name, _NAME_WIDTH)), mean, interval, f"{stat.n:,}", errors)
     print_trimmed(indented(table), console)
-    if len(rows) > _MEANS_MAX:
-        more = plural(len(rows) - _MEANS_MAX, "more mean")
+    if len(rows) > MEANS_MAX:
+        more = plural(len(rows) - MEANS_MAX, "more metric")
         console.print(Text(f" and {more}, in -o results.json", style="dim"))
     console.print()
 

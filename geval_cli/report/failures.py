@@ -258,7 +258,7 @@ class _ErrorKind(Struct):
 
 
 class FailedTests(Struct):
-    """The failures and errors of a run, one line each, picked while its results go by in the order of the tests."""
+    """The failures and errors of a run, a line each, collected from results in the order of the tests."""
 
     failed: int = 0
     errored: int = 0
@@ -280,25 +280,7 @@ class FailedTests(Struct):
         self.repeats = max(self.repeats, result.repeat_index + 1)
         if result.status is Status.ERROR:
             self.errored += 1
-            errors = (
-                [result.error] if result.error else [item.error for item in result.assertions if item.error]
-            )
-            for error in errors[:1]:
-                key = _normalised(error.message)
-                if key in self._errors or len(self._errors) < _GROUPS_MAX:
-                    kind = self._errors.setdefault(
-                        key,
-                        _ErrorKind(
-                            error.message, error.hint, one_line((error.raw or "")[:_REASON_COMPARED], 300)
-                        ),
-                    )
-                    kind.count += 1
-                    if case_number(result) in kind.numbers:
-                        continue
-                    if len(kind.numbers) < _NUMBERS_SHOWN:
-                        kind.numbers.append(case_number(result))
-                    else:
-                        kind.has_more = True
+            self._add_error(result)
         elif result.status is Status.FAILED:
             self.failed += 1
             failed = [item.metric or item.type for item in result.assertions if item.status is Status.FAILED]
@@ -306,6 +288,25 @@ class FailedTests(Struct):
                 if name in self.counts or len(self.counts) < _GROUPS_MAX:
                     self.counts[name] = self.counts.get(name, 0) + 1
             self._add_failed(_failed_test(result))
+
+    def _add_error(self, result: CaseResult) -> None:
+        error = result.error or next((item.error for item in result.assertions if item.error), None)
+        if error is None:
+            return
+        key = _normalised(error.message)
+        kind = self._errors.get(key)
+        if kind is None:
+            if len(self._errors) >= _GROUPS_MAX:
+                return
+            raw = one_line((error.raw or "")[:_REASON_COMPARED], 300)
+            kind = self._errors[key] = _ErrorKind(error.message, error.hint, raw)
+        kind.count += 1
+        number = case_number(result)
+        if number not in kind.numbers:
+            if len(kind.numbers) < _NUMBERS_SHOWN:
+                kind.numbers.append(number)
+            else:
+                kind.has_more = True
 
     @property
     def worst(self) -> str:

@@ -17,6 +17,7 @@ from geval_cli.report.verdict import (
     column_title,
     has_fallback,
     is_split,
+    print_legend,
     signs_of,
 )
 
@@ -156,7 +157,7 @@ def _print_matrix(
         number = case_number(row[0]).removeprefix("#")
         table.add_row(number, test, *(cells.get(column.index, Text("")) for column in columns))
     if is_numbered:
-        _print_legend(titles, console)
+        print_legend(titles, console)
     print_trimmed(indented(table), console)
 
 
@@ -203,7 +204,7 @@ def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: C
     titles = {column.index: column_title(column, columns, signs) for column in columns}
     positions = {column.index: position for position, column in enumerate(columns, start=1)}
     is_long = len(rows) * len(columns) > _LINES_MAX
-    _print_legend(list(titles.values()), console)
+    print_legend(list(titles.values()), console)
     for row in rows:
         number = case_number(row[0])
         title = case_title(row[0], console.width - len(number) - 4)
@@ -223,13 +224,6 @@ def _print_block_line(result: CaseResult, label: str, console: Console) -> None:
     line.append(_excerpt(result, max(console.width - line.cell_len - 1, 0)))
     line.rstrip()
     console.print(line, no_wrap=True, overflow="ellipsis")
-
-
-def _print_legend(titles: list[str], console: Console) -> None:
-    for position, title in enumerate(titles, start=1):
-        line = Text(f" [{position}] ", style="bold")
-        console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
-    console.print()
 
 
 def _print_notes(selection: TableRows, report: RunReport, console: Console) -> None:

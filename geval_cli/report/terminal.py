@@ -8,24 +8,24 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import format_cost, format_score
-from geval_cli.records import Role, RunStatus, RunSummary, Stat, Status, Usage
+from geval_cli.patterns import compile_later
+from geval_cli.records import MetricStat, Role, RunStatus, RunSummary, Stat, Status, Usage
 from geval_cli.report.columns import (
     PASS_RATE,
     interval_text,
     mean_text,
+    means_of,
     percent_text,
     print_columns,
     print_differences,
-    print_legend,
     print_means,
 )
 from geval_cli.report.comparison_text import print_baseline
-from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
+from geval_cli.report.console import print_hanging
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
 from geval_cli.report.numbers import (
     format_count,
     format_duration,
-    format_interval,
     plural,
 )
 from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
@@ -38,6 +38,7 @@ from geval_cli.report.verdict import (
     print_derived,
     print_flaky,
     print_gates,
+    print_legend,
     print_rankings,
     run_outcome,
     signs_of,
@@ -48,6 +49,7 @@ _LABEL_WIDTH = len("warning  ")
 _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _TABLE_LINES_MAX = 16
 """Longer tables of rankings and derived metrics are shown with -v."""
+_PLAIN_WORD = compile_later(r"[\w@%+=:,./-][\w@%+=:,./~-]*")
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
@@ -67,19 +69,19 @@ def print_report(
     knows it by, where that is not the latest; `home` is what --home said.
     """
     rows, failures, failed = TableRows(), Failures(verbose, by), FailedTests()
+    is_detailed = verbose or by is not GroupBy.ASSERTION
     for result in report.results():
         rows.add(result)
         failed.add(result)
-        if verbose or by is not GroupBy.ASSERTION:
+        if is_detailed:
             failures.add(result)
     if verbose:
         print_table(rows, report, console)
-    if verbose or by is not GroupBy.ASSERTION:
+    if is_detailed:
         print_failures(failures, report, console)
-        print_baseline(report.summary.baseline, console)
+    print_baseline(report.summary.baseline, console)
+    if is_detailed:
         print_details(report, console)
-    else:
-        print_baseline(report.summary.baseline, console)
     print_answer(
         report, console, failed=failed, rows=None if verbose else rows, written=written, name=name, home=home
     )
@@ -93,8 +95,14 @@ def print_details(report: RunReport, console: Console) -> None:
         signs = signs_of(console)
         print_legend([column_title(column, report.columns, signs) for column in report.columns], console)
         print_differences(summary.columns, console)
-        print_means(summary.columns, console)
-    _print_metrics(summary, console)
+        print_means(means_of(summary.columns), console)
+    print_means(
+        [
+            (name, MetricStat(item.mean, item.interval, item.n, errored=item.errored))
+            for name, item in telling_metrics(summary).items()
+        ],
+        console,
+    )
     print_rankings(report, console)
     print_derived(report, console)
     print_flaky(report, console)
@@ -142,11 +150,7 @@ def print_answer(
 def _quoted(word: str) -> str:
     """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
     word = sanitize(word)
-    return (
-        word
-        if shlex.quote(word.replace("~", "-")) == word.replace("~", "-") and word[:1] != "~"
-        else shlex.quote(word)
-    )
+    return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
 
 
 def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
@@ -154,17 +158,16 @@ def _title(report: RunReport, failed: FailedTests | None, console: Console) -> T
     signs, columns, run = signs_of(console), report.columns, report.run
     prompts = {column.prompt_label for column in columns}
     models = {column.provider_label for column in columns}
-    parts = [plural(report.summary.total, "case") if failed is None else plural(failed.tests, "test")]
     if failed is None:
-        pass  # its cases are those of all columns
-    elif len(prompts) * len(models) == len(columns):
-        parts += [plural(len(prompts), "prompt")] if len(prompts) > 1 else []
-        parts += [plural(len(models), "model")] if len(models) > 1 else []
-    elif len(columns) > 1:
-        parts.append(plural(len(columns), "column"))
-    if failed is not None and failed.repeats > 1:
-        parts.append(plural(failed.repeats, "repeat"))
-    shape = f" {signs.times} ".join(parts)
+        shape = plural(report.summary.total, "case")
+    else:
+        is_grid = len(prompts) * len(models) == len(columns)
+        factors = [
+            *(((len(prompts), "prompt"), (len(models), "model")) if is_grid else ((len(columns), "column"),)),
+            (failed.repeats, "repeat"),
+        ]
+        parts = [plural(failed.tests, "test"), *(plural(*factor) for factor in factors if factor[0] > 1)]
+        shape = f" {signs.times} ".join(parts)
     if len(models) == 1 and next(iter(models)):
         shape += f" {signs.dot} {one_line(next(iter(models)), 60)}"
     if run.judges:
@@ -326,26 +329,6 @@ def _cost_text(by_role: Mapping[Role, Usage]) -> str:
         return "cost unknown" if is_partial else ""
     said = f"{format_cost(total)}{' or more' if is_partial else ''}"
     return f"{said} (judge {format_cost(judge)})" if judge else said
-
-
-def _print_metrics(summary: RunSummary, console: Console) -> None:
-    metrics = telling_metrics(summary)
-    if not metrics:
-        return
-    table = plain_table(console)
-    table.add_column("metric", overflow="fold")
-    for heading in ("mean", "95 % interval", "n", "errors"):
-        table.add_column(heading, justify="right")
-    for name, metric in list(metrics.items())[:METRICS_MAX]:
-        mean = "none" if metric.mean is None else format_score(metric.mean)
-        errors = Text(f"{metric.errored:,}", style=STYLES[Status.ERROR] if metric.errored else "dim")
-        between = "" if metric.interval is None else format_interval(metric.interval)
-        table.add_row(Text(one_line(name, 60)), mean, between, f"{metric.n:,}", errors)
-    print_trimmed(indented(table), console)
-    hidden = len(metrics) - METRICS_MAX
-    if hidden > 0:
-        console.print(Text(f" and {plural(hidden, 'more metric')}", style="dim"))
-    console.print()
 
 
 def _run_text(report: RunReport) -> str:

@@ -221,6 +221,14 @@ def print_gates(report: RunReport, console: Console) -> None:
     console.print()
 
 
+def print_legend(titles: Sequence[str], console: Console) -> None:
+    """Print the names of the columns, where the table has not room for them."""
+    for number, title in enumerate(titles, start=1):
+        line = Text(f" [{number}] ", style="bold")
+        console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
+    console.print()
+
+
 def gate_value(gate: GateResult) -> str:
     """Return the gate's actual value, in the form that the limit is written in."""
     if gate.actual is None:

@@ -1,9 +1,7 @@
-"""The first commands of somebody who has just installed geval: completion, the demo, and a base that is small."""
+"""The first commands of someone who has just installed geval: the demo, and a base that is small."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -63,18 +61,6 @@ def test_the_base_install_is_small() -> None:
     assert {"aiohttp", "openai", "typer"} <= {name.lower() for name in packages}
     assert len(packages) <= MOST_PACKAGES, sorted(packages)
     assert sum(size for package in packages.values() for size in installed_bytes(package)) <= MOST_BYTES
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"), [("geval dem", "demo"), ("geval run --filter-fi", "--filter-first-n")]
-)
-def test_the_shell_completes_commands_and_options(words: str, offered: str, tmp_path: Path) -> None:
-    asked = {"_GEVAL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    command = [str(Path(sys.executable).parent / "geval")]
-    done = subprocess.run(
-        command, env={**os.environ, **asked}, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert offered in done.stdout.split(), done
 
 
 def test_the_demo_is_a_valid_suite() -> None:

@@ -180,9 +180,12 @@ def test_words_that_no_command_takes_are_told_as_every_error_is(
         ("show --by ", {"assertion", "reason"}),
         ("show late", {"latest", "latest~1"}),
         ("sho", {"show"}),
+        ("run --filter-fi", {"--filter-first-n"}),
     ],
 )
-def test_the_shell_completes_values(words: str, offered: set[str], tmp_path: Path) -> None:
+def test_the_shell_completes_commands_options_and_values(
+    words: str, offered: set[str], tmp_path: Path
+) -> None:
     env = clean_environment(
         _GEVAL_COMPLETE="complete_bash",
         COMP_WORDS=f"geval {words}",

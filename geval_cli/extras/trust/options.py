@@ -1,11 +1,11 @@
-"""Options of label, agree, calibrate, estimate and probe, declared once.
+"""Options of label, agree, calibrate, drift, estimate and probe, declared once.
 
 A program passes the records named ...Options; the commands add to these what only a command line needs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
@@ -356,19 +356,9 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeCommand(ReportOptions, ProbeOptions):
-    """Options of `geval probe`; `labels_file` is read into `labels`."""
+class RatingOptions:
+    """Options of a command that has judges rate outputs: who judges, how, and what it may cost."""
 
-    labels_file: Annotated[
-        Path | None,
-        Option("--labels", "Human labels, for the probe `family`.", OptionGroup.SELECTION, syntax="FILE"),
-    ] = None
-    run: Annotated[
-        str | None,
-        Option(
-            "--run", "The run that was labelled. [default: the latest]", OptionGroup.SELECTION, syntax="RUN"
-        ),
-    ] = None
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None
@@ -386,9 +376,29 @@ class ProbeCommand(ReportOptions, ProbeOptions):
     ] = None
     env_file: EnvFileOption = None
 
+    def of_request(self) -> dict[str, Any]:
+        """Return the fields that a `RunRequest` has too."""
+        return {item.name: getattr(self, item.name) for item in fields(RatingOptions) if item.name != "plan"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class DriftCommand(ReportOptions):
+class ProbeCommand(ReportOptions, RatingOptions, ProbeOptions):
+    """Options of `geval probe`; `labels_file` is read into `labels`."""
+
+    labels_file: Annotated[
+        Path | None,
+        Option("--labels", "Human labels, for the probe `family`.", OptionGroup.SELECTION, syntax="FILE"),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option(
+            "--run", "The run that was labelled. [default: the latest]", OptionGroup.SELECTION, syntax="RUN"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftCommand(ReportOptions, RatingOptions):
     """Options of `geval drift`. With `save`, anchors are drawn from a run, and nothing is judged."""
 
     save: Annotated[
@@ -417,19 +427,3 @@ class DriftCommand(ReportOptions):
             "--margin", "A mean shift up to this counts as none.", OptionGroup.JUDGING, minimum=0, maximum=1
         ),
     ] = 0.05
-    grader: GraderOption = None
-    scoring: ScoringOption = None
-    samples: SamplesOption = None
-    plan: Annotated[
-        bool, Option("--plan", "Say how many ratings it takes; send nothing.", OptionGroup.BUDGET)
-    ] = False
-    max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
-    ] = None
-    max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
-    ] = None
-    max_concurrency: Annotated[
-        int | None, Option("-j --max-concurrency", "Requests at once.", OptionGroup.RUNNING, minimum=1)
-    ] = None
-    env_file: EnvFileOption = None

@@ -47,18 +47,7 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         raise UsageError("no file of anchors is named", hint=hint)
     check_document_paths(given.outputs, "drift")
     read = read_anchors(anchors)
-    request = RunRequest(
-        config or _config_of(read),
-        os.environ,
-        grader=given.grader,
-        scoring=given.scoring,
-        samples=given.samples,
-        max_cost=given.max_cost,
-        max_requests=given.max_requests,
-        env_file=given.env_file,
-        max_concurrency=given.max_concurrency,
-        asks_judges_only=True,
-    )
+    request = RunRequest(config or _config_of(read), os.environ, **given.of_request(), asks_judges_only=True)
     prepared = prepare(request, is_going_to_run=not given.plan)
     print_problems(prepared.warnings)
     with open_state(given.home, os.environ) as state:

@@ -42,17 +42,7 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
     """
     check_document_paths(given.outputs, "probes")
     chosen_probes(given.only)
-    request = RunRequest(
-        config,
-        os.environ,
-        grader=given.grader,
-        scoring=given.scoring,
-        samples=given.samples,
-        max_cost=given.max_cost,
-        max_requests=given.max_requests,
-        env_file=given.env_file,
-        max_concurrency=given.max_concurrency,
-    )
+    request = RunRequest(config, os.environ, **given.of_request())
     prepared = prepare(request, is_going_to_run=not given.plan)
     print_problems(prepared.warnings)
     with open_state(given.home, os.environ) as state:
