@@ -4,8 +4,8 @@ The core imports no extra. It asks for what it needs by a name of `EXTRAS`, whos
 that needs none of them loads none.
 
 Packages add assertions, providers, report formats and commands. geval looks for a name in its own tables first, and in
-these only for one that it does not know: a run without plugins never reads what is installed. docs/plugins.md says what
-each group expects.
+these only for one that it does not know: a run without plugins never reads what is installed. docs/reference/plugins.md
+says what each group expects.
 """
 
 from collections.abc import Iterator, Mapping

@@ -41,8 +41,8 @@ ROOMS = (
 )
 """Lowest first. A module imports its own room and lower ones, those of the lowest floor each other too.
 
-The package's `__init__` may import anything. docs/architecture.md shows the same list. Beside these rooms are those of
-`extras/`: they may import any of them, and the core, which is all but the last two, should import none of them.
+The package's `__init__` may import anything. docs/internals/architecture.md shows the same list. Beside these are the
+rooms of `extras/`: they may import any of them, and the core, which is all but the last two, imports none of them.
 """
 
 TIES_OF_THE_CORE: dict[str, set[str]] = {

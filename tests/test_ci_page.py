@@ -373,7 +373,7 @@ def test_answers_are_cached_when_the_gate_is_red_and_matrices_do_not_collide() -
 def places_that_name_geval_on_an_index() -> list[str]:
     """Every command that would install a package called geval from an index, where anybody may claim the name."""
     pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "action.yml", "Makefile")]
-    pages += [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.y*ml")]
+    pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.y*ml")]
     pages += [
         path for path in (ROOT / "geval_cli").rglob("*") if path.suffix in {".py", ".html", ".js", ".md"}
     ]

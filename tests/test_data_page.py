@@ -1,4 +1,4 @@
-"""docs/data.md and examples/data: the example runs, and so does all that the page shows."""
+"""docs/reference/data.md and examples/data: the example runs, and so does all that the page shows."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from geval_cli.source.yaml_source import read_yaml
 from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/data.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples/data"
 
 

@@ -12,7 +12,7 @@ from test_architecture import ROOMS, level_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "geval_cli"
-PAGES = ("docs/architecture.md", "docs/decisions.md", "CONTRIBUTING.md")
+PAGES = ("docs/internals/architecture.md", "docs/internals/decisions.md", "CONTRIBUTING.md")
 TREE = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NOT_FILES = re.compile(r"^[.~]?/|^\.(?:geval|venv)/|[<>*{}A-Z ]")
 """Paths of users' machines, and paths with a part that the reader chooses."""
@@ -100,7 +100,7 @@ def test_what_is_not_there_is_found() -> None:
 
 
 def test_the_tree_is_the_list_of_rooms_lowest_first() -> None:
-    tree, extras = TREE.findall(text_of("docs/architecture.md"))
+    tree, extras = TREE.findall(text_of("docs/internals/architecture.md"))
     rooms = re.findall(r"^(\w+)(?:\.py|/) ", tree, re.MULTILINE)
     assert sorted(rooms) == sorted(set().union(*ROOMS))
     assert [level_of(room) for room in rooms] == sorted(level_of(room) for room in rooms)
@@ -115,7 +115,7 @@ def test_the_reason_for_every_dependency_is_given() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     extras = [line for extra in project["optional-dependencies"].values() for line in extra]
     needed = {re.split(r"[<>=;\[]", line)[0] for line in (*project["dependencies"], *extras)}
-    table = text_of("docs/decisions.md").partition("## Dependencies")[2]
+    table = text_of("docs/internals/decisions.md").partition("## Dependencies")[2]
     named = {
         name.replace("backports.zstd", "backports-zstd")
         for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Evaluation modes as users have them: the command against a server, and docs/evaluation-modes.md tells the truth."""
+"""Evaluation modes as users have them: the command against a server, and docs/reference/evaluation-modes.md is true."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from geval_cli.specs.base import PromptSpec, spellings
 from geval_cli.suite.schema import TestSpec
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "evaluation-modes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "evaluation-modes.md").read_text(encoding="utf-8")
 
 SYSTEM = "You answer customers of a bakery."
 CRITERIA = "The answer is friendly."
@@ -302,4 +302,4 @@ class TestPage:
     def test_its_links_lead_to_files(self) -> None:
         links = re.findall(r"\]\(([^)#]+)", PAGE)
         assert links
-        assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+        assert [link for link in links if not (ROOT / "docs" / "reference" / link).exists()] == []

@@ -1,4 +1,4 @@
-"""docs/gates-and-filters.md: its config is valid, its commands run, and the gates in its table exist."""
+"""docs/reference/gates-and-filters.md: its config is valid, its commands run, and the gates in its table exist."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from test_examples import respond
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, parse_gate
 
-PAGE = (Path(__file__).parents[1] / "docs/gates-and-filters.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs/reference/gates-and-filters.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(line)[1:]
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

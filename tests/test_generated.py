@@ -92,7 +92,7 @@ def with_differences(page: str) -> str:
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
     "docs/config.md": with_config_tables,
-    "docs/promptfoo.md": with_differences,
+    "docs/reference/promptfoo.md": with_differences,
     "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"
@@ -112,7 +112,7 @@ def test_what_is_generated_is_up_to_date(name: str, update_expected: bool) -> No
 
 
 def test_every_generated_part_belongs_to_a_rule() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     marked = {
         page.relative_to(ROOT).as_posix()
         for page in pages

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
-BARE_NAME = re.compile(r"(?<!\]\()(?<![\w/`.\[-])docs/[\w-]+\.md")
+BARE_NAME = re.compile(r"(?<!\]\()(?<![\w/`.\[-])docs/[\w/-]+\.md")
 
 
 def prose(page: Path) -> str:

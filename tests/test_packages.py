@@ -19,7 +19,7 @@ from geval_cli.version import __version__
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
 ECHO = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hell}]}]\n"
-PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "plugins.md").read_text(encoding="utf-8")
 
 
 def installed(source: Path, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""docs/security.md: each line of its table names payloads and tests that exist, and each payload stands in a line."""
+"""docs/reference/security.md: each line of its table names payloads and tests that exist; each payload has a line."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from support.payloads import build_world, payloads
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "security.md"
+PAGE = TESTS.parent / "docs" / "reference" / "security.md"
 
 
 def lines() -> list[str]:

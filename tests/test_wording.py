@@ -38,7 +38,7 @@ def test_messages_are_plain_english() -> None:
 
 
 def test_pages_are_plain_english() -> None:
-    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     pages += [*(ROOT / "geval_cli").rglob("*.html"), ROOT / "action.yml"]
     found = [
         f"{page.relative_to(ROOT)}:{number}: {line}"

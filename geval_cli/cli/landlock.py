@@ -2,7 +2,7 @@
 
 Three system calls and two records, called through ctypes: a wall that is there to distrust code is no place for one
 more dependency, and Python has no binding of its own. What is not known to an older kernel is left out, rights by
-rights; what Landlock itself cannot tell apart is said in docs/security.md.
+rights; what Landlock itself cannot tell apart is said in docs/reference/security.md.
 """
 
 import ctypes

@@ -33,7 +33,7 @@ class GEval:
     Attributes:
         name: shown in results.
         criteria: what is valued, in a sentence or two; of several, each is judged for itself and the mean counts.
-        dimension: one of G-Eval's, such as fluency or coherence; docs/geval.md has a table of them.
+        dimension: one of G-Eval's, such as fluency or coherence; docs/reference/geval.md has a table of them.
         evaluation_params: which of input, images, actual_output, expected_output, context and retrieval_context the
             judge sees; None for all that a test case has.
         evaluation_steps: the procedure that the judge follows; None has it written once from the criteria.

@@ -3,7 +3,7 @@
 The samples to come are taken to be drawn as those before them were: from a Dirichlet-multinomial distribution whose
 parameters are the counts seen, and one sample's worth of a prior that lies around their median. The probability that
 all samples together pass is exact. It is a rule for saving money and no test of a hypothesis: there is no guarantee of
-how often it errs, only measurements (docs/geval.md).
+how often it errs, only measurements (docs/reference/geval.md).
 """
 
 import math

@@ -25,7 +25,7 @@ BY_FLAG = {option.name: field.name for field, option in DECLARED}
 DOCS = "\n".join(
     path.read_text(encoding="utf-8")
     for root in [Path(__file__).parents[2]]
-    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 )
 
 
@@ -221,7 +221,7 @@ def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
     marked = {field.name for field, option in DECLARED if option.in_api}
     # Beside them: which config, and that no one else may be running it.
     assert marked == start_request(RunOptions).model_fields.keys() - {"config", "unless_running"}
-    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text(encoding="utf-8")
     assert [name for name in marked if f"`{name}`" not in page] == []
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/budget-and-faults.md run, and its YAML is a config."""
+"""The commands of docs/reference/budget-and-faults.md run, and its YAML is a config."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from geval_cli.gateway.retry import (
 )
 from geval_cli.providers.base import ProviderLimits
 
-PAGE = (Path(__file__).parents[2] / "docs" / "budget-and-faults.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "budget-and-faults.md").read_text(encoding="utf-8")
 PROVIDERS_PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""docs/geval.md tells the truth: its configs run, its outputs are what is printed, its tables are the program's."""
+"""docs/reference/geval.md tells the truth: its configs run, its outputs are what is printed, its tables are true."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
 from geval_cli.judge.scoring import normalise_rating
 
-PAGE = (Path(__file__).parents[2] / "docs" / "geval.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "geval.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The examples in docs/library.md run, in their order, and print what their comments say."""
+"""The examples in docs/reference/library.md run, in their order, and print what their comments say."""
 
 import ast
 import asyncio
@@ -13,13 +13,13 @@ from support.loopback import LoopbackServer
 import geval_cli
 from geval_cli import GEval, Result
 
-PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 PROMISE = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
 
 
 def run_block(source: str, names: dict[str, Any]) -> None:
-    code = compile(source, "docs/library.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(source, "docs/reference/library.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(eval(code, names))
     else:

@@ -258,7 +258,7 @@ def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sen
 
 
 def test_the_example_on_the_page_works(project: Path, server: LoopbackServer) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "pytest.md").read_text(encoding="utf-8")
     [example] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     more = """\
 def bot(question): return "With pleasure: within 14 days."

@@ -192,7 +192,7 @@ def test_every_json_document_says_what_it_is(
     product.write({"prompts": ["Say {{ x }}"], "providers": ["echo"], "tests": [test]})
     label = {"id": "1.0.0", "metric": "m", "label": 0.5, "scale": [0, 1]}
     _write(tmp_path, json.dumps(label), "labels.jsonl")
-    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "reports.md").read_text(encoding="utf-8")
     documents = {
         "run": ["show", names[0], "--json"],
         "list": ["list", "--json"],

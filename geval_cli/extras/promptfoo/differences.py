@@ -1,4 +1,4 @@
-"""Every difference from promptfoo that is there on purpose: one table, for docs/promptfoo.md and `geval validate`."""
+"""Every deliberate difference from promptfoo: one table, for docs/reference/promptfoo.md and `geval validate`."""
 
 import json
 import re

@@ -80,5 +80,5 @@ def _nothing(source: Path, reading: TraceReading, choice: TracesOptions) -> Usag
         hint = "have the application record messages: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"
         return UsageError(what, hint=hint)
     return UsageError(
-        f"there is no model call in {source}", hint="docs/traces.md lists the spans that are read"
+        f"there is no model call in {source}", hint="docs/reference/traces.md lists the spans that are read"
     )

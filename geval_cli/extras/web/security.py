@@ -40,7 +40,9 @@ class HostAndOrigin:
         if scope["type"] == "http":
             refusal = self._refusal(Headers(scope=scope))
             if refusal is not None:
-                response = problem_answer(scope, 403, refusal, hint="see docs/http-api.md, “Who may ask”")
+                response = problem_answer(
+                    scope, 403, refusal, hint="see docs/reference/http-api.md, “Who may ask”"
+                )
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

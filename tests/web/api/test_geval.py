@@ -348,7 +348,7 @@ class TestLoad:
 class TestDocumentedCalls:
     """The calls of the user documentation, by curl, as they stand there."""
 
-    DOCS = Path(__file__).parents[3] / "docs" / "http-api.md"
+    DOCS = Path(__file__).parents[3] / "docs" / "reference" / "http-api.md"
     COMMANDS = re.findall(
         r"^curl -X POST .*?^}'$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
