@@ -1,4 +1,4 @@
-"""The commands of docs/reference/budget-and-faults.md run, and its YAML is a config."""
+"""The commands of docs/reference/costs.md run, and its YAML is a config."""
 
 import json
 import re
@@ -18,15 +18,18 @@ from geval_cli.gateway.retry import (
 )
 from geval_cli.providers.base import ProviderLimits
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "budget-and-faults.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "costs.md").read_text(encoding="utf-8")
 PROVIDERS_PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
-    [providers] = [yaml.safe_load(text) for language, text in BLOCKS if language == "yaml"]
+    providers, _ = [yaml.safe_load(text) for language, text in BLOCKS if language == "yaml"]
     commands = [
-        shlex.split(line) for language, text in BLOCKS if language == "sh" for line in text.splitlines()
+        shlex.split(line, comments=True)
+        for language, text in BLOCKS
+        if language == "sh"
+        for line in text.splitlines()
     ]
     with LoopbackServer(respond=lambda *_: chat_reply("fine")) as server:
         providers["providers"][0]["config"]["base_url"] = server.base_url
