@@ -45,6 +45,12 @@ EXTRAS: Mapping[str, str] = {
     "dialect: promptfoo": "geval_cli.extras.promptfoo.load",
     # Reads results that another program wrote: `read_results(document, place)`.
     "results: promptfoo": "geval_cli.extras.promptfoo.results",
+    # Runs the code that a config has between the steps of a job, and checks it.
+    "code of a config": "geval_cli.extras.programs.steps",
+    # Calls functions of a config while it is read, and makes its template filters.
+    "code while reading": "geval_cli.extras.programs.loading",
+    # Has the processes and engines that run code: `Scripts`.
+    "code runner": "geval_cli.extras.programs.scripting.scripts",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
     "batches": "geval_cli.extras.batches.waves",
     # Has the jobs of a run done by other processes.

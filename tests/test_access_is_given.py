@@ -163,7 +163,7 @@ ALLOWED: dict[str, str] = {
     "extras/trust/documents.py": "reads the look of its pages out of the package",
     "report/output.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
-    "runs/scripts.py": "the door itself",
+    "extras/programs/loading.py": "the door itself",
     "runs/sources.py": "its own copies, which are made for configs that may read anywhere; imports our own module",
     "extras/workers/ray_cluster.py": "asks whether the cluster that the user named is there",
     "extras/workers/executors.py": "connects the processes of one run on this machine, which know its key",

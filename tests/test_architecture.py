@@ -45,17 +45,6 @@ The package's `__init__` may import anything. docs/internals/architecture.md sho
 rooms of `extras/`: they may import any of them, and the core, which is all but the last two, imports none of them.
 """
 
-TIES_OF_THE_CORE: dict[str, set[str]] = {
-    "assertions/base.py": {"programs"},
-    "engine/case.py": {"programs"},
-    "engine/check.py": {"programs"},
-    "engine/transforms.py": {"programs"},
-    "runs/dry_run.py": {"programs"},
-    "runs/scripts.py": {"programs"},
-    "runs/session.py": {"programs"},
-}
-"""The modules of the core that still import an extra, and which. None is to be added."""
-
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "promptfoo": {"programs"},
     "web": {"trust"},
@@ -356,7 +345,7 @@ def test_the_core_imports_no_extra() -> None:
         if room_of(path) not in outside and not room_of(path).startswith("extras")
         if (extras := extras_imported(room_of(path), source))
     }
-    assert found == TIES_OF_THE_CORE
+    assert found == {}
 
 
 def test_extras_stand_by_themselves() -> None:

@@ -86,7 +86,9 @@ class Probe:
         def judge_for(_: ProviderSpec) -> SpeakingJudge:
             return pytest.fail("a judge") if says is None else SpeakingJudge([says])
 
-        return Tools(self.templates, judge_for, JudgeMemory(), scripts=scripts)
+        return Tools(
+            self.templates, judge_for, JudgeMemory(), scripts=None if scripts is None else lambda: scripts
+        )
 
     def verdict(self, spec: Assertion, output: Any, says: str | None = None, **variables: Any) -> Any:
         """The status and score, or the error, of an assertion on an output; a judge `says` its verdict."""

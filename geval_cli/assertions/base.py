@@ -8,7 +8,7 @@ assertions, and assertions are given tests: so they are defined together.
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from msgspec import Struct, field
 from pydantic import AliasChoices, Field, PrivateAttr
@@ -16,7 +16,6 @@ from pydantic import AliasChoices, Field, PrivateAttr
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.errors import GevalError, Location, Problem, TemplateError
-from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.judge.conversation import ASSISTANT
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
@@ -462,12 +461,30 @@ class CriterionKey(Struct, frozen=True):
     parts: Mapping[str, str]
 
 
+class CodeRunner(Protocol):
+    """Runs code that a config names: `extras.programs` has the one there is."""
+
+    base_dir: Path
+    access: Access
+    env: Mapping[str, str] | None
+
+    async def call(
+        self, code: Any, arguments: Mapping[str, JsonValue], *, default_function: str = "get_assert"
+    ) -> JsonValue:
+        """Call the code and return its result."""
+        ...
+
+    async def aclose(self) -> None:
+        """End processes and threads. Safe to call twice."""
+        ...
+
+
 class Tools(Struct, frozen=True):
     """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
 
     Attributes:
         judge_each: the results of several assertions on one output, errors as results too.
-        scripts: runs the code that the config names; None where none is run.
+        scripts: gives what runs the code that the config names; None where none is run.
         access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
         criteria: the keys of criteria that other tests have, too.
@@ -481,7 +498,7 @@ class Tools(Struct, frozen=True):
     judge_memory: JudgeMemory
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
     judge_each: JudgeEach = judge_none
-    scripts: Scripts | None = None
+    scripts: Callable[[], CodeRunner] | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
     criteria: SharedByTests[CriterionKey] = field(default_factory=SharedByTests[CriterionKey])

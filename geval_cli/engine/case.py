@@ -38,7 +38,9 @@ from geval_cli.engine.prompt import (
     shown_prompt,
 )
 from geval_cli.engine.transforms import (
+    PROGRAMS,
     own_verdict,
+    with_made_parts,
     with_transformed_output,
 )
 from geval_cli.errors import (
@@ -47,9 +49,8 @@ from geval_cli.errors import (
     TemplateError,
     UndoneError,
 )
-from geval_cli.extras.programs.assertions.code import test_shown
-from geval_cli.extras.programs.made_parts import with_made_parts
 from geval_cli.metrics import named_scores
+from geval_cli.plugins import extra
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.providers.promptfoo_params import calls_as_output, prompt_form, promptfoo_params
 from geval_cli.providers.wire.chat import reported_logprobs
@@ -390,7 +391,7 @@ def _origin(job: Job) -> dict[str, JsonValue]:
     """Return promptfoo's facts for a program about the origin of a request."""
     return {
         "prompt": shown_prompt(job.prompt, job.test),
-        "test": test_shown(job.test),
+        "test": extra(PROGRAMS).test_shown(job.test),
         "testIdx": job.test.index,
         "promptIdx": job.column,
         "repeatIndex": job.repeat_index,

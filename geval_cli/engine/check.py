@@ -27,9 +27,8 @@ from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.images import check_judged_images, check_prompt_images
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
-from geval_cli.engine.transforms import check_suite_code, check_test_code
+from geval_cli.engine.transforms import check_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
-from geval_cli.extras.programs.made_parts import check_made_prompts, check_made_variables
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.source_map import SourcePath
@@ -269,11 +268,7 @@ def _check_test(
         access=plan.suite.access,
         defaults=judges.defaults,
     )
-    if test.index == 0:
-        yield from check_suite_code(plan.suite, context)
-        yield from check_made_prompts(plan.suite, context)
-    yield from check_test_code(test, context)
-    yield from check_made_variables(context)
+    yield from check_code(plan.suite, context, is_first=test.index == 0)
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
     yield from check_judged_images(test, test.assertions, judges.defaults, context.where)
     yield from check_input(test, where=describe_test(test))

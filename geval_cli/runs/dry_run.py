@@ -28,9 +28,8 @@ from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
-from geval_cli.engine.transforms import assertion_code, output_code
+from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
-from geval_cli.extras.programs.made_parts import is_made_by_code
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_images_for
 from geval_cli.judge.dimensions import find_dimension

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -26,7 +27,6 @@ from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, read_lock
 from geval_cli.runs.locking import lock_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.runs.sources import sources_for
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.runs.verdicts import gates_of
@@ -40,6 +40,7 @@ from geval_cli.suite.suite import LoadedSuite, OpenedSuite, SuiteOverrides
 from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
+_CODE_WHILE_READING = "code while reading"
 _NOTHING_CHECKED = Problem(
     "no test has an assertion, so nothing is checked: the run will pass whatever is answered",
     None,
@@ -184,7 +185,7 @@ def _all_problems(
         *opened.problems,
         *refused,
         *suite.warnings,
-        *filter_problems(suite),
+        *(extra(_CODE_WHILE_READING).filter_problems(suite) if suite.filters else ()),
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request),
@@ -220,7 +221,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
             built=request.built,
             dialect=request.dialect,
             joined=request.joined,
-            scripts=LoadScripts(request.environ, access),
+            scripts=cache(lambda: extra(_CODE_WHILE_READING).LoadScripts(request.environ, access)),
             fetch=sources_for(request),
             access=access,
         ),
@@ -258,7 +259,8 @@ def templates_for(suite: LoadedSuite) -> Templates:
     Those of a stranger's suite see no environment values, and run no filters of its own.
     """
     env = suite.env if suite.access.reads_environment else {}
-    return templates_of(suite.rules, env, template_filters(suite))
+    filters = extra(_CODE_WHILE_READING).template_filters(suite) if suite.filters else {}
+    return templates_of(suite.rules, env, filters)
 
 
 def _repeats_of(suite: LoadedSuite) -> int:

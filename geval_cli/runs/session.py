@@ -10,18 +10,18 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import JudgeDefaults, Tools
+from geval_cli.assertions.base import CodeRunner, JudgeDefaults, Tools
 from geval_cli.assertions.rating_keys import OWN_HASHES
 from geval_cli.engine.judge_output import judge_given
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BatchStart, BoundModel, CallPolicy, Gateway, ModelCaller
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.plugins import extra
 from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
@@ -123,7 +123,7 @@ class Session:
         self._models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
         self._adopted: dict[int, AdoptedJudge] = {}
         self._clients: dict[tuple[int, str], tuple[ClientModel, Provider]] = {}
-        self._scripts: Scripts | None = None
+        self._scripts: CodeRunner | None = None
 
     @property
     def gateway(self) -> Gateway:
@@ -136,11 +136,12 @@ class Session:
         """Keys that are taken out of what judges and code say."""
         return self.pool.secrets
 
-    @property
-    def scripts(self) -> Scripts:
-        """Whatever runs the code of assertions."""
+    def scripts(self) -> CodeRunner:
+        """Return what runs the code of the config; its processes start with the first call."""
         if self._scripts is None:
-            self._scripts = Scripts(self.pool.base_dir, self.pool.access, env=self.pool.env)
+            self._scripts = extra("code runner").Scripts(
+                self.pool.base_dir, self.pool.access, env=self.pool.env
+            )
         return self._scripts
 
     @property

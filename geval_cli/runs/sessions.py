@@ -61,7 +61,7 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
     """
     request = RunRequest(config, environ)
     rules = ReadingRules(
-        needs_keys=False, scripts=_RefusedCode(), fetch=sources_for(request), access=request.access
+        needs_keys=False, scripts=_RefusedCode, fetch=sources_for(request), access=request.access
     )
     found: list[ListedTest] = []
     try:

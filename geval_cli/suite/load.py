@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class ReadingRules(Struct, frozen=True):
     joined: tuple[Path, ...] = ()
     needs_keys: bool = True
     text: str | None = None
-    scripts: ScriptCaller | None = None
+    scripts: Callable[[], ScriptCaller] | None = None
     fetch: SourceFetcher | None = None
     access: Access = TRUSTED
     built: BuiltSuite | None = None

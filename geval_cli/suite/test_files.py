@@ -418,7 +418,7 @@ def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadCon
     if reading.scripts is None:
         reading.report(f"tests that a program makes are not read here: `{name}`", asked_at, _MAKE_FILE)
         return None
-    rows = reading.scripts.rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
+    rows = reading.scripts().rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
     return GeneratedRows(rows, name, asked_at)
 
 

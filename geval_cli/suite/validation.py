@@ -122,7 +122,7 @@ class LoadContext(Struct, frozen=True):
     env: EnvValues
     problems: list[Problem] = field(default_factory=list)
     rules: DialectRules = DEFAULT_RULES
-    scripts: ScriptCaller | None = None
+    scripts: Callable[[], ScriptCaller] | None = None
     fetch: SourceFetcher | None = None
     calibrations: Calibrations | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)

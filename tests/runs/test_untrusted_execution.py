@@ -13,6 +13,7 @@ from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import CodeFailedError, ConfigError, UnjudgeableError
 from geval_cli.events import CaseFinished, RunFinished
 from geval_cli.extras.programs.assertions.webhook import ask_webhook
+from geval_cli.extras.programs.loading import LoadScripts
 from geval_cli.extras.programs.scripting.code import Code, CodeError, Language, find_code
 from geval_cli.extras.programs.scripting.scripts import Scripts
 from geval_cli.providers.registry import build_provider
@@ -20,7 +21,6 @@ from geval_cli.records import RunStatus
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.scripts import LoadScripts
 from geval_cli.runs.session import ProviderPool
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.source.command import run_command

@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Problem
-from geval_cli.runs.scripts import LoadScripts
+from geval_cli.extras.programs.loading import LoadScripts
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.source.problems import sort_problems
 from geval_cli.specs.base import Spec
@@ -128,7 +129,7 @@ def write_generator(folder: Path) -> str:
 def opened(folder: Path, content: Mapping[str, Any], access: Access = TRUSTED) -> OpenedSuite:
     path = folder / "gevalconfig.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    rules = ReadingRules(access=access, scripts=LoadScripts({}, access))
+    rules = ReadingRules(access=access, scripts=cache(lambda: LoadScripts({}, access)))
     return open_suite(path, env={"KEY": "sk-1"}, reading_rules=rules)
 
 

@@ -1,6 +1,6 @@
 """From promptfoo configs to a suite: read, join, and turn every part into the specs that geval's own configs become."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -163,7 +163,7 @@ def open_suite(
     env_file: Path | None,
     overrides: SuiteOverrides,
     access: Access,
-    scripts: ScriptCaller | None = None,
+    scripts: Callable[[], ScriptCaller] | None = None,
 ) -> OpenedSuite:
     """Return the suite that one config, or several together, describe, as far as it can be read.
 

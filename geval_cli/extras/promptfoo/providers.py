@@ -188,7 +188,7 @@ def _own_name(name: str, options: dict[str, JsonValue], part: ConfigPart, readin
     if reading.scripts is None or not is_javascript or " " in name or not file.is_file():
         return None
     try:
-        found = reading.scripts.provider_name(file, export, {"config": {}, **options}, part.place.value())
+        found = reading.scripts().provider_name(file, export, {"config": {}, **options}, part.place.value())
     except ConfigError:
         return None  # its calls fail as well, and say why
     return mask_text(found) if isinstance(found, str) and found.strip() else None

@@ -183,7 +183,7 @@ def _of_function(
     assert reading.scripts is not None
     function = file.part or (_DEFAULT_GENERATOR if file.suffix in PYTHON_SUFFIXES else "")
     settings = part.value.get("config") if isinstance(part.value, dict) else None
-    made = reading.scripts(file.path, function, [] if settings is None else [settings], asked_at)
+    made = reading.scripts()(file.path, function, [] if settings is None else [settings], asked_at)
     if not isinstance(made, list):
         what = f"`{function}` of {file.path.name}" if function else file.path.name
         message = f"{what} must return a list of tests, not {describe_value(made)}"

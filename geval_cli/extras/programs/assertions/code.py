@@ -72,9 +72,10 @@ async def call_code(
     if tools.scripts is None:
         raise CodeFailedError("no code is run here", hint="start a run of the config")
     try:
-        code = find_code(written, tools.scripts.base_dir, language, tools.scripts.access)
+        scripts = tools.scripts()
+        code = find_code(written, scripts.base_dir, language, scripts.access)
         code = code if calls_result else replace(code, calls_result=False)
-        result = await tools.scripts.call(code, arguments, default_function=default_function)
+        result = await scripts.call(code, arguments, default_function=default_function)
     except CodeError as error:
         raise CodeFailedError(error.message, hint=error.hint) from error
     except ScriptTimeoutError as error:
