@@ -1,4 +1,4 @@
-"""The pages as a whole: all of them can be found, say whom they are for, and name everything that can be asked for."""
+"""The pages as a whole: all of them can be found, begin with an example, and name every option and key."""
 
 import re
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.cli.app import app
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import spellings
 from geval_cli.suite.json_schema import config_json_schema
 
@@ -35,12 +37,52 @@ def test_the_readme_leads_to_the_index_first() -> None:
     assert re.findall(r"\]\(([^)]+)\)", readme[readme.index("## Read on") :])[0] == "docs/index.md"
 
 
+USER_PAGES = [page for page in PAGES if page.parent == DOCS]
+
+
+def sentences(paragraph: str) -> int:
+    return len(re.findall(r"[.!?](?=\s|$)", paragraph))
+
+
+def before_the_first_example(page: str) -> list[str]:
+    """The paragraphs between the title and the first block of code."""
+    return page.partition("\n```")[0].split("\n\n")[1:]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_begins_with_what_it_is_for(page: Path) -> None:
-    title, paragraph = page.read_text(encoding="utf-8").split("\n\n")[:2]
+    title, purpose = page.read_text(encoding="utf-8").split("\n\n")[:2]
     assert title.startswith("# ")
-    assert paragraph[0] not in "#|`-<"
-    assert len(re.findall(r"[.!?](?=\s|$)", paragraph)) in range(1, 8)
+    assert purpose[0] not in "#|`-<"
+    assert sentences(purpose) in range(1, 8)
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.name)
+def test_a_page_for_users_shows_an_example_before_long_rules(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "```" in text
+    purpose, *others = before_the_first_example(text)
+    assert sentences(purpose) <= 2
+    long = [text for text in (purpose, *others) if len(text.split()) > 60 and not text.startswith("|")]
+    assert long == []
+
+
+def test_a_page_that_begins_with_rules_is_found() -> None:
+    page = f"# Title\n\nOne. Two.\n\n{'rule ' * 61}\n\n```yaml\nx: 1\n```\n"
+    assert [len(paragraph.split()) for paragraph in before_the_first_example(page)] == [2, 61]
+
+
+def test_the_configs_of_the_config_page_are_valid(tmp_path: Path) -> None:
+    text = "\n".join(
+        (DOCS / name).read_text(encoding="utf-8") for name in ("config.md", "reference/config-keys.md")
+    )
+    configs = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(configs) == 3
+    for config in configs:
+        path = tmp_path / "gevalconfig.yaml"
+        path.write_text(config, encoding="utf-8")
+        request = RunRequest(path, environ={"OPENAI_API_KEY": "key-0123456789"})
+        assert prepare(request, is_going_to_run=False).warnings == ()
 
 
 def commands(group: TyperGroup, name: str) -> Iterator[tuple[str, TyperCommand]]:
@@ -86,8 +128,8 @@ def test_an_option_that_no_page_names_is_found() -> None:
 
 
 def keys_of_the_page() -> Iterator[tuple[str, str]]:
-    """The parts of docs/config.md and the keys in their tables, every spelling of them."""
-    page = (DOCS / "config.md").read_text(encoding="utf-8")
+    """The parts of docs/reference/config-keys.md and the keys in their tables, every spelling of them."""
+    page = (DOCS / "reference" / "config-keys.md").read_text(encoding="utf-8")
     for name in [*PARTS, "settings of a provider", "keys of each type"]:
         start = page.index(f"<!-- generated: {name} -->")
         part = page[start : page.index(f"<!-- end of {name} -->")]

@@ -11,46 +11,11 @@ from pathlib import Path
 import pytest
 from support.config_page import with_config_tables
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.extras.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 from geval_cli.providers.preset_table import PRESETS, Preset
 from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
-
-
-def assertion_table() -> str:
-    """Every class of assertion with its types, in the order of the registry."""
-    classes: dict[type[Assertion], list[str]] = {}
-    for name in ASSERTION_TYPES:
-        classes.setdefault(ASSERTION_TYPES[name], []).append(name)
-    rows = (
-        f"| {in_code(names)} | {summary_of(spec)} | {needs_of(spec)} |" for spec, names in classes.items()
-    )
-    return "\n".join(("| types | what is checked | needs |", "| --- | --- | --- |", *rows))
-
-
-def summary_of(spec: type[Assertion]) -> str:
-    """The first paragraph of a docstring, without the names of types before its colon."""
-    paragraph = " ".join((spec.__doc__ or "").split("\n\n")[0].split())
-    return (paragraph.partition(": ")[2] or paragraph).removesuffix(".").replace("|", "\\|")
-
-
-def needs_of(spec: type[Assertion]) -> str:
-    kinds = {
-        "text": "a judge",
-        "search": "a judge that searches the web",
-        "embedding": "embeddings",
-        "moderation": "a moderator",
-        "classification": "a classifier",
-    }
-    judges = spec.judge_kinds if issubclass(spec, ModelGradedAssertion) else ()
-    found = [kinds[kind] for kind in judges]
-    found += ["token probabilities"] * spec.needs_logprobs
-    found += ["your own code"] * spec.runs_code + ["your own server"] * spec.calls_server
-    found += ["all outputs of a test"] * spec.compares_outputs
-    return ", ".join(found)
 
 
 def vendor_table() -> str:
@@ -90,8 +55,7 @@ def with_differences(page: str) -> str:
 
 
 GENERATED: Mapping[str, Callable[[str], str]] = {
-    "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
-    "docs/config.md": with_config_tables,
+    "docs/reference/config-keys.md": with_config_tables,
     "docs/reference/promptfoo.md": with_differences,
     "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (

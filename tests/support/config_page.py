@@ -1,4 +1,4 @@
-"""docs/config.md, as far as it is made from the models: a table of keys for each part of a config."""
+"""docs/reference/config-keys.md, as far as it is made from the models: a table of keys for each part of a config."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -155,13 +155,35 @@ def _types() -> Iterable[str]:
     for model, names in classes.items():
         base = ModelGradedAssertion if issubclass(model, ModelGradedAssertion) else Assertion
         common = [name for name, info in base.model_fields.items() if _is_same(info, model, name)]
-        heading = f"#### {', '.join(names)}"
-        if set(model.model_fields) <= {"place", *common}:
-            yield f"{heading}\n\nNo keys of its own."
-        else:
-            yield f"{heading}\n\n{key_table(model, without=common)}"
+        needs = f" Needs {needs_of(model)}." if needs_of(model) else ""
+        heading = f"#### {', '.join(names)}\n\n{summary_of(model)}.{needs}"
+        has_keys = not set(model.model_fields) <= {"place", *common}
+        yield f"{heading}\n\n{key_table(model, without=common)}" if has_keys else heading
 
 
 def _is_same(info: Any, model: type[Assertion], name: str) -> bool:
     own = model.model_fields[name]
     return (own.description, own.annotation, own.default) == (info.description, info.annotation, info.default)
+
+
+def summary_of(spec: type[Assertion]) -> str:
+    """The first paragraph of a docstring, without the names of types before its colon."""
+    paragraph = " ".join((spec.__doc__ or "").split("\n\n")[0].split())
+    text = (paragraph.partition(": ")[2] or paragraph).removesuffix(".")
+    return text[:1].upper() + text[1:]
+
+
+def needs_of(spec: type[Assertion]) -> str:
+    kinds = {
+        "text": "a judge",
+        "search": "a judge that searches the web",
+        "embedding": "embeddings",
+        "moderation": "a moderator",
+        "classification": "a classifier",
+    }
+    judges = spec.judge_kinds if issubclass(spec, ModelGradedAssertion) else ()
+    found = [kinds[kind] for kind in judges]
+    found += ["token probabilities"] * spec.needs_logprobs
+    found += ["your own code"] * spec.runs_code + ["your own server"] * spec.calls_server
+    found += ["all outputs of a test"] * spec.compares_outputs
+    return ", ".join(found)
