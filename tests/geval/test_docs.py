@@ -34,7 +34,7 @@ def table(first_column: str) -> dict[str, list[str]]:
 STEPS = [
     "Note the facts of the source.",
     "Check every statement of the output against them.",
-    "Lower the rating for each statement that they do not bear out.",
+    "Lower the rating for each unsupported statement.",
 ]
 
 
