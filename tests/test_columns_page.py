@@ -12,6 +12,7 @@ from geval_cli.records import ColumnComparison, ColumnSummary, Delta
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/comparing.md").read_text(encoding="utf-8")
+STATISTICS = (ROOT / "docs/reference/statistics.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
@@ -38,6 +39,6 @@ def test_the_picture_is_that_of_a_tested_run() -> None:
 
 
 def test_every_key_of_a_column_is_described() -> None:
-    described = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("`summary.columns` is a list") :]))
+    described = set(re.findall(r"`(\w+)`", STATISTICS[STATISTICS.index("`summary.columns` is a list") :]))
     names = {*ColumnSummary.__struct_fields__, *ColumnComparison.__struct_fields__, *Delta.__struct_fields__}
     assert names - described == set()

@@ -90,5 +90,5 @@ def test_the_python_on_the_page_prints_what_it_says(
 
 
 def test_every_probe_is_on_the_page() -> None:
-    table = PAGE[PAGE.index("| probe |") : PAGE.index("`--only injected` makes")]
+    table = PAGE[PAGE.index("| probe |") : PAGE.index("- geval damages")]
     assert [name for name in PROBES if f"`{name}`" not in table] == []
