@@ -41,7 +41,7 @@ class HostAndOrigin:
             refusal = self._refusal(Headers(scope=scope))
             if refusal is not None:
                 response = problem_answer(
-                    scope, 403, refusal, hint="see docs/reference/http-api.md, “Who may ask”"
+                    scope, 403, refusal, hint="see docs/reference/http-api.md, “Access”"
                 )
                 await response(scope, receive, send)
                 return
