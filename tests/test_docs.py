@@ -128,8 +128,9 @@ def test_an_option_that_no_page_names_is_found() -> None:
 
 
 def keys_of_the_page() -> Iterator[tuple[str, str]]:
-    """The parts of docs/reference/config-keys.md and the keys in their tables, every spelling of them."""
-    page = (DOCS / "reference" / "config-keys.md").read_text(encoding="utf-8")
+    """The generated parts of the reference and the keys in their tables, every spelling of them."""
+    names = ("config-keys.md", "provider-settings.md")
+    page = "".join((DOCS / "reference" / name).read_text(encoding="utf-8") for name in names)
     for name in [*PARTS, "settings of a provider", "keys of each type"]:
         start = page.index(f"<!-- generated: {name} -->")
         part = page[start : page.index(f"<!-- end of {name} -->")]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from support.config_page import with_config_tables
+from support.config_page import settings_table, with_config_tables
 
 from geval_cli.extras.promptfoo.differences import ASSERTIONS, MATTERS, difference_table
 from geval_cli.providers.preset_table import PRESETS, Preset
@@ -57,6 +57,9 @@ def with_differences(page: str) -> str:
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/reference/config-keys.md": with_config_tables,
     "docs/reference/promptfoo.md": with_differences,
+    "docs/reference/provider-settings.md": lambda page: with_part(
+        page, "settings of a provider", settings_table()
+    ),
     "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -97,34 +97,63 @@ _CAP = {"type": "number", "exclusiveMinimum": 0}
 _PLAIN = ("number", "integer", "boolean")
 
 OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
-    ("base_url", "apiBaseUrl"): ({"type": "string"}, "Where the API begins."),
-    ("client_cert", "clientCert"): ({"type": "string"}, "A certificate (PEM) that the server may ask for."),
-    ("client_key", "clientKey"): ({"type": "string"}, "The key of `client_cert`, unless its file holds it."),
-    ("api_endpoint", "apiEndpoint"): ({"type": "string"}, "The whole address that is asked."),
+    ("base_url", "apiBaseUrl"): ({"type": "string"}, "The base address of the API."),
+    ("client_cert", "clientCert"): (
+        {"type": "string"},
+        "A client certificate (a PEM file), if the server requires one.",
+    ),
+    ("client_key", "clientKey"): (
+        {"type": "string"},
+        "The private key of `client_cert`, unless that file contains it.",
+    ),
+    ("api_endpoint", "apiEndpoint"): (
+        {"type": "string"},
+        "The full address of the endpoint; nothing is added to it.",
+    ),
     ("api_host", "apiHost"): ({"type": "string"}, "The host of the API, without https://."),
-    ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable that holds the key."),
-    ("api_key", "apiKey"): ({"type": "string"}, "The key itself; better leave it out of files."),
+    ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable with the API key."),
+    ("api_key", "apiKey"): ({"type": "string"}, "The API key itself. Prefer `api_key_env`."),
     ("api_key_command", "apiKeyCommand"): (
         {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        "A program and its arguments that print the key: for tokens that expire.",
+        "A program with its arguments that prints the API key, for tokens that expire.",
     ),
-    ("api_version", "apiVersion"): ({"type": "string"}, "The version of the API."),
-    ("headers",): ({"type": "object"}, "More request headers."),
-    ("passthrough",): ({"type": "object"}, "Parameters that are sent as they are, unchecked."),
-    ("timeout_s", "timeoutS"): (_SECONDS, "Seconds for one request."),
+    ("api_version", "apiVersion"): (
+        {"type": "string"},
+        "The version of the API; by default 2024-10-21 (or OPENAI_API_VERSION, AZURE_API_VERSION) for Azure,"
+        " 2023-06-01 for Anthropic.",
+    ),
+    ("headers",): ({"type": "object"}, "Additional request headers."),
+    ("passthrough",): (
+        {"type": "object"},
+        "Parameters to send unchecked, even if geval has a setting of the same name.",
+    ),
+    ("timeout_s", "timeoutS"): (
+        _SECONDS,
+        "Time limit of a request in seconds; 300 by default, 900 for `local:`.",
+    ),
     ("max_retries", "maxRetries"): (
         {"type": "integer", "minimum": 0},
-        "How often a request is repeated after an error that may pass.",
+        "How often to retry a request after a temporary error; 4 by default.",
     ),
-    ("max_concurrency", "maxConcurrency"): ({"type": "integer", "minimum": 1}, "Requests at once."),
-    ("requests_per_minute", "requestsPerMinute"): (_CAP, "A cap on requests."),
-    ("tokens_per_minute", "tokensPerMinute"): (_CAP, "A cap on tokens."),
-    ("delay_ms", "delayMs"): ({"type": "number", "minimum": 0}, "Milliseconds from one request to the next."),
+    ("max_concurrency", "maxConcurrency"): (
+        {"type": "integer", "minimum": 1},
+        "Most concurrent requests; by default that of the run (20), 4 for `python:` and `exec:`, `n_parallel` for"
+        " `local:`.",
+    ),
+    ("requests_per_minute", "requestsPerMinute"): (_CAP, "Most requests per minute."),
+    ("tokens_per_minute", "tokensPerMinute"): (_CAP, "Most tokens per minute."),
+    ("delay_ms", "delayMs"): (
+        {"type": "number", "minimum": 0},
+        "Pause between two requests in milliseconds; 0 by default.",
+    ),
     ("price",): (
         {"type": ["object", "string"]},
-        "US dollars per million tokens: {input, output, cached_input, batch}, or list.",
+        "US dollars per million tokens: {input, output, cached_input, batch}; or `list` for the vendor's list price.",
     ),
-    ("batch",): ({"enum": ["openai", False]}, "Whether --batch uses its batch API, and which it has."),
+    ("batch",): (
+        {"enum": ["openai", False]},
+        "The server's batch API for --batch: `openai`, or false to send requests directly.",
+    ),
 }
 """geval's own keys by their spellings, for editors; `providers.options` checks them."""
 

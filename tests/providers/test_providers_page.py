@@ -1,4 +1,4 @@
-"""docs/providers.md: every block of it is valid and runs, and nothing is missing from it."""
+"""The pages about providers: every block of them is valid and runs, and nothing is missing from them."""
 
 import json
 import os
@@ -26,7 +26,10 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.yaml_source import read_yaml
 
-PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join(
+    (DOCS / name).read_text(encoding="utf-8") for name in ("providers.md", "reference/provider-settings.md")
+)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 CONFIGS = [text for language, text in BLOCKS if language == "yaml" and not text.startswith("# ")]
 AROUND = {
@@ -131,12 +134,12 @@ def test_every_spelling_of_every_key_is_named(key: OwnKey) -> None:
 
 def test_the_defaults_are_those_of_the_code() -> None:
     limits, llama = ProviderLimits(), LlamaSettings(Path())
-    rows = {row.split("|")[1].strip(" `"): row for row in PAGE.splitlines() if row.startswith("| `")}
-    assert f"| {limits.timeout_s:g}; " in rows["timeout_s"]
-    assert f"| {limits.max_retries} |" in rows["max_retries"]
-    assert f"`python:` and `exec:` {DEFAULT_PARALLEL}" in rows["max_concurrency"]
-    assert f"| `{AZURE_API_VERSION}` " in rows["api_version"]
-    assert f"`{ANTHROPIC_VERSION}` |" in rows["api_version"]
+    rows = {re.match(r"\| `(\w+)`", row)[1]: row for row in PAGE.splitlines() if re.match(r"\| `\w+`", row)}
+    assert f" {limits.timeout_s:g} by default" in rows["timeout_s"]
+    assert f" {limits.max_retries} by default" in rows["max_retries"]
+    assert f"{DEFAULT_PARALLEL} for `python:` and `exec:`" in rows["max_concurrency"]
+    assert f"{AZURE_API_VERSION} " in rows["api_version"]
+    assert f"{ANTHROPIC_VERSION} " in rows["api_version"]
     assert f"| {llama.n_ctx} |" in rows["n_ctx"]
     assert f"| {llama.n_parallel} |" in rows["n_parallel"]
     assert f"is {DEFAULT_MAX_TOKENS} unless" in PAGE

@@ -64,7 +64,6 @@ def with_config_tables(page: str) -> str:
     for name, model in PARTS.items():
         hidden = frozenset(Assertion.model_fields) if model is ModelGradedAssertion else frozenset()
         page = _with_part(page, name, key_table(model, without=hidden))
-    page = _with_part(page, "settings of a provider", settings_table())
     return _with_part(page, "keys of each type", "\n\n".join(_types()))
 
 
@@ -119,7 +118,7 @@ def settings_table() -> str:
     for key, schema in config_schema().items():
         rows.setdefault((_schema_words(schema), schema.get("description", "")), []).append(key)
     lines = [
-        f"| {', '.join(f'`{key}`' for key in keys)} | {_escaped(value)} | {_escaped(meaning)} |"
+        f"| {', '.join(f'`{key}`' for key in keys)} | {_escaped(value)} | {_escaped(meaning) or 'a model parameter'} |"
         for (value, meaning), keys in rows.items()
     ]
     return "\n".join(("| key | value | meaning |", "| --- | --- | --- |", *lines))
