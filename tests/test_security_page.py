@@ -11,7 +11,7 @@ PAGE = TESTS.parent / "docs" / "reference" / "security.md"
 
 
 def lines() -> list[str]:
-    page = PAGE.read_text(encoding="utf-8").partition("## The server")[0]
+    page = PAGE.read_text(encoding="utf-8").partition("## What keeps it")[0]
     found = [line for line in page.splitlines() if line.startswith("| ")]
     return found[2:] if found[1].startswith("| ---") else found[1:]
 
