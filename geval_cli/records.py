@@ -398,7 +398,7 @@ class CaseResult(Struct, frozen=True):
         reported: what a program gave beside its output (metadata, raw, guardrails, sessionId, ...); `metadata` is the
             test's own.
         test_key: a hash of what the test says, equal in all runs that have it (`engine.content_keys`); None in results
-            of an older geval and of other programs.
+            of other programs.
         test: what the test brings beside its variables; one object for all results of the test, and written once.
     """
 
@@ -508,9 +508,9 @@ class RunRecord(Struct, frozen=True):
         warnings: what the user should know about the run, each once.
         prompt_version: of the judges' prompts; results of different versions cannot be compared.
         description: of the suite, as its config has it.
-        judges: who judged, by their titles; empty also for a run of an older geval.
+        judges: who judged, by their titles.
         tags: what the user said about the run, for finding it again.
-        git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
+        git: the commit in which its config lies; None outside a repository.
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
         workers: the processes that did its cases; empty when that was the one that shows it.
         title: the name that somebody gave the run afterwards; None without one.

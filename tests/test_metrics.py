@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from geval_cli.metrics import default_metric, default_metrics_in
+from geval_cli.metrics import default_metric
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, parse_gate
 
@@ -49,27 +49,3 @@ def test_any_name_is_short_and_can_stand_in_a_gate(criteria: str) -> None:
     assert 0 < len(name) <= 40
     assert isinstance(gate, Gate)
     assert gate.metric == name
-
-
-@pytest.mark.parametrize(
-    ("assertions", "names"),
-    [
-        ([{"criteria": " Right "}], {"right"}),
-        ([{"value": "Right"}, {"value": "Right", "metric": "own"}], {"right"}),
-        ([{"value": "Right"}, {"value": "Right", "metric": "{{ name }}"}], set()),
-        ([{"criteria": ["Right", "Polite"]}], {"right-polite"}),
-        ([{"criteria": "{{ x }}"}, {"criteria": ["Right", "{% if x %}no{% endif %}"]}], set()),
-        ([{"dimension": "fluency"}, {"criteria": 3}, {"criteria": ""}, {}], set()),
-        (
-            [{"evaluationSteps": ["Compare."]}, {"type": "not-g-eval", "value": "Rude"}],
-            {"compare", "not-rude"},
-        ),
-        ([{"type": "llm-rubric", "value": "Right"}], set()),
-        ([{"value": "\U0001f44d", "evaluation_steps": [step]} for step in ("One", "Two")], set()),
-    ],
-)
-def test_a_config_names_what_it_holds_without_variables(
-    assertions: list[dict[str, object]], names: set[str]
-) -> None:
-    config = {"tests": [{"assert": [{"type": "g-eval", **item}]} for item in assertions]}
-    assert set(default_metrics_in(config).values()) == names

@@ -21,7 +21,7 @@ from geval_cli.assertions.base import (
     each_assertion,
     location_of,
 )
-from geval_cli.assertions.metric_names import default_metric_of, metric_name
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
 from geval_cli.errors import GevalError, Problem, UsageError
@@ -31,7 +31,6 @@ from geval_cli.plugins import ASSERTIONS, find_plugin, plugin_names
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
-from geval_cli.templating import Templates
 from geval_cli.version import install_hint
 
 _HERE = "geval_cli.assertions"
@@ -327,22 +326,3 @@ def score_threshold(spec: Assertion) -> float | None:
     if getattr(spec, "strict_mode", False):
         return 1.0
     return None if not spec.threshold_is_score else getattr(spec, "threshold", None)
-
-
-def with_default_metrics(
-    specs: Iterable[Assertion], results: Iterable[AssertionResult], templates: Templates
-) -> tuple[AssertionResult, ...]:
-    """Return the results of `specs` with the default metrics that an older geval did not give them.
-
-    They are in the order of `specs`, of which some may have no result.
-    """
-    rest, found = iter(specs), []
-    for result in results:
-        spec = next((item for item in rest if item.type == result.type), None)
-        if spec is None:
-            found.append(result)
-            continue
-        metric = default_metric_of(spec, templates) if spec.metric is None else None
-        members = with_default_metrics(spec.members, result.assertions, templates)
-        found.append(replace(result, metric=result.metric or metric, assertions=members))
-    return tuple(found)

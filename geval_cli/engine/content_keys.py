@@ -103,7 +103,7 @@ def _image_said(marker: str) -> str:
 def rough_key(
     description: str | None, variables: Mapping[str, JsonValue] | str, words: Sequence[str] = ()
 ) -> str:
-    """Return the key of what any result has of its test, also one of an older geval.
+    """Return the key of what any result has of its test, also one of another program.
 
     `words` are what was said in its turns by others than the assistant, as `words_of` has them.
     """

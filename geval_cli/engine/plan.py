@@ -160,7 +160,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def names_of(test: MergedTest) -> tuple[str, str]:
-    """Return the names by which another run may know a test: by its key, and as results of an older geval have it."""
+    """Return the names by which another run may know a test: by its key, and as results of another program have it."""
     variables = without_image_data(test.vars)
     key = key_across_formats(key_of(test), test.description, variables)
     return _name(key, test.index), _older_name(test.description, test.vars, test.index)

@@ -55,7 +55,7 @@ _UNUSUAL_ENDS = {
 
 
 class AssertionView(Struct, frozen=True):
-    """Reads `detail` with care: it may come from an older version's store, or from somebody's own file."""
+    """Reads `detail` with care: it may come from a file that someone else wrote."""
 
     assertion: AssertionResult
     signs: Signs

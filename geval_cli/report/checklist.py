@@ -34,7 +34,7 @@ class ShownItem(Struct, frozen=True):
 
 
 def checklist_items(detail: Mapping[str, JsonValue]) -> list[ShownItem]:
-    """Return the items of a judgement's `detail`, which may come from an older version or from anybody's file."""
+    """Return the items of a judgement's `detail`, which may come from a file that someone else wrote."""
     items = detail.get(CHECKLIST)
     listed = items if isinstance(items, list | tuple) else []
     return [_shown(item) for item in listed if isinstance(item, Mapping)]

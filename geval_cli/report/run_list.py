@@ -57,7 +57,7 @@ class RunChange(Struct, frozen=True):
 
 
 class RunListEntry(Struct, frozen=True):
-    """A run in the list. `config_file` is the absolute path of its config, None for a run of an older geval."""
+    """A run in the list. `config_file` is the absolute path of its config, None where the run began without one."""
 
     run: RunRecord
     counts: RunSummary

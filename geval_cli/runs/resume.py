@@ -7,12 +7,9 @@ from itertools import groupby
 from msgspec import Struct
 
 from geval_cli.assertions.base import MergedTest
-from geval_cli.assertions.registry import with_default_metrics
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import UsageError
-from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.runs.fingerprint import changes, fingerprint, run_digest
 from geval_cli.runs.requests import PreparedRun, Resumption
@@ -65,7 +62,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     try:
         stored = runs.find(run_id)  # as it is now that no one else can change it
         _check_same(stored.run, runs, prepared, parts)
-        return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors, stores=True)
+        return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors)
     except BaseException:
         runs.release(run_id)
         raise
@@ -119,20 +116,12 @@ def _check_same(
     )
 
 
-def _resumed(
-    stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool, stores: bool = False
-) -> ResumedRun:
-    """Go through the results that are there; `stores` puts those back that got the metrics of their g-evals here."""
+def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool) -> ResumedRun:
+    """Go through the results that are there."""
     plan, done = prepared.plan, done_cases(prepared)
     kept, everything = Tally(), Tally()
 
-    def results() -> Iterator[CaseResult]:
-        for result, named in _with_metrics(runs.results(stored.run.id), prepared):
-            if stores and named is not result:
-                runs.add(stored.run.id, named)
-            yield named
-
-    for row in _rows(results(), plan):
+    for row in _rows(runs.results(stored.run.id), plan):
         # A comparison needs all outputs of its group, so an incomplete group is redone as a whole.
         is_redone = not row.is_whole or (retries_errors and row.has_errors)
         for result in row.results:
@@ -171,27 +160,6 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_StoredRow]:
         row = tuple(members)
         test = _test_at(index, test, tests)
         yield _StoredRow(row, test is not None and len(row) >= plan.cases_of(test))
-
-
-def _with_metrics(
-    results: Iterable[CaseResult], prepared: PreparedRun
-) -> Iterator[tuple[CaseResult, CaseResult]]:
-    """Yield each result as it was stored and with the metrics that its g-evals have by default.
-
-    An older geval stored none; beside the results to come they would be left out of the sums.
-    """
-    pairs, tests = prepared.plan.pairs, iter(prepared.suite.tests)
-    test = next(tests, None)
-    for result in results:
-        named = result
-        if lacks_metrics(result.assertions) and result.column < len(pairs):
-            test = _test_at(result.test_index, test, tests)
-            if test is not None and test.index == result.test_index:
-                specs = assertions_of(pairs[result.column][1], test)
-                named = with_metrics(
-                    result, with_default_metrics(specs, result.assertions, prepared.templates)
-                )
-        yield result, named
 
 
 def _test_at(index: int, test: MergedTest | None, later: Iterator[MergedTest]) -> MergedTest | None:

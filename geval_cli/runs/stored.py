@@ -1,7 +1,6 @@
 """Read stored runs, and choose a run's exit code."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -9,15 +8,11 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.columns import margins_of, with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.metrics import with_members
 from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.report import HumanLabels, RunReport
 from geval_cli.runs.spending import combined, larger
-from geval_cli.store.record_text import metrics_of_run
-from geval_cli.store.runs import RunOrigin, RunStore
-
-_RESULTS_LOOKED_AT = 100
+from geval_cli.store.runs import RunStore
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:
@@ -32,18 +27,6 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         spent = origin.spent if origin is not None and origin.spent is not None else {}
         summary = summarized(run, lambda: runs.results(run.id))
         summary = replace(summary, usage=combined(summary.usage, spent, larger))
-    elif origin is not None and _lacks_metrics(summary, runs, run, origin):
-        sums = summarized(run, lambda: runs.results(run.id))
-        summary = replace(summary, metrics=sums.metrics, columns=sums.columns)
-    elif run.columns and not summary.columns:  # stored by an older geval
-        summary = with_columns(
-            summary,
-            run.columns,
-            runs.results(run.id),
-            baseline=_baseline(run),
-            has_clusters=False,
-            margins=margins_of(run),
-        )
     planned = None if origin is None else origin.planned
     return RunReport(
         run,
@@ -82,16 +65,6 @@ def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> R
 
 def _baseline(run: RunRecord) -> JsonValue:
     return run.config.get("baseline") if isinstance(run.config, dict) else None
-
-
-def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: RunOrigin) -> bool:
-    """Return whether the sums are an older geval's, without metrics that results have as they are read today."""
-    names = set(metrics_of_run(run.config, origin.covered).values()) - summary.metrics.keys()
-    if not names:
-        return False
-    # Or the tests that have them were left out: no reason to go through all results each time the run is looked at.
-    some = islice(runs.results(run.id), _RESULTS_LOOKED_AT)
-    return any(item.metric in names for result in some for item, _ in with_members(result.assertions))
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:

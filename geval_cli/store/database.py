@@ -105,18 +105,6 @@ class Database(Struct, frozen=True):
             return _open(self.path, self.access)
         return _connect_in_memory(self.path) if self.access is OpenMode.MEMORY else _connect(self.path)
 
-    def has_table(self, name: str) -> bool:
-        """Return whether there is a table of this name; a file that is only read may be older than the schema.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
-        with contextlib.closing(self.connect()) as connection:
-            try:
-                return name in table_names(connection)
-            except sqlite3.Error as error:
-                raise self.error(error) from error
-
     def make_room(self) -> None:
         """Write `ROOM_BYTES` for good and free them again, so that what is stored next has its room.
 

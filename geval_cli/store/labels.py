@@ -100,8 +100,6 @@ class RunLabels(Struct, frozen=True):
             return connection.execute(_DELETE, (run_id,)).rowcount
 
     def _select(self, statement: str, *values: str) -> list[tuple]:  # type: ignore[type-arg]
-        if self.database.is_read_only and not self.database.has_table(_TABLE):
-            return []  # a file of an older geval, on a disk that is only read
         with self._connected() as connection:
             return connection.execute(statement, values).fetchall()
 

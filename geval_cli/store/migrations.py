@@ -57,9 +57,7 @@ RUNS = Schema(
                 UNIQUE (run_id, test_index, repeat_index, column_index)
             )
             """,
-        ),
-        (
-            # Beside the runs, not in them: older ones have none, and what reads runs needs none.
+            # What only resuming and judging again need.
             """
             CREATE TABLE origins (
                 run_id TEXT PRIMARY KEY REFERENCES runs (id) ON DELETE CASCADE,
@@ -69,8 +67,6 @@ RUNS = Schema(
                 spent TEXT
             )
             """,
-        ),
-        (
             # No reference to the run: what people said is their work, and stays when the run is removed.
             """
             CREATE TABLE labels (
@@ -83,8 +79,6 @@ RUNS = Schema(
                 PRIMARY KEY (run_id, case_id, metric, annotator)
             )
             """,
-        ),
-        (
             # What a test brings beside its variables, once for all of its results: it may be a long document.
             """
             CREATE TABLE tests (
@@ -103,21 +97,17 @@ CACHE = Schema(
     application_id=0x47455643,  # "GEVC"
     migrations=(
         (
-            # `answer` is JSON text, or the same deflated, as a blob, when it is long.
+            # `answer` is JSON text, or the same deflated, as a blob, when it is long. `only_run` is the run that paid
+            # for it while no other has used it; NULL: several have, or no run did.
             """
             CREATE TABLE choices (
                 key BLOB PRIMARY KEY NOT NULL,
                 created_at REAL NOT NULL,
-                answer NOT NULL
+                answer NOT NULL,
+                only_run TEXT
             )
             """,
             "CREATE INDEX choices_by_age ON choices (created_at)",
-        ),
-        (
-            # The run that bought the answer, as long as nobody else has used it; NULL: several did, or no run did.
-            "ALTER TABLE choices ADD COLUMN only_run TEXT",
-        ),
-        (
             # Batches of requests at a provider. They belong to the answers: several runs may wait for one.
             """
             CREATE TABLE batches (
@@ -175,22 +165,20 @@ def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schem
             path=str(path),
             hint="someone else made it: look at it before you use it, or choose another place with --home",
         )
-    applied = _whole_number(
-        connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0]
-    )
+    applied = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if applied > len(schema.migrations):
         raise StoreError(
             f"the {schema.name} {path} was written by a newer geval",
             path=str(path),
             hint="update geval, or choose another place with --home",
         )
+    if applied < 1:
+        raise StoreError(
+            f"the {schema.name} {path} was written by a geval older than 0.2.0",
+            path=str(path),
+            hint="move it away, or choose another place with --home",
+        )
     return applied
-
-
-def _whole_number(value: object) -> int:
-    if not isinstance(value, int):
-        raise sqlite3.DatabaseError("the number of its version is none")
-    return value
 
 
 def table_names(connection: sqlite3.Connection) -> set[str]:
@@ -201,9 +189,6 @@ def table_names(connection: sqlite3.Connection) -> set[str]:
 def apply_migration(connection: sqlite3.Connection, schema: Schema, number: int) -> None:
     """Apply the migration `number`, counted from 1; the caller holds the write lock."""
     connection.execute(f"PRAGMA application_id = {schema.application_id}")
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)"
-    )
     for statement in schema.migrations[number - 1]:
         connection.execute(statement)
-    connection.execute("INSERT INTO migrations VALUES (?, datetime('now'))", (number,))
+    connection.execute(f"PRAGMA user_version = {number}")

@@ -106,7 +106,7 @@ class RunChoice(Struct, frozen=True):
 
     Attributes:
         config: the path of the config as it was typed.
-        config_file: the config's absolute path; a run of an older geval, which stored none, is chosen by `config`.
+        config_file: the config's absolute path.
         tags: all of these names and values.
     """
 
@@ -124,7 +124,7 @@ class RunChoice(Struct, frozen=True):
 class RunOutline(Struct, frozen=True):
     """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended.
 
-    `config_file` is the absolute path of its config, None for a run of an older geval.
+    `config_file` is the absolute path of its config, None where the run began without one.
     """
 
     run: RunRecord
@@ -155,7 +155,7 @@ class RunPoint(Struct, frozen=True):
 
     @property
     def config(self) -> str:
-        """Return the path of the config, the same from every folder; of a run of an older geval, what was typed."""
+        """Return the path of the config, the same from every folder, or as it was typed where that is unknown."""
         return self.config_file or self.config_path
 
     @property
@@ -165,26 +165,20 @@ class RunPoint(Struct, frozen=True):
         return self.passed / judged if judged else None
 
 
-# What an older geval did not store beside the config is read from there.
-_LIGHT_RECORD = """
-    json_set(record, '$.config', NULL, '$.description',
-             coalesce(json_extract(record, '$.description'), json_extract(record, '$.config.description')))
-"""
+_LIGHT_RECORD = "json_set(record, '$.config', NULL)"
 _NEWEST_FIRST = "ORDER BY sequence DESC LIMIT :limit OFFSET :offset"
-_HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
-_WITH_ORIGINS = "runs LEFT JOIN origins ON run_id = id"
-_WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
+_RUNS = "runs LEFT JOIN origins ON run_id = id"
 _IS_LISTED = "id NOT IN (SELECT value FROM json_each(:without))"
 _HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{0} AND value = :value{0})"
-_SELECT_HISTORY = """
+_SELECT_HISTORY = f"""
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
            json_extract(summary, '$.errored'), status, json_extract(summary, '$.pass_interval'),
            json_extract(summary, '$.metrics'), json_extract(summary, '$.rankings'), config_file
-    FROM {runs} WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
+    FROM {_RUNS} WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 # Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
-_SELECT_PREVIOUS = """
-    WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {runs}
+_SELECT_PREVIOUS = f"""
+    WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {_RUNS}
                    WHERE id NOT IN (SELECT value FROM json_each(:without)))
     SELECT older.id FROM known AS older JOIN known AS run ON run.id = :run
     WHERE older.sequence < run.sequence AND (older.summary IS NOT NULL OR NOT :finished)
@@ -208,14 +202,14 @@ _SELECT_PROBLEMS = """
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
            json_extract(result, '$.description'), json_extract(result, '$.vars'),
-           json_extract(named(result), '$.named_scores'), json_extract(result, '$.test_key'),
+           json_extract(result, '$.named_scores'), json_extract(result, '$.test_key'),
            (SELECT json_group_array(json_extract(turn.value, '$.content'))
             FROM json_each(result, '$.turns') AS turn WHERE json_extract(turn.value, '$.role') <> 'assistant')
     FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
 _HAS_STATUS = "status = :status"
 _HAS_METRIC = """
-    EXISTS (SELECT 1 FROM json_each(named(result), '$.assertions') AS assertion
+    EXISTS (SELECT 1 FROM json_each(result, '$.assertions') AS assertion
             WHERE json_extract(assertion.value, '$.metric') = :metric
               AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
 """
@@ -243,7 +237,7 @@ _HAS_REPEATS = """
 _HAS_SCORE_FROM = "{score} >= :low - 1e-10"
 _HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
-_METRIC_SCORE = "(SELECT value FROM json_each(named(result), '$.named_scores') WHERE key = :metric)"
+_METRIC_SCORE = "(SELECT value FROM json_each(result, '$.named_scores') WHERE key = :metric)"
 _ORDERS = {
     SortOrder.TEST: "test_index, repeat_index",
     SortOrder.STATUS: "max(CASE status WHEN 'failed' THEN 3 WHEN 'error' THEN 2 WHEN 'not_evaluated' THEN 1 ELSE 0 END)"
@@ -272,7 +266,7 @@ class RunPages(Struct, frozen=True):
         """Return the runs that are chosen, newest first, and their number."""
         with self._reading() as connection:
             condition, values = _run_query(chosen, self.without)
-            which = f"FROM {_runs_in(connection)} WHERE {condition}"
+            which = f"FROM {_RUNS} WHERE {condition}"
             total = int(connection.execute(f"SELECT count(*) {which}", values).fetchone()[0])
             found = f"SELECT {_LIGHT_RECORD}, summary, config_file {which} {_NEWEST_FIRST}"
             rows = connection.execute(found, {**values, "limit": limit, "offset": offset}).fetchall()
@@ -281,13 +275,13 @@ class RunPages(Struct, frozen=True):
     def history(self, limit: int) -> list[RunPoint]:
         """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
-            statement = _SELECT_HISTORY.format(runs=_runs_in(connection))
+            statement = _SELECT_HISTORY
             return [_point(row) for row in connection.execute(statement, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
         with self._reading() as connection:
-            statement = _SELECT_PREVIOUS.format(runs=_runs_in(connection))
+            statement = _SELECT_PREVIOUS
             values = {"run": run_id, "finished": finished, "without": json.dumps(list(self.without))}
             row = connection.execute(statement, values).fetchone()
             return None if row is None else str(row[0])
@@ -308,7 +302,6 @@ class RunPages(Struct, frozen=True):
         """Return where the rows are that have a result as `wanted`, sorted."""
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
-            connection.create_function("named", 1, reader.text)
             connection.create_function(
                 "fits", 1, lambda text: may_fit(text, wanted) and fits(reader.read(text), wanted)
             )
@@ -366,7 +359,6 @@ class RunPages(Struct, frozen=True):
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Return every verdict of a run by test, repeat and column."""
         with self._reading() as connection:
-            connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
 
     def scored(self, run_id: str) -> Iterator[ScoredResult | CaseResult]:
@@ -375,7 +367,7 @@ class RunPages(Struct, frozen=True):
             reader = ResultReader(connection, run_id)
             for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
                 try:
-                    yield _SCORED_DECODER.decode(reader.text(text))
+                    yield _SCORED_DECODER.decode(text)
                 except msgspec.DecodeError:  # written by another version
                     yield reader.read(text)
 
@@ -396,11 +388,6 @@ class RunPages(Struct, frozen=True):
                 yield connection
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self.explain(error) from error
-
-
-def _runs_in(connection: sqlite3.Connection) -> str:
-    """Return what runs are selected from: a file that is only read may be older than the schema."""
-    return _WITHOUT_ORIGINS if connection.execute(_HAS_ORIGINS).fetchone() is None else _WITH_ORIGINS
 
 
 def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str, str | int | None]]:

@@ -38,7 +38,7 @@ from geval_cli.store.database import (
     shrink,
 )
 from geval_cli.store.labels import RunLabels
-from geval_cli.store.migrations import RUNS, table_names
+from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import ResultReader, read_asked_test, record_text
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
@@ -330,13 +330,11 @@ class RunStore:
         return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
 
     def origin(self, run_id: str) -> RunOrigin | None:
-        """Return the origin of a run; None for a run of an older geval.
+        """Return the origin of a run; None when the run began without one.
 
         Raises:
             StoreError: the database cannot be read.
         """
-        if not self._database.has_table("origins"):
-            return None
         try:
             return next((_origin(*row) for row in self._select(_SELECT_ORIGIN, (run_id,))), None)
         except _UNREADABLE as error:
@@ -444,9 +442,8 @@ class RunStore:
         self._wait_for_writes()
         with contextlib.closing(self._database.connect()) as connection:
             try:
-                if "tests" in table_names(connection):
-                    for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
-                        yield read_asked_test(text)
+                for (text,) in connection.execute(_SELECT_TESTS, (run_id,)):
+                    yield read_asked_test(text)
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 

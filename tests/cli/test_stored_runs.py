@@ -610,7 +610,7 @@ class TestRemovedAnswers:
     ) -> None:
         asking("tides")
         with closing(sqlite3.connect(tmp_path / ".geval" / "cache.db")) as connection, connection:
-            connection.execute("INSERT INTO migrations VALUES (99, 'later')")
+            connection.execute("PRAGMA user_version = 99")
         self.remove(tmp_path, "latest")
         told = capsys.readouterr()
         assert json.loads(told.out)["answers_removed"] is None

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import DEFAULT_TTL_S, ResponseCache, StoredChoice, _decode, _encode
-from geval_cli.store.database import open_database
-from geval_cli.store.migrations import CACHE, Schema
 
 text = st.text(st.characters())
 number = st.floats(allow_nan=False, allow_infinity=False)
@@ -131,21 +129,6 @@ class TestAnswersOfRuns:
             return await self.removed(cache, "a run")
 
         assert asyncio.run(body()) == (0, ["a"])
-
-    def test_a_cache_of_before_is_read_where_it_cannot_be_migrated(self, tmp_path):
-        schema = Schema(CACHE.name, CACHE.application_id, CACHE.migrations[:1])
-        with contextlib.closing(open_database(tmp_path / "cache.db", schema).connect()) as connection:
-            row = (bytes.fromhex(key("a")), 2e9, _encode(choice("a")))
-            connection.execute("INSERT INTO choices VALUES (?, ?, ?)", row)
-
-        async def look(cache):
-            return await cache.used_by("a run").get_many([key("a")])
-
-        with ResponseCache.open_read_only(tmp_path, is_frozen=True) as cache:
-            assert asyncio.run(look(cache)) == {key("a"): choice("a")}
-        with contextlib.closing(ResponseCache.open(tmp_path, ttl_s=None)) as cache:
-            assert asyncio.run(look(cache)) == {key("a"): choice("a")}
-            assert asyncio.run(self.removed(cache, "a run")) == (0, ["a"])
 
 
 def test_long_answers_take_less_room_than_they_are_long():

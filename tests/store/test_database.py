@@ -6,7 +6,7 @@ from multiprocessing import get_context
 import pytest
 
 from geval_cli.errors import StoreError
-from geval_cli.store.database import open_database, store_error, transaction
+from geval_cli.store.database import open_database, readable_database, store_error, transaction
 from geval_cli.store.migrations import CACHE, RUNS, Schema
 
 BOTH = pytest.mark.parametrize("schema", [RUNS, CACHE], ids=lambda schema: schema.name)
@@ -38,7 +38,7 @@ def insert(connection, text, then_raise=None):
 
 def open_and_count(path):
     with contextlib.closing(open_database(path, TWO_STEPS).connect()) as connection:
-        return connection.execute("SELECT max(number) FROM migrations").fetchone()[0]
+        return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 @BOTH
@@ -47,21 +47,10 @@ def test_a_new_database_has_every_migration_and_is_set_up_for_several_processes(
     with contextlib.closing(database.connect()) as connection:
         pragmas = [
             connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("journal_mode", "synchronous", "foreign_keys", "application_id")
+            for name in ("journal_mode", "synchronous", "foreign_keys", "application_id", "user_version")
         ]
-        assert pragmas == ["wal", 1, 1, schema.application_id]
-        numbers = [row[0] for row in connection.execute("SELECT number FROM migrations")]
-    assert numbers == list(range(1, len(schema.migrations) + 1))
+    assert pragmas == ["wal", 1, 1, schema.application_id, len(schema.migrations)]
     assert database.warnings == ()
-
-
-@BOTH
-def test_every_older_schema_becomes_the_newest(tmp_path, schema):
-    open_database(tmp_path / "new.db", schema)
-    for count in range(1, len(schema.migrations)):
-        open_database(tmp_path / f"{count}.db", first_steps(schema, count))
-        open_database(tmp_path / f"{count}.db", schema)
-        assert shape(tmp_path / f"{count}.db") == shape(tmp_path / "new.db")
 
 
 def test_a_migration_keeps_what_was_stored(tmp_path):
@@ -87,6 +76,19 @@ def test_a_database_of_a_newer_geval_is_left_alone(tmp_path):
     with pytest.raises(StoreError, match="newer geval") as caught:
         open_database(tmp_path / "x.db", first_steps(TWO_STEPS, 1))
     assert "update geval" in caught.value.hint
+
+
+@BOTH
+def test_a_database_from_before_the_first_release_is_refused_and_left_alone(tmp_path, schema):
+    path = tmp_path / "x.db"
+    with contextlib.closing(open_database(path, schema).connect()) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    before = path.read_bytes()
+    for reads in (lambda: open_database(path, schema), lambda: readable_database(path, schema).__enter__()):
+        with pytest.raises(StoreError, match=r"older than 0\.2\.0") as caught:
+            reads()
+        assert "--home" in caught.value.hint
+    assert path.read_bytes() == before
 
 
 def test_a_database_of_another_program_is_left_alone(tmp_path):

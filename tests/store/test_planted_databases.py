@@ -126,16 +126,6 @@ def test_every_connection_distrusts_its_file(tmp_path: Path) -> None:
             assert connection.execute("PRAGMA cell_size_check").fetchone() == (1,)
 
 
-def test_a_version_that_is_none_is_damage(tmp_path: Path) -> None:
-    planted(tmp_path, "CREATE TABLE other (number)")
-    with contextlib.closing(sqlite3.connect(tmp_path / CACHE_FILE)) as connection, connection:
-        connection.execute("DROP TABLE migrations")
-        connection.execute("ALTER TABLE other RENAME TO migrations")
-        connection.execute("INSERT INTO migrations VALUES ('many')")
-    with pytest.raises(StoreError):
-        ResponseCache.open(tmp_path)
-
-
 @pytest.mark.parametrize(
     "record", ["", "x", "[]", "5", "{}", '{"id": 5}', '{"id": "r", "started_at": []}', "[" * 50_000]
 )

@@ -311,8 +311,8 @@ def _jury_calibration(
 def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
     if any(one.key is None for one in judges):
         yield (
-            "nothing says what each judge rated by (an older geval, or steps that changed), so no run will use these"
-            " weights; name a new run with --run"
+            "what each judge rated by is unknown (its steps have changed), so no run will use these weights; "
+            "name a new run with --run"
         )
     silent = sum(not one.counts for one in judges)
     if silent:
@@ -412,7 +412,7 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
     if errored:
         yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
     if found.key is None:
-        why = "this run was made by an older geval" if has_run else "the scores are of no run"
+        why = "the run has not kept it" if has_run else "the scores are of no run"
         yield f"{why}: nothing says what the judge rated by, so no run will use this; name a new run with --run"
     if min(found.good, bad) < ADVISED:
         rough = labels_per_class(_ROUGHLY)

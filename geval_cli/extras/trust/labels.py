@@ -625,7 +625,7 @@ class _Collector:
         return (number - low) / (high - low)
 
     def _keep(self, label: Label) -> None:
-        # With an id, the key of the test says nothing more about a run: an older geval did not write it.
+        # With an id, the key of the test adds nothing.
         named = label.item if label.item.id is None else replace(label.item, test_key=None)
         key = (named, label.metric)
         earlier = self.labels.get(key)

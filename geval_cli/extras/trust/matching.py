@@ -65,7 +65,7 @@ class JudgedItem(Struct, frozen=True):
         verdicts: by metric, whether the judge passed the output, whatever its score; none where it gave no verdict.
         thresholds: by metric, as the run decided with.
         judges: which model gave the scores, by metric.
-        criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
+        criteria: what each assertion of a metric rated by; None where that is unknown.
         ranges: the lowest and highest rating that the judge could give, by metric.
         inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
         p_pass: the chance of being good that the run's calibration gives, by metric.

@@ -120,7 +120,7 @@ class LiveRuns:
         if origin is None:
             hint = "start its config in a terminal with `geval run`"
             raise RefusedError(
-                "an older geval made this run, and kept too little", status=_CONFLICT, hint=hint
+                f"run {run.id} has no config that can be run again", status=_CONFLICT, hint=hint
             )
         return served_config(self._settings.folder, origin.config_file)
 
