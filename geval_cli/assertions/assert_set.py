@@ -10,14 +10,17 @@ from geval_cli.specs.base import Score
 
 
 class AssertSet(Assertion):
-    """assert-set: several assertions that count as one."""
+    """assert-set: a group of assertions that counts as one."""
 
     assertions: tuple[Assertion, ...] = Field(
         validation_alias=AliasChoices("assert", "assertions"),
-        description="The assertions of the set; a set cannot hold another set.",
+        description="The assertions of the set; sets don't nest.",
     )
     threshold: Score | None = Field(
-        None, description="With it, the weighted score of the set decides, not each of its assertions."
+        None,
+        description=(
+            "If set, the weighted mean score of the set must reach it; single assertions don't decide."
+        ),
     )
 
     @property

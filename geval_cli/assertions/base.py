@@ -105,13 +105,13 @@ class Assertion(Spec):
     libraries: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = ""
 
-    type: str = Field(description="What is checked. With `not-` before it, the verdict is inverted.")
-    metric: str | None = Field(None, description="The name under which scores are summed up over all tests.")
+    type: str = Field(description="What to check. The prefix `not-` inverts the verdict.")
+    metric: str | None = Field(None, description="The name under which scores are averaged over all tests.")
     weight: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="How much this counts in the test's score."
+        1.0, description="The weight of this assertion in the test's score."
     )
     transform: str | None = Field(
-        None, description="Code whose result is judged in place of the output: JavaScript, or file://."
+        None, description="Code whose result is checked instead of the output: JavaScript or file://."
     )
 
     @property
@@ -205,14 +205,12 @@ class ModelGradedAssertion(Assertion):
     judge_kinds: ClassVar[tuple[str, ...]] = ("text",)
     default_threshold: ClassVar[float | None] = None
 
-    threshold: Score | None = Field(
-        None, description="The lowest score, from 0 to 1, that passes; 0.5 when left out."
-    )
-    provider: ProviderSpec | None = Field(None, description="Who judges.")
+    threshold: Score | None = Field(None, description="The lowest passing score; 0.5 by default.")
+    provider: ProviderSpec | None = Field(None, description="The judge.")
     rubric_prompt: str | RubricPromptSpec | None = Field(
         None,
         validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
-        description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
+        description="Your own judge prompt: a template, file://, chat messages, or {steps, evaluate}.",
     )
 
     _is_calibrated: bool = PrivateAttr(False)

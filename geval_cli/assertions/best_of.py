@@ -35,24 +35,22 @@ _SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best":
 class MaxScoreRules(ValueRules):
     """How the scores of one output become one number."""
 
-    method: Literal["average", "sum"] = Field(
-        "average", description="The weighted mean, or the weighted sum."
-    )
+    method: Literal["average", "sum"] = Field("average", description="The weighted mean or the weighted sum.")
     weights: dict[str, Amount] = Field(
-        default_factory=dict, description="How much each type of assertion counts; 1 when left out."
+        default_factory=dict, description="The weight of each assertion type; 1 by default."
     )
-    threshold: Amount | None = Field(None, description="What the best output must reach at least.")
+    threshold: Amount | None = Field(None, description="The lowest score with which the best output passes.")
 
 
 class MaxScoreAssertion(Assertion):
-    """max-score: of all outputs of a test, the one passes whose other assertions have the highest score."""
+    """max-score: the output whose other assertions have the highest score passes."""
 
     value_form = (MaxScoreRules, "the rules of a max-score")
     compares_outputs = True
 
     value: MaxScoreRules = Field(
         default_factory=MaxScoreRules,
-        description="How the scores become one: {method, weights, threshold}.",
+        description="How to combine the scores: {method, weights, threshold}.",
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -105,12 +103,12 @@ def _reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool)
 
 
 class SelectBestAssertion(ModelGradedAssertion):
-    """select-best: of all outputs of a test, a judge chooses the one that meets the criterion best."""
+    """select-best: a judge picks the output of a test that best meets the criterion."""
 
     value_form = "text"
     compares_outputs = True
 
-    value: str = Field(description="By what to choose; a template. May be file://.")
+    value: str = Field(description="The criterion; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the criterion and of the user's own prompt in one test."""

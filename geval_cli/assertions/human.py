@@ -7,9 +7,9 @@ from geval_cli.assertions.outcome import Outcome
 
 
 class HumanAssertion(Assertion):
-    """human: for a person to judge; it is kept with the result and not evaluated."""
+    """human: a note for a human reviewer; stored with the result, not evaluated."""
 
-    value: str | None = Field(None, description="What the person is to look at.")
+    value: str | None = Field(None, description="What the reviewer should look at.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Not evaluated."""

@@ -18,14 +18,12 @@ _LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that i
 
 
 class PerplexityAssertion(Assertion):
-    """perplexity: how unsure the model was of its own tokens; 1 is certain. Needs token probabilities."""
+    """perplexity: how uncertain the model was about its own tokens; 1 is certain."""
 
     threshold_is_score = False
     needs_logprobs = True
 
-    threshold: Amount | None = Field(
-        None, description="The highest perplexity that passes; any when left out."
-    )
+    threshold: Amount | None = Field(None, description="The highest passing perplexity; by default any.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Pass up to the threshold, with score 1 or 0.
@@ -41,11 +39,11 @@ class PerplexityAssertion(Assertion):
 
 
 class PerplexityScoreAssertion(Assertion):
-    """perplexity-score: 1 / (1 + perplexity). Needs token probabilities."""
+    """perplexity-score: 1 / (1 + perplexity)."""
 
     needs_logprobs = True
 
-    threshold: Score | None = Field(None, description="The lowest score that passes; any when left out.")
+    threshold: Score | None = Field(None, description="The lowest passing score; by default any.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Hold the score against the threshold, if there is one.
@@ -83,7 +81,7 @@ def _perplexity(response: ModelResponse | None, tools: Tools) -> float:
 
 
 class GuardrailsAssertion(Assertion):
-    """guardrails: the provider's own safety filter let prompt and answer pass."""
+    """guardrails: the provider's safety filter stopped neither prompt nor answer."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Fails when the provider says that a filter stopped the prompt or the answer, or that the model refuses."""
@@ -100,11 +98,11 @@ class GuardrailsAssertion(Assertion):
 
 
 class FinishReasonAssertion(Assertion):
-    """finish-reason: why the model stopped: stop, length, content_filter, tool_calls."""
+    """finish-reason: the model stopped for this reason: stop, length, content_filter, tool_calls."""
 
     value_form = "text"
 
-    value: str = Field(description="The reason that passes, in any case; a template.")
+    value: str = Field(description="The passing finish reason (case-insensitive); a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the template in `value`."""
@@ -131,11 +129,13 @@ class FinishReasonAssertion(Assertion):
 
 
 class LimitAssertion(Assertion):
-    """latency, cost: what the answer took, in milliseconds or US dollars, is at most `threshold`."""
+    """latency, cost: the answer took at most `threshold` milliseconds or US dollars."""
 
     threshold_is_score = False
 
-    threshold: Amount = Field(description="The most that passes: milliseconds for latency, dollars for cost.")
+    threshold: Amount = Field(
+        description="The highest passing value: milliseconds for latency, US dollars for cost."
+    )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Return whether the answer stayed within the limit: score 1 or 0.

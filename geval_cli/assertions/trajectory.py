@@ -32,10 +32,8 @@ _BOUNDS_HINT = "add one of them"
 class StepMatcher(Spec):
     """Which steps are meant."""
 
-    name: str | None = Field(
-        None, description="The name of the step; `*` and `?` stand for other characters."
-    )
-    pattern: str | None = Field(None, description="The same; it wins over `name`.")
+    name: str | None = Field(None, description="The name of the step; `*` and `?` are wildcards.")
+    pattern: str | None = Field(None, description="Another spelling of `name`, which it overrides.")
 
     @property
     def wanted(self) -> str:
@@ -44,8 +42,8 @@ class StepMatcher(Spec):
 
 
 class _Bounds(ValueRules):
-    min: Count | None = Field(None, description="The fewest that pass.")
-    max: Count | None = Field(None, description="The most that pass.")
+    min: Count | None = Field(None, description="The smallest passing number.")
+    max: Count | None = Field(None, description="The largest passing number.")
 
     def problems(self) -> Sequence[Problem]:
         """Return a problem of bounds that nothing can meet."""
@@ -119,12 +117,14 @@ class ToolCount(_Bounds, StepMatcher):
 
 
 class ToolUsedAssertion(TraceAssertion):
-    """trajectory:tool-used: these tools were called, or one tool so many times."""
+    """trajectory:tool-used: the agent called these tools, or one tool a given number of times."""
 
     value_form = (ToolCount, "a count of calls")
 
     value: str | tuple[str, ...] | ToolCount = Field(
-        description="A name or several, with `*` and `?`, which all have to be called; or {name, min, max}."
+        description=(
+            "One or more tool names that must all be called (`*` and `?` are wildcards), or {name, min, max}."
+        )
     )
 
     def texts(self) -> Iterator[str]:
@@ -161,9 +161,9 @@ class ToolSequence(ValueRules):
     """Tools in their order."""
 
     mode: Literal["in_order", "exact"] = Field(
-        "in_order", description="in_order: other calls may come between; exact: these calls and no other."
+        "in_order", description="in_order allows other calls in between; exact allows only these calls."
     )
-    steps: tuple[str | StepMatcher, ...] = Field(description="The tools, in their order.")
+    steps: tuple[str | StepMatcher, ...] = Field(description="The tools in order.")
 
     def problems(self) -> Sequence[Problem]:
         """Return a problem of a list without tools."""
@@ -175,12 +175,12 @@ class ToolSequence(ValueRules):
 
 
 class ToolSequenceAssertion(TraceAssertion):
-    """trajectory:tool-sequence: tools were called in this order."""
+    """trajectory:tool-sequence: the agent called the tools in this order."""
 
     value_form = (ToolSequence, "a sequence of tools")
 
     value: tuple[str | StepMatcher, ...] | ToolSequence = Field(
-        description="The tools in their order, others may come between; or {steps, mode: exact}."
+        description="The tools in order, with other calls allowed in between; or {steps, mode: exact}."
     )
 
     @property
@@ -221,16 +221,16 @@ class ToolArguments(ValueRules, StepMatcher):
     """A call of a tool with its arguments."""
 
     args: Any = Field(
-        validation_alias=AliasChoices("args", "arguments"), description="The arguments that are expected."
+        validation_alias=AliasChoices("args", "arguments"), description="The expected arguments."
     )
     mode: Literal["partial", "exact"] = Field(
-        "partial", description="partial: there may be further arguments; exact: these and no other."
+        "partial", description="partial allows further arguments; exact doesn't."
     )
     defaults: dict[str, Any] | None = Field(
-        None, description="Arguments that may be there with just these values, and do not count."
+        None, description="Arguments that may also be present with exactly these values."
     )
     ignore: str | tuple[str, ...] = Field(
-        (), description="Names of arguments that do not count, with `*` and `?`."
+        (), description="Names of arguments to ignore; `*` and `?` are wildcards."
     )
 
     def problems(self) -> Sequence[Problem]:
@@ -239,11 +239,11 @@ class ToolArguments(ValueRules, StepMatcher):
 
 
 class ToolArgumentsAssertion(TraceAssertion):
-    """trajectory:tool-args-match: a tool was called with these arguments."""
+    """trajectory:tool-args-match: the agent called a tool with these arguments."""
 
     value_form = (ToolArguments, "a call of a tool")
 
-    value: ToolArguments = Field(description="The call: {name, args, mode, defaults, ignore}.")
+    value: ToolArguments = Field(description="The expected call: {name, args, mode, defaults, ignore}.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of templates in the name and in the arguments."""
@@ -275,8 +275,10 @@ class StepCount(_Bounds, StepMatcher):
 
     type: _Kind | tuple[_Kind, ...] | None = Field(
         None,
-        description="tool, llm or step, or several of them; span: anything but a tool; command, search, reasoning, "
-        "message: told by the name, as promptfoo does.",
+        description=(
+            "One or more of tool, llm and step; span means anything but a tool; command, search,"
+            " reasoning and message go by the step's name, as in promptfoo."
+        ),
     )
 
     def problems(self) -> Sequence[Problem]:
@@ -285,11 +287,11 @@ class StepCount(_Bounds, StepMatcher):
 
 
 class StepCountAssertion(TraceAssertion):
-    """trajectory:step-count: the trace has so many steps."""
+    """trajectory:step-count: the number of steps in the trace is within limits."""
 
     value_form = (StepCount, "a count of steps")
 
-    value: StepCount = Field(description="{min, max}, and which steps count: {type, name}.")
+    value: StepCount = Field(description="{min, max} and which steps to count: {type, name}.")
 
     def texts(self) -> Iterator[str]:
         """Yield the name."""
@@ -314,9 +316,7 @@ class StepCountAssertion(TraceAssertion):
 class SpanCount(_Bounds):
     """How many steps of a name there may be."""
 
-    pattern: str = Field(
-        min_length=1, description="The name of the steps; `*` and `?` stand for other characters."
-    )
+    pattern: str = Field(min_length=1, description="The name of the steps; `*` and `?` are wildcards.")
 
     def problems(self) -> Sequence[Problem]:
         """Return problems of the bounds."""
@@ -324,7 +324,7 @@ class SpanCount(_Bounds):
 
 
 class SpanCountAssertion(TraceAssertion):
-    """trace-span-count: so many steps of a trace have a name that fits."""
+    """trace-span-count: the number of steps with a matching name is within limits."""
 
     value_form = (SpanCount, "a count of spans")
 
@@ -345,15 +345,17 @@ class SpanCountAssertion(TraceAssertion):
 class SpanDuration(ValueRules):
     """How long steps may take."""
 
-    max: Annotated[float, Field(ge=0)] = Field(description="Milliseconds that a step may take.")
-    pattern: str = Field("*", description="Which steps are meant, by name.")
+    max: Annotated[float, Field(ge=0)] = Field(
+        description="The longest passing duration of a step in milliseconds."
+    )
+    pattern: str = Field("*", description="The names of the steps to check; `*` and `?` are wildcards.")
     percentile: Annotated[float, Field(gt=0, le=100)] | None = Field(
-        None, description="With it, so many per cent of the steps have to be fast enough, not all."
+        None, description="The percentage of steps that must be fast enough; by default all."
     )
 
 
 class SpanDurationAssertion(TraceAssertion):
-    """trace-span-duration: steps of a trace took no longer than this."""
+    """trace-span-duration: the steps of a trace took at most this long."""
 
     value_form = (SpanDuration, "a limit of time")
 
@@ -379,21 +381,21 @@ class SpanDurationAssertion(TraceAssertion):
 class ErrorSpans(ValueRules):
     """How many steps may have failed."""
 
-    max_count: Count | None = Field(None, description="So many may have failed; 0 when nothing is said.")
+    max_count: Count | None = Field(None, description="The most failed steps that pass; 0 by default.")
     max_percentage: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        None, description="So many per cent of the steps may have failed."
+        None, description="The largest percentage of failed steps that passes."
     )
-    pattern: str = Field("*", description="Which steps are meant, by name.")
+    pattern: str = Field("*", description="The names of the steps to check; `*` and `?` are wildcards.")
 
 
 class ErrorSpansAssertion(TraceAssertion):
-    """trace-error-spans: no more steps of a trace failed than this."""
+    """trace-error-spans: at most this many steps of a trace failed."""
 
     value_form = (ErrorSpans, "a limit of errors")
 
     value: Count | ErrorSpans | None = Field(
         None,
-        description="How many may have failed, or {max_count, max_percentage, pattern}; 0 when left out.",
+        description=("The most failed steps that pass (default 0), or {max_count, max_percentage, pattern}."),
     )
 
     @property

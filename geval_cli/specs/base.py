@@ -41,16 +41,19 @@ class Spec(BaseModel):
 
 
 class ProviderSpec(Spec):
-    """A model endpoint. `config` goes to the wire, except geval's own keys (base_url, api_key_env, timeout_s, ...)."""
+    """A model. `config` is sent with each request, except for geval's own keys (base_url, api_key_env, ...)."""
 
     rules: ClassVar[DialectRules] = DEFAULT_RULES
 
-    id: str = Field(description="Which model, for example openai:gpt-4.1 or local:smollm2.")
-    label: str = Field("", description="What tables show for this provider.")
+    id: str = Field(description="The model, for example openai:gpt-4.1 or local:smollm2.")
+    label: str = Field("", description="The name of this provider in results and tables.")
     config: dict[str, Any] = Field(
         default_factory=dict,
         repr=False,
-        description="Settings of the model, sent as they are, and geval's own: base_url, api_key_env, timeout_s, ...",
+        description=(
+            "Model parameters, sent as they are, and geval's own settings: base_url, api_key_env,"
+            " timeout_s, ..."
+        ),
     )
 
     @property
@@ -94,15 +97,17 @@ CALIBRATED = "calibrated"
 
 
 class JuryRulesSpec(Spec):
-    """How one verdict is made of those of several judges."""
+    """How to combine the verdicts of several judges."""
 
     combine: Literal["mean", "median", "majority", "calibrated"] = Field(
         "mean",
-        description="Of the scores the mean or the median; what more than half of the judges say; or the mean with the "
-        "weights of the calibration file.",
+        description=(
+            "How to combine the judges: the mean or median score, the majority verdict, or the mean"
+            " with the calibration file's weights."
+        ),
     )
     min_judges: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="How many judges must give a verdict; more than half when left out."
+        None, description="How many judges must give a verdict; by default more than half."
     )
 
 
@@ -110,12 +115,15 @@ Scoring = Literal["auto", "logprobs", "samples", "single"]
 
 
 class EarlyStopSpec(Spec):
-    """Samples that are taken until the verdict is settled."""
+    """Sampling that stops early, once the verdict is settled."""
 
-    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="How many ratings to ask for at most.")
+    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="The most ratings to request.")
     stop_error: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.02,
-        description="The chance of another verdict at which no further ratings are asked for; 0: none at all.",
+        description=(
+            "Stop when the probability of a different verdict is at most this; 0 stops only when it is"
+            " impossible."
+        ),
     )
 
 
@@ -132,10 +140,12 @@ def samples_of(written: int | str | None) -> Samples | None:
 
 
 class RubricPromptSpec(Spec):
-    """Both judge prompts of the criteria form, each a template."""
+    """Both prompts of a judge with criteria, each a template."""
 
-    steps: str | None = Field(None, description="The prompt that asks for evaluation steps. Text or file://.")
-    evaluate: str | None = Field(None, description="The prompt that asks for the rating. Text or file://.")
+    steps: str | None = Field(
+        None, description="The prompt that generates evaluation steps; text or file://."
+    )
+    evaluate: str | None = Field(None, description="The prompt that requests the rating; text or file://.")
 
 
 @cache
@@ -154,9 +164,11 @@ def spellings(model: type[Spec]) -> Mapping[str, str]:
 class ChatMessageSpec(Spec):
     """One message of a chat prompt. String content is a template."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(
+        description="The author of the message."
+    )
     content: str | list[dict[str, Any]] = Field(
-        description="What is said: a template, file://, or the list of parts that chat APIs take."
+        description="The text: a template, file://, or a list of parts as in chat APIs."
     )
 
 
@@ -166,32 +178,41 @@ EvaluationMode = Literal["llm", "schema"]
 class PromptSpec(Spec):
     """One prompt: exactly one of `raw` (text), `messages` (chat), `system` (the test's input is the user message)."""
 
-    id: str = Field("", description="A name for this prompt that no other prompt has.")
-    label: str = Field("", description="What tables show for this prompt.")
-    raw: str | None = Field(None, description="The prompt: a template, or file:// with the path of one.")
-    messages: tuple[ChatMessageSpec, ...] | None = Field(None, description="The prompt as chat messages.")
+    id: str = Field("", description="A unique id of this prompt.")
+    label: str = Field("", description="The name of this prompt in results and tables.")
+    raw: str | None = Field(None, description="The prompt: a template or file://.")
+    messages: tuple[ChatMessageSpec, ...] | None = Field(
+        None, description="The prompt as a list of chat messages."
+    )
     system: str | None = Field(
-        None, description="A system message; the test's input becomes the user message. Text or file://."
+        None, description="A system message; the test's `input` becomes the user message. Text or file://."
     )
     evaluation_mode: EvaluationMode | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_mode", "evaluationMode"),
-        description="How answers are evaluated: by a judge (llm), or by each test's evaluation_schema (schema).",
+        description=(
+            "How to evaluate answers: with a judge (llm), or with each test's evaluation_schema (schema)."
+        ),
     )
     evaluation_criteria: str | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_criteria", "evaluationCriteria"),
-        description="What the judge of the mode llm values; empty: not evaluated. Template or file://.",
+        description=(
+            "The judge's criteria in llm mode; if empty, answers aren't evaluated. Template or file://."
+        ),
     )
     evaluation_parsing: EvaluationParsing | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
-        description="How answers are parsed in the mode schema, unless the test says it: strict or tolerant.",
+        description="How to parse answers in schema mode, unless the test sets it: strict or tolerant.",
     )
     expected_schema: dict[str, Any] | str | None = Field(
         None,
         validation_alias=AliasChoices("expected_schema", "expectedSchema"),
-        description="A JSON Schema that shapes the answer where the provider can; nothing is evaluated by it.",
+        description=(
+            "A JSON Schema for the provider's structured output, if it supports that; not used for"
+            " evaluation."
+        ),
     )
 
     @property
@@ -203,45 +224,45 @@ class PromptSpec(Spec):
 
 
 class FactualityWeightsSpec(Spec):
-    """The score of each relation between the facts of two answers, from 0 to 1."""
+    """The score of each factuality category, from 0 to 1."""
 
-    subset: Score = Field(1.0, description="The output says less than the reference.")
-    superset: Score = Field(1.0, description="The output says more than the reference.")
-    agree: Score = Field(1.0, description="Both say the same.")
-    disagree: Score = Field(0.0, description="They contradict each other.")
+    subset: Score = Field(1.0, description="Score if the output says less than the reference.")
+    superset: Score = Field(1.0, description="Score if the output says more than the reference.")
+    agree: Score = Field(1.0, description="Score if both say the same.")
+    disagree: Score = Field(0.0, description="Score if they contradict each other.")
     differ_but_factual: Score = Field(
         1.0,
         validation_alias=AliasChoices("differButFactual", "differ_but_factual"),
-        description="They differ in what does not matter for the facts.",
+        description="Score if they differ, but not in the facts.",
     )
 
 
 class TestOptionsSpec(Spec):
-    """How the assertions of a test are judged, unless they say so themselves, and code between the steps of a test."""
+    """Defaults for the judge of a test's assertions, and transforms."""
 
     __test__ = False  # not a pytest class
 
-    provider: ProviderSpec | None = Field(None, description="Who judges.")
+    provider: ProviderSpec | None = Field(None, description="The judge.")
     rubric_prompt: str | RubricPromptSpec | None = Field(
         None,
         validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
-        description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
+        description="Your own judge prompt: a template, file://, chat messages, or {steps, evaluate}.",
     )
-    scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
+    scoring: Scoring | None = Field(None, description="How to compute the score from the judge's ratings.")
     samples: SampleCount | EarlyStopSpec | None = Field(
-        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
+        None, description="The number of ratings, or {upto: 20} to stop early; implies `scoring: samples`."
     )
     factuality: FactualityWeightsSpec | None = Field(
-        None, description="What each case of a factuality assertion is worth."
+        None, description="The score of each category of a factuality assertion."
     )
     transform: str | None = Field(
         None,
-        description="Code that makes of the answer the output that is judged, or file:// with such code.",
+        description="Code that turns the answer into the output to check; inline or file://.",
     )
     transform_vars: str | None = Field(
         None,
         validation_alias=AliasChoices("transformVars", "transform_vars"),
-        description="Code that changes the variables before the prompt is written, or file:// with such code.",
+        description="Code that changes the variables before the prompt is rendered; inline or file://.",
     )
 
 
@@ -259,31 +280,34 @@ def seconds_of(duration: str) -> float:
 
 
 class BatchSpec(Spec):
-    """Batches of requests at providers, for runs with --batch."""
+    """Settings of batches, for runs with --batch."""
 
     size: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="How many requests one batch holds at most; as many as the provider takes when left out.",
+        description="The most requests per batch; by default the provider's limit.",
     )
     poll_s: Annotated[float, Field(gt=0, le=3600)] = Field(
-        15.0, description="How many seconds to wait between two looks at a batch, at first."
+        15.0, description="Initial interval between two polls of a batch, in seconds."
     )
     max_wait: Duration = Field("26h", description="How long to wait for a batch: 90s, 45m, 26h, 2d.")
     fallback: Literal["direct", "error"] = Field(
         "direct",
-        description="What becomes of requests whose batch failed or took too long: sent directly, or an error.",
+        description=(
+            "What to do with requests whose batch failed or timed out: send them directly, or report"
+            " an error."
+        ),
     )
 
 
 class RunOptionsSpec(Spec):
-    """Options of the whole run; the command line wins over them."""
+    """Options of the run; the command line overrides them."""
 
     max_concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
         validation_alias=AliasChoices("max_concurrency", "maxConcurrency"),
-        description="How many model calls may be under way at once.",
+        description="The most concurrent model calls.",
     )
-    batch: BatchSpec | None = Field(None, description="How batches are made and waited for, with --batch.")
+    batch: BatchSpec | None = Field(None, description="Settings of batches, for --batch.")
     stop_when: Literal["decided"] | None = Field(
-        None, description="Stop once the gates, or without any the comparison of columns, are settled."
+        None, description="Stop when the gates, or without gates the comparison of columns, are decided."
     )

@@ -10,18 +10,16 @@ TurnRole = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class TurnSpec(Spec):
-    """One turn: `role` and `content` of what was said, or `user` alone for what the user is going to say."""
+    """One turn: `role` and `content` of a recorded message, or just `user` for a message to play."""
 
-    role: TurnRole | None = Field(
-        None, description="Who said it: system, developer, user, assistant or tool."
-    )
-    content: str | None = Field(None, description="What was said, taken as it is: no template, no file.")
+    role: TurnRole | None = Field(None, description="The author: system, developer, user, assistant or tool.")
+    content: str | None = Field(None, description="The text, taken literally: no template, no file.")
     tool_calls: tuple[dict[str, Any], ...] = Field(
-        (), description="The tools that an assistant called, as chat APIs write them, or {name, args}."
+        (), description="The assistant's tool calls, as in chat APIs or as {name, args}."
     )
-    tool_call_id: str | None = Field(None, description="Which of these calls a tool answers.")
+    tool_call_id: str | None = Field(None, description="The id of the call that this tool message answers.")
     user: str | None = Field(
-        None, description="What the user says in a conversation that is played: the model answers each."
+        None, description="A user message in a played conversation; the model answers each one."
     )
 
 
@@ -29,13 +27,13 @@ StepType = Literal["tool", "llm", "step"]
 
 
 class TraceStepSpec(Spec):
-    """One step of an agent: a tool or a model that it called, or anything else that it did."""
+    """One step of an agent: a tool call, a model call or anything else."""
 
-    type: StepType = Field("tool", description="What it was: a tool, a model (llm), or another step.")
-    name: Annotated[str, Field(min_length=1)] = Field(
-        description="The name of the tool, the model or the step."
+    type: StepType = Field(
+        "tool", description="The kind of step: a tool call, a model call (llm) or another step."
     )
-    args: Any = Field(None, description="What it was called with.")
-    output: Any = Field(None, description="What came back.")
-    error: str | None = Field(None, description="Why it failed, if it did.")
-    ms: Annotated[float, Field(ge=0)] | None = Field(None, description="How long it took, in milliseconds.")
+    name: Annotated[str, Field(min_length=1)] = Field(description="The name of the tool, model or step.")
+    args: Any = Field(None, description="The arguments of the call.")
+    output: Any = Field(None, description="The result.")
+    error: str | None = Field(None, description="The error message, if it failed.")
+    ms: Annotated[float, Field(ge=0)] | None = Field(None, description="The duration in milliseconds.")

@@ -165,12 +165,14 @@ class Gate(Condition):
 
 
 class GatesSpec(Spec):
-    """Gates, and how those on differences are corrected for their number."""
+    """Gates, and the correction of gates on differences."""
 
     correction: Literal["bonferroni", "none"] = Field(
         "bonferroni",
-        description="Whether the 5 % chance of a false alarm is shared by the gates on differences (bonferroni), or"
-        " each has its own (none).",
+        description=(
+            "Whether the gates on differences share the 5 % chance of a false alarm (bonferroni) or"
+            " each has its own (none)."
+        ),
     )
     conditions: list[Any] = Field(
         default_factory=list, description="The gates, for example coherence.mean >= 0.7."
@@ -345,11 +347,13 @@ def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> M
 
 
 class DerivedMetric(Spec):
-    """One number, computed from the sums of metrics when the run is over."""
+    """A metric computed from other metrics at the end of the run."""
 
-    name: str = Field(description="What the number is called.")
+    name: str = Field(description="The name of the derived metric.")
     value: str = Field(
-        description="A formula over metrics, each the sum of its scores, and __count, the number of cases."
+        description=(
+            "A formula; a metric's name stands for the sum of its scores, __count for the number of cases."
+        )
     )
 
 

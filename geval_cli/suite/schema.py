@@ -18,89 +18,99 @@ from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 
 
 class TestSpec(Spec):
-    """One entry of `tests`, or `defaultTest`. `output` present means: judge it as it is."""
+    """One entry of `tests`, or `defaultTest`. With `output`, no model is called."""
 
     __test__ = False
 
-    description: str | None = Field(None, description="What this test is about.")
+    description: str | None = Field(None, description="A short description of this test.")
     vars: dict[str, Any] = Field(
-        default_factory=dict, description="Variables of the prompt; file:// loads a text."
+        default_factory=dict, description="Variables for templates; file:// reads a text."
     )
-    input: str | None = Field(None, description="What the user says. Text or file://.")
+    input: str | None = Field(None, description="The user's message; text or file://.")
     output: Any = Field(
-        None, description="An answer to judge as it is, when there is no provider. May be file://."
+        None, description="An existing answer to check, if there is no provider; may be file://."
     )
     expected_output: str | None = Field(
         None,
         validation_alias=AliasChoices("expected_output", "expectedOutput"),
-        description="A good answer, for comparison. Text or file://.",
+        description="A reference answer; text or file://.",
     )
     context: str | tuple[str, ...] | None = Field(
-        None, description="What is true about the matter. Text, texts or file://."
+        None, description="Facts that the answer should agree with; one or more texts, or file://."
     )
     retrieval_context: str | tuple[str, ...] | None = Field(
         None,
         validation_alias=AliasChoices("retrieval_context", "retrievalContext"),
-        description="What a search found for the input. Text, texts or file://.",
+        description="The passages retrieved for the input; one or more texts, or file://.",
     )
     images: tuple[str, ...] | None = Field(
-        None, description="Images that model and judge see: file:// (png, jpeg, gif, webp) or data URLs."
+        None, description="Images for the model and the judge: file:// (png, jpeg, gif, webp) or data URLs."
     )
     turns: tuple[TurnSpec, ...] | None = Field(
         None,
-        description="A conversation: [{role, content}, ...] that was held, or [{user: ...}, ...] that is played.",
+        description=(
+            "A conversation: recorded as [{role, content}, ...], or to be played as [{user: ...}, ...]."
+        ),
     )
-    scenario: str | None = Field(None, description="What a conversation is about, for its judge.")
+    scenario: str | None = Field(None, description="The situation of a conversation, for the judge.")
     expected_outcome: str | None = Field(
         None,
         validation_alias=AliasChoices("expected_outcome", "expectedOutcome"),
-        description="Where a conversation should lead, for its judge.",
+        description="The intended outcome of a conversation, for the judge.",
     )
-    role: str | None = Field(None, description="Who the assistant is in a conversation, for its judge.")
+    role: str | None = Field(None, description="The assistant's role in a conversation, for the judge.")
     trace: tuple[TraceStepSpec, ...] | None = Field(
         None,
-        description="What an agent did before it gave the test's `output`: [{type, name, args, output, error, ms}].",
+        description="The agent's steps before it gave `output`: [{type, name, args, output, error, ms}].",
     )
     evaluation_schema: WrittenSchema | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),
-        description="A JSON Schema for answers to prompts in the mode schema; empty: not evaluated. May be file://.",
+        description=(
+            "A JSON Schema for answers in schema mode; if empty, answers aren't evaluated. May be file://."
+        ),
     )
     evaluation_parsing: EvaluationParsing | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
-        description="strict: the answer is JSON and nothing else; tolerant: code fences and prose may surround it.",
+        description=(
+            "strict: the answer must be pure JSON; tolerant: code fences and prose around it are allowed."
+        ),
     )
     assertions: tuple[Assertion, ...] = Field(
         (),
         validation_alias=AliasChoices("assert", "assertions"),
-        description="What the output is checked for.",
+        description="The checks of this test.",
     )
     threshold: Score | None = Field(
-        None, description="With it, the weighted score of all assertions decides, not each of them."
+        None,
+        description=(
+            "If set, the weighted mean score of all assertions must reach it; single assertions don't decide."
+        ),
     )
     provider: ProviderSpec | None = Field(
         None,
-        description="Who answers this test, in place of the config's providers. The judge is options.provider.",
+        description=(
+            "The model under test for this test, instead of the config's providers. The judge is"
+            " options.provider."
+        ),
     )
     options: TestOptionsSpec = Field(
         default_factory=TestOptionsSpec,
-        description="How the assertions of this test are judged, and its transforms.",
+        description="The judge of this test's assertions, and transforms.",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Anything; kept with the result.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Any data; stored with the result.")
 
 
 class TestFilesSpec(Spec):
-    """An entry of `tests` that names files and renames their columns."""
+    """An entry of `tests` that loads files and renames their columns."""
 
     __test__ = False
 
-    path: str = Field(
-        description="file:// with a file of tests, a folder of them, or a wildcard; or an address."
-    )
+    path: str = Field(description="file:// with a file, a folder or a wildcard; or a URL.")
     columns: dict[str, str | None] = Field(
         default_factory=dict,
-        description="What columns are called here: {their name: a key of a test, or a variable}; null leaves one out.",
+        description="New names for columns: {column: test key or variable}; null drops a column.",
     )
 
 
@@ -108,68 +118,82 @@ class SuiteSpec(Spec):
     """The top level of a config file. Its parts have short forms, which the readers of each part know."""
 
     schema_uri: str | None = Field(
-        None, validation_alias="$schema", description="Where an editor finds this file's schema."
+        None, validation_alias="$schema", description="The address of this file's JSON Schema, for editors."
     )
-    description: str | None = Field(None, description="What this suite is about.")
+    description: str | None = Field(None, description="A short description of this suite.")
     tags: dict[str, str | bool | int | float] = Field(
         default_factory=dict,
-        description="What `geval list --tag` finds this suite's runs by: names and values.",
+        description="Names and values that tag each run, for `geval list --tag`.",
     )
-    dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
+    dialect: Literal["geval"] = Field("geval", description="The rules that this file follows.")
     prompts: Any = Field(
         None,
-        description="What is sent: texts, file:// (wildcards, folders too), chat messages, {id, label, raw}.",
+        description=(
+            "The prompts: texts, file:// (also wildcards and folders), chat messages, {id, label, raw}."
+        ),
     )
     providers: Any = Field(None, description="The models under test.")
     default_test: Any = Field(
         None,
         validation_alias=AliasChoices("defaultTest", "default_test"),
-        description="What every test has, unless it says otherwise.",
+        description="Defaults for every test.",
     )
     tests: Any = Field(
         None,
-        description="The tests, and files of them: file:// with .csv, .xlsx, .parquet, .jsonl, .json, .yaml, .py;"
-        " wildcards too. Or an address: https://, s3://, huggingface://datasets/.",
+        description=(
+            "The tests, or where to load them from: file:// (.csv, .xlsx, .parquet, .jsonl, .json,"
+            " .yaml, .py; also wildcards), https://, s3://, huggingface://datasets/."
+        ),
     )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,
-        description="Options of the whole run; the command line wins over them.",
+        description="Options of the run; the command line overrides them.",
     )
     derived_metrics: Any = Field(
         None,
         validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
-        description="Numbers computed from the sums of metrics: a list of {name, value}.",
+        description="Metrics computed from other metrics: a list of {name, value}.",
     )
     baseline: str | None = Field(
         None,
         min_length=1,
-        description="What results are compared with: the label of a column, of a prompt or of a provider that only one"
-        " column has, else a run or a results file. Without it, columns are compared with the first.",
+        description=(
+            "What to compare with: a column (by the label of its prompt, provider or both), a run or a"
+            " results file. By default, the first column."
+        ),
     )
     margin: Any = Field(
         None,
-        description="The largest difference that does not matter, for example 0.05: smaller ones are `equivalent`. By"
-        " metric: {fluency: 0.05, pass_rate: 0.02}.",
+        description=(
+            "The largest difference that doesn't matter, for example 0.05; smaller ones are"
+            " `equivalent`. By metric: {fluency: 0.05, pass_rate: 0.02}."
+        ),
     )
     gates: Any = Field(
         None,
-        description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
+        description=(
+            "Conditions on the whole run that decide the exit code, for example coherence.mean >= 0.7."
+        ),
     )
     calibration: str | None = Field(
         None,
-        description="A file of `geval calibrate`: results get P(pass), and `threshold: calibrated` has its number.",
+        description=(
+            "A file of `geval calibrate`: adds P(pass) to results and sets `threshold: calibrated`."
+        ),
     )
     labels: str | None = Field(
         None,
         min_length=1,
-        description="A file of human labels of some of the outputs, for gates on METRIC.true_pass_rate.",
+        description="A file of human labels for some of the outputs, for gates on METRIC.true_pass_rate.",
     )
     anchors: str | None = Field(
         None,
         min_length=1,
-        description="A file of `geval drift --save`: its outputs are judged again before each run, to see whether the"
-        " judge has moved.",
+        description=(
+            "A file of `geval drift --save`: its outputs are re-judged before each run to detect a"
+            " judge that has moved."
+        ),
     )
     env: dict[str, str] = Field(
-        default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
+        default_factory=dict, repr=False, description="Environment variables for this suite, taken literally."
     )

@@ -45,13 +45,13 @@ DEFAULT_THRESHOLD = 1.0
 
 
 class ModerationAssertion(ModelGradedAssertion):
-    """moderation: whether a moderator finds harm in the output."""
+    """moderation: a moderation model flags nothing harmful in the output."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("moderation",)
 
-    value: tuple[str, ...] = Field((), description="The categories that count; all when left out.")
+    value: tuple[str, ...] = Field((), description="The categories that count; by default all.")
     threshold: Score | None = Field(
-        None, description="How sure the moderator must be for a flagged category to count."
+        None, description="The lowest moderator score at which a flagged category counts."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -122,14 +122,14 @@ def _flagged(text: str) -> dict[str, float | None]:
 
 
 class ClassifierAssertion(ModelGradedAssertion):
-    """classifier: how much a classification model finds that the output belongs to a class."""
+    """classifier: the score that a classification model gives the output for a class."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("classification",)
 
     value: str | None = Field(
-        None, description="The class, by the model's name of it; a template. The likeliest one when left out."
+        None, description="The class, as the model names it (a template); by default the likeliest."
     )
-    threshold: Score | None = Field(None, description="The lowest score that passes; 1 when left out.")
+    threshold: Score | None = Field(None, description="The lowest passing score; 1 by default.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the class, and of a missing provider."""

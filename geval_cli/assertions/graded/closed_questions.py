@@ -34,11 +34,11 @@ _MEANINGS = {
 
 
 class ClosedQaAssertion(ModelGradedAssertion):
-    """model-graded-closedqa: whether the output meets one criterion, yes or no."""
+    """model-graded-closedqa: a judge decides whether the output meets the criterion, yes or no."""
 
     value_form = "text"
 
-    value: str = Field(description="The criterion; a template. May be file://.")
+    value: str = Field(description="The criterion; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the criterion and of the user's own prompt in one test."""
@@ -76,11 +76,11 @@ class ClosedQaAssertion(ModelGradedAssertion):
 
 
 class FactualityAssertion(ModelGradedAssertion):
-    """factuality: how the facts of the output relate to those of a reference answer."""
+    """factuality: a judge compares the facts of the output with a reference answer."""
 
     value_form = "text"
 
-    value: str | int | float = Field(description="The reference answer; a template. May be file://.")
+    value: str | int | float = Field(description="The reference answer; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the reference and of the user's own prompt in one test."""

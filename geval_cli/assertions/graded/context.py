@@ -61,11 +61,11 @@ _VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
 
 
 class ContextRecallAssertion(ContextAssertion):
-    """context-recall: how much of what is known to be true the retrieved context says."""
+    """context-recall: how much of the known truth the retrieved context contains."""
 
     value_form = "text"
 
-    value: str = Field(description="What is known to be true; a template. May be file://.")
+    value: str = Field(description="The known truth; a template, may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the known truth and of the user's own prompt in one test."""
@@ -151,7 +151,7 @@ def _quoted(passages: tuple[str, ...], text: str) -> int:
 
 
 class ContextFaithfulnessAssertion(ContextAssertion):
-    """context-faithfulness: how much of what the output claims the retrieved context says."""
+    """context-faithfulness: how many of the output's claims the retrieved context supports."""
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the context and of the user's own prompts in one test."""

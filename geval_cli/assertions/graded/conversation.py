@@ -1,4 +1,4 @@
-"""conversation-relevance: the share of a conversation's answers that fit what was said before them."""
+"""conversation-relevance: the share of a conversation's answers that fit what came before."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ _TURNS = "_conversation"
 
 
 class ConversationSettingsSpec(Spec):
-    """How a conversation is looked at."""
+    """How to judge a conversation."""
 
     window_size: Annotated[int, Field(ge=1, le=1000)] = Field(
         5,
         validation_alias=AliasChoices("windowSize", "window_size"),
-        description="How many turns, the last included, an answer is held against; 5 when left out.",
+        description="How many turns the judge sees, including the answer; 5 by default.",
     )
 
 
 class ConversationRelevanceAssertion(ModelGradedAssertion):
-    """conversation-relevance: the share of a conversation's answers that fit what was said before them."""
+    """conversation-relevance: the share of a conversation's answers that fit what came before."""
 
     default_threshold = DEFAULT_THRESHOLD
 
     config: ConversationSettingsSpec = Field(
-        default_factory=ConversationSettingsSpec, description="How the conversation is looked at."
+        default_factory=ConversationSettingsSpec, description="How to judge the conversation."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:

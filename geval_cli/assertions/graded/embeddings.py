@@ -103,18 +103,21 @@ _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
 
 
 class SimilarAssertion(ModelGradedAssertion):
-    """similar: how near the output is to a text in meaning, by embeddings; of several texts any may be near."""
+    """similar: the embeddings of output and text are similar; of several texts, one is enough."""
 
     value_form = "texts"
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("embedding",)
 
     value: str | int | float | tuple[str | int | float, ...] = Field(
-        description="The text, a template, or several, of which one must be near."
+        description="The text or texts to compare with (templates); one match is enough."
     )
     threshold: Amount | None = Field(
         None,
-        description="The lowest similarity (for similar:euclidean the greatest distance) that passes; 0.75.",
+        description=(
+            "The lowest passing similarity (for similar:euclidean the largest passing distance); 0.75"
+            " by default."
+        ),
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -188,7 +191,7 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
 
 
 class AnswerRelevanceAssertion(ModelGradedAssertion):
-    """answer-relevance: how close questions that the output would answer are to the one that was asked."""
+    """answer-relevance: how similar the question is to questions that the output would answer."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
     default_threshold = DEFAULT_THRESHOLD

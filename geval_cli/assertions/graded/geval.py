@@ -47,7 +47,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 class GEvalAssertion(GEvalFields):
-    """g-eval: an LLM judge rates the output, by a named `dimension`, custom `criteria` or a `checklist`."""
+    """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""

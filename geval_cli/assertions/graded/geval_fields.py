@@ -26,40 +26,39 @@ EvaluationParam = Literal[
 
 
 class RubricBandSpec(Spec):
-    """One band of a rubric: a rating, or a span of ratings, and what earns it."""
+    """One band of a rubric: a rating or range of ratings, and its description."""
 
     low: float = Field(description="The lowest rating of this band.")
     high: float = Field(description="The highest rating of this band.")
-    description: str = Field(description="What earns it.")
+    description: str = Field(description="What an output needs for this rating.")
 
 
 class RatedDimensionSpec(Spec):
     """One of several dimensions that are rated in one call."""
 
     dimension: str = Field(description=" or ".join(", ".join(DIMENSIONS).rsplit(", ", 1)) + ".")
-    threshold: Score | None = Field(
-        None, description="The lowest score that passes; that of the assertion when left out."
-    )
+    threshold: Score | None = Field(None, description="The lowest passing score; by default the assertion's.")
 
 
 class ChecklistItemSpec(Spec):
-    """One thing that the output is to have."""
+    """One item of a checklist."""
 
-    item: str = Field(
-        description="What is to be so, as a sentence that is answered with yes or no. Template."
-    )
+    item: str = Field(description="A statement that the judge answers with yes or no; a template.")
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        1.0, description="What a yes counts in the score, against the other items."
+        1.0, description="The weight of this item in the score."
     )
-    required: bool = Field(False, description="Whether a no fails the output, whatever its score is.")
+    required: bool = Field(False, description="Whether a no fails the output regardless of its score.")
     evidence: bool = Field(
         True,
-        description="Whether a yes counts only with words of the output that show it; false for what is absent.",
+        description=(
+            "Whether a yes must quote the output as evidence; set it to false for things that should"
+            " be absent."
+        ),
     )
 
 
 class GEvalFields(ModelGradedAssertion):
-    """g-eval: an LLM judge rates the output, by a named `dimension`, custom `criteria` or a `checklist`."""
+    """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
     dimension: str | None = Field(
         None,
@@ -67,54 +66,60 @@ class GEvalFields(ModelGradedAssertion):
     )
     dimensions: tuple[RatedDimensionSpec, ...] | None = Field(
         None,
-        description="Several dimensions that are rated in one call; each is a metric with a verdict of its own.",
+        description="Several dimensions, rated in one call; each has its own metric and verdict.",
     )
     checklist: tuple[ChecklistItemSpec, ...] | None = Field(
-        None, description="What the output is to have: each item is answered with yes or no, all in one call."
+        None, description="Statements that the judge answers with yes or no, all in one call."
     )
     criteria: str | tuple[str, ...] | None = Field(
         None,
         validation_alias=AliasChoices("criteria", "value"),
-        description="What to value, in your own words; a list is rated one by one. Template or file://.",
+        description=(
+            "Your criteria in your own words; the items of a list are rated one by one. Template or file://."
+        ),
     )
     evaluation_steps: tuple[str, ...] | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_steps", "evaluationSteps"),
-        description="The steps that the judge follows; generated from the criteria when left out.",
+        description="The judge's evaluation steps; by default generated from the criteria.",
     )
     evaluation_params: tuple[EvaluationParam, ...] | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_params", "evaluationParams"),
-        description="Which parts of the test the judge sees.",
+        description="The parts of the test that the judge sees.",
     )
-    rubric: tuple[RubricBandSpec, ...] | None = Field(None, description="What earns which rating.")
+    rubric: tuple[RubricBandSpec, ...] | None = Field(None, description="Descriptions of the ratings.")
     score_range: tuple[float, float] | None = Field(
-        None, description="The lowest and the highest rating, [0, 10] when left out."
+        None, description="The lowest and highest rating; [0, 10] by default."
     )
     score_step: Annotated[float, Field(gt=0)] | None = Field(
         None, description="The distance between two ratings."
     )
-    strict_mode: bool = Field(False, description="All or nothing: the judge answers 0 or 1.")
-    scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
+    strict_mode: bool = Field(False, description="All or nothing: the judge rates 0 or 1.")
+    scoring: Scoring | None = Field(None, description="How to compute the score from the judge's ratings.")
     samples: SampleCount | EarlyStopSpec | None = Field(
-        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
+        None, description="The number of ratings, or {upto: 20} to stop early; implies `scoring: samples`."
     )
     min_valid: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="The share of samples that must be readable."
     )
     explain: Literal["failed", "always", "never"] = Field(
-        "failed", description="When to buy a rationale for a dimension's score."
+        "failed", description="When to request a rationale for a dimension's score, in an extra call."
     )
-    source: str | None = Field(None, description="What the output was made from; a template.")
-    jury: JuryRulesSpec | None = Field(None, description="How the verdicts of several judges become one.")
+    source: str | None = Field(None, description="The text that the output is based on; a template.")
+    jury: JuryRulesSpec | None = Field(None, description="How to combine the verdicts of several judges.")
     over: Over | None = Field(
         None,
-        description="What of a test's `turns` is rated: the conversation at once, or each of its answers; the score is"
-        " then their mean.",
+        description=(
+            "What to rate in a test's `turns`: the whole conversation, or each answer; the score is"
+            " then the mean."
+        ),
     )
     window: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None,
-        description="With `over: answers`, how many turns the judge sees, the answer among them; 5 if left out.",
+        description=(
+            "With `over: answers`, how many turns the judge sees, including the answer; 5 by default."
+        ),
     )
 
     @property

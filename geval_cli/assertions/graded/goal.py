@@ -25,11 +25,11 @@ class Goal(ValueRules):
 
 
 class GoalSuccessAssertion(LlmRubricAssertion):
-    """trajectory:goal-success: a judge says whether the agent reached its goal, by its steps and its answer."""
+    """trajectory:goal-success: a judge decides from steps and answer whether the agent reached its goal."""
 
     value_form = (Goal, "a goal")
 
-    value: str | Goal = Field(description="The goal, a template, or {goal}.")
+    value: str | Goal = Field(description="The goal (a template), or {goal}.")
 
     @property
     def _goal(self) -> str:

@@ -137,26 +137,28 @@ class PairResult(Struct, frozen=True):
 
 
 class PairwiseAssertion(ModelGradedAssertion):
-    """pairwise: a judge compares the outputs of a test two by two, each pair in both orders, and columns are ranked."""
+    """pairwise: a judge compares the outputs of a test in pairs, in both orders, and geval ranks the columns."""
 
     compares_outputs = True
 
     criteria: str = Field(
         validation_alias=AliasChoices("criteria", "value"),
-        description="By what one output is better than another; a template. May be file://.",
+        description="What makes one output better than another; a template, may be file://.",
     )
     against: str = Field(
         ALL,
         min_length=1,
-        description="`all`, the label of the column that the others are compared with, or `expected_output`.",
+        description=(
+            "What to compare with: `all` other columns, one column (by its label) or `expected_output`."
+        ),
     )
     threshold: Score | None = Field(
         None,
-        description="The least share of its pairs, from 0 to 1, that an output must win; without one, none fails.",
+        description="The share of its pairs that an output must win to pass; without it, nothing fails.",
     )
     scoring: PairScoring | None = Field(
         None,
-        description="Whether a win is weighed by the judge's token probabilities: auto, logprobs or single.",
+        description=("Whether to weight wins by the judge's token probabilities: auto, logprobs or single."),
     )
 
     @property

@@ -18,7 +18,7 @@ class ContextAssertion(ModelGradedAssertion):
     context_transform: str | None = Field(
         None,
         validation_alias=AliasChoices("contextTransform", "context_transform"),
-        description="Code that takes the context out of the output.",
+        description="Code that extracts the context from the output.",
     )
 
 

@@ -38,11 +38,11 @@ _PASSED = "judge_passed"
 
 
 class LlmRubricAssertion(ModelGradedAssertion):
-    """llm-rubric: a judge says whether the output meets a rubric in your own words, and how well."""
+    """llm-rubric: a judge decides whether, and how well, the output meets your rubric."""
 
     value_form: ClassVar[ValueForm | None] = "data"
 
-    value: Any = Field(None, description="The rubric: a template, or a list or a mapping. May be file://.")
+    value: Any = Field(None, description="The rubric: a template, a list or a mapping; may be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the rubric and of the user's own prompt in one test."""
@@ -134,7 +134,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 class SearchRubricAssertion(LlmRubricAssertion):
-    """search-rubric: as llm-rubric, by a judge that looks into the web first."""
+    """search-rubric: like llm-rubric, with a judge that searches the web first."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("search",)
 

@@ -119,13 +119,13 @@ def _read(written: str) -> JsonValue:
 
 
 class IsJsonAssertion(Assertion):
-    """is-json, contains-json: the output is, or holds, JSON and, with a `value`, is valid against that JSON Schema."""
+    """is-json, contains-json: the output is, or contains, JSON that matches the schema in `value`, if set."""
 
     value_form = "schema"
     value_may_be_null = True
 
     value: WrittenSchema | None = Field(
-        None, description="A JSON Schema that the output must fit, or file:// with the path of one."
+        None, description="A JSON Schema for the output, or file:// with one."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:

@@ -93,7 +93,7 @@ class _MarkupPage(HTMLParser):
 
 
 class HtmlAssertion(Assertion):
-    """is-html, contains-html: the output is HTML, or holds some."""
+    """is-html, contains-html: the output is, or contains, HTML."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Read the output as a page would be read: browsers forgive much, and so does this."""
@@ -169,17 +169,17 @@ class XmlRules(ValueRules):
 
     required_elements: tuple[str, ...] = Field(
         validation_alias=AliasChoices("requiredElements", "required_elements"),
-        description="Elements that must be there, each with its parents: root.child.",
+        description="Required elements with their parents: root.child.",
     )
 
 
 class XmlAssertion(Assertion):
-    """is-xml, contains-xml: well-formed XML that has certain elements."""
+    """is-xml, contains-xml: well-formed XML with the required elements."""
 
     value_form = (XmlRules, "the rules of an XML assertion")
 
     value: str | tuple[str, ...] | XmlRules | None = Field(
-        None, description="Elements that must be there, each with its parents: root.child."
+        None, description="Required elements with their parents: root.child."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:

@@ -49,28 +49,32 @@ class SqlRules(ValueRules):
     database_type: str = Field(
         "MySQL",
         validation_alias=AliasChoices("databaseType", "database_type"),
-        description="Whose SQL it is: MySQL, PostgreSQL, SQLite, BigQuery, Snowflake, ...",
+        description="The SQL dialect: MySQL, PostgreSQL, SQLite, BigQuery, Snowflake, ...",
     )
     allowed_tables: tuple[str, ...] | None = Field(
         None,
         validation_alias=AliasChoices("allowedTables", "allowed_tables"),
-        description="Tables by name, or as action::database::table (select::null::orders); may be patterns.",
+        description=(
+            "Allowed tables: names or action::database::table (select::null::orders); may be patterns."
+        ),
     )
     allowed_columns: tuple[str, ...] | None = Field(
         None,
         validation_alias=AliasChoices("allowedColumns", "allowed_columns"),
-        description="Columns by name, or as action::table::column (select::null::name); may be patterns.",
+        description=(
+            "Allowed columns: names or action::table::column (select::null::name); may be patterns."
+        ),
     )
 
 
 class SqlAssertion(Assertion):
-    """is-sql, contains-sql: SQL that can be parsed and uses nothing but what is allowed."""
+    """is-sql, contains-sql: valid SQL that uses only allowed tables and columns."""
 
     value_form = (SqlRules, "the rules of an SQL assertion")
     libraries = ("sqlglot",)
     extra = "sql"
 
-    value: SqlRules | None = Field(None, description="Whose SQL it is, and what it may use.")
+    value: SqlRules | None = Field(None, description="The SQL dialect, and the allowed tables and columns.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the rules: an unknown kind of database, a pattern that does not compile."""

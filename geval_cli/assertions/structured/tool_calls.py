@@ -35,14 +35,14 @@ _SCHEMA_KEYS = ("parameters", "input_schema", "parametersJsonSchema", "parameter
 
 
 class ToolCallF1Assertion(Assertion):
-    """tool-call-f1: which tools the output calls, against those that it should."""
+    """tool-call-f1: the F1 score of called and expected tools."""
 
     value_form = "texts"
 
     value: str | tuple[str, ...] = Field(
-        description="The names of the tools, templates: a list, or one text with commas between them."
+        description="The expected tools: a list of templates, or one text with commas."
     )
-    threshold: Score | None = Field(None, description="The lowest F1 that passes; 1 when left out.")
+    threshold: Score | None = Field(None, description="The lowest passing F1; 1 by default.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the expected names: none is given, or a template is broken."""
@@ -86,7 +86,7 @@ def _expected(spec: ToolCallF1Assertion, test: MergedTest, templates: Templates)
 
 
 class ToolCallAssertion(Assertion):
-    """is-valid-function-call and its like: the calls in the output fit the tools that the provider was given."""
+    """is-valid-function-call and its variants: the calls in the output match the tools in the provider's config."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Score 1 when every call names a known function and its arguments fit that function's JSON Schema.

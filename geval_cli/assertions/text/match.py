@@ -48,12 +48,12 @@ _PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
 
 
 class TextListAssertion(Assertion):
-    """contains-all, contains-any and their forms for any case: the output against several texts."""
+    """contains-all, contains-any and their case-insensitive forms: the output contains all or any of the texts."""
 
     value_form = "texts"
 
     value: Item | tuple[Item, ...] = Field(
-        description="What to look for: a list of templates, or one text with commas between them."
+        description="The texts to find: a list of templates, or one text with commas."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -88,12 +88,12 @@ def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templa
 
 
 class EqualsAssertion(Assertion):
-    """equals: the whole output is this text or, with a list or a mapping, this JSON value."""
+    """equals: the output is exactly this text or, for a list or mapping, this JSON value."""
 
     value_form = "data"
     value_may_be_null = True
 
-    value: Any = Field(description="What the output must be; texts are templates. May be file://.")
+    value: Any = Field(description="The expected output; texts are templates. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the templates in `value`, in one test."""
@@ -225,11 +225,11 @@ COMPARISONS: dict[str, TextComparison] = {
 
 
 class TextAssertion(Assertion):
-    """contains, icontains, starts-with, ends-with, regex: the output against one text, itself a template."""
+    """contains, icontains, starts-with, ends-with, regex: the output matches the text or pattern."""
 
     value_form = "text"
 
-    value: str | int | float | bool = Field(description="What to look for; a template.")
+    value: str | int | float | bool = Field(description="The text or pattern to find; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""

@@ -106,7 +106,7 @@ def _listed() -> re.Pattern[str]:
 
 
 class RefusalAssertion(Assertion):
-    """is-refusal: the output refuses to answer."""
+    """is-refusal: the output is a refusal."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """No answer at all counts as a refusal; data does not."""

@@ -29,7 +29,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 class LevenshteinAssertion(Assertion):
-    """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
+    """levenshtein: at most `threshold` character edits turn the output into the text."""
 
     value_form = "text"
     threshold_is_score = False
@@ -37,7 +37,7 @@ class LevenshteinAssertion(Assertion):
     extra = "text-metrics"
 
     value: str | int | float = Field(description="The text to compare with; a template.")
-    threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
+    threshold: Amount = Field(5, description="The largest passing number of edits.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the template in `value`."""
@@ -61,17 +61,17 @@ class LevenshteinAssertion(Assertion):
 
 
 class TextMetricAssertion(Assertion):
-    """rouge-n, bleu, gleu: how much of the output's wording is that of a reference."""
+    """rouge-n, bleu, gleu: how much of its wording the output shares with a reference."""
 
     value_form = "texts"
     libraries = ("nltk", "rouge_score")
     extra = "text-metrics"
 
     value: str | tuple[str, ...] = Field(
-        description="The reference, a template, or several, of which the best counts."
+        description="The reference text or texts (templates); the best match counts."
     )
     threshold: Score | None = Field(
-        None, description="The lowest score that passes: 0.75 for rouge-n, else 0.5, when left out."
+        None, description="The lowest passing score; by default 0.75 for rouge-n, otherwise 0.5."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -100,11 +100,13 @@ class TextMetricAssertion(Assertion):
 
 
 class MeteorAssertion(TextMetricAssertion):
-    """meteor: words and word stems that output and reference share, and whether they are in the same order."""
+    """meteor: shared words and word stems of output and reference, and their order."""
 
-    alpha: Annotated[float, Field(ge=0, le=1)] = Field(0.9, description="How much recall counts.")
-    beta: Amount = Field(3.0, description="How steeply scattered matches are punished.")
-    gamma: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="The most that scatter costs.")
+    alpha: Annotated[float, Field(ge=0, le=1)] = Field(0.9, description="The weight of recall.")
+    beta: Amount = Field(3.0, description="How steeply the penalty for scattered matches rises.")
+    gamma: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="The largest penalty for scattered matches."
+    )
 
 
 def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) -> float:

@@ -12,8 +12,8 @@ from geval_cli.errors import Problem
 class WordRange(ValueRules):
     """How many words there may be."""
 
-    min: Annotated[int, Field(ge=0)] | None = Field(None, description="The fewest words that pass.")
-    max: Annotated[int, Field(ge=0)] | None = Field(None, description="The most words that pass.")
+    min: Annotated[int, Field(ge=0)] | None = Field(None, description="The smallest passing number of words.")
+    max: Annotated[int, Field(ge=0)] | None = Field(None, description="The largest passing number of words.")
 
     def problems(self) -> list[Problem]:
         if self.min is None and self.max is None:
@@ -27,7 +27,7 @@ class WordRange(ValueRules):
 
 
 class WordCountAssertion(Assertion):
-    """word-count: the output has exactly so many words, or as many as the range allows."""
+    """word-count: the number of words is exactly this, or within a range."""
 
     value_form = (WordRange, "a range of words")
 

@@ -227,17 +227,15 @@ def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
 
 
 class CodeAssertion(Assertion):
-    """javascript, python: your own code judges; it sees `output` and `context`, and gives a verdict or a score."""
+    """javascript, python: your own code decides. It gets `output` and `context` and returns a verdict or a score."""
 
     runs_code = True
 
     value: str = Field(
         description="An expression, several lines with `return`, or file://checks.js:function."
     )
-    threshold: float | None = Field(
-        None, description="The lowest score that passes; without it, any above 0 does."
-    )
-    config: Any = Field(None, description="Anything; the code finds it as `context.config`.")
+    threshold: float | None = Field(None, description="The lowest passing score; by default any above 0.")
+    config: Any = Field(None, description="Any data; the code reads it as `context.config`.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the code, with the test's variables in it where the dialect puts them there."""

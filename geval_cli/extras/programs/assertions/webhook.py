@@ -50,11 +50,11 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
 
 
 class WebhookAssertion(Assertion):
-    """webhook: your own server judges. It is sent output, prompt and vars, and answers {pass, score, reason}."""
+    """webhook: your own server decides. It receives output, prompt and vars and returns {pass, score, reason}."""
 
     calls_server = True
 
-    value: str = Field(description="The URL that is POSTed to; a template.")
+    value: str = Field(description="The URL to POST to; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the URL, with the test's variables in it."""
