@@ -229,19 +229,6 @@ class TestList:
         assert (item["run"]["id"], item["run"]["status"]) == (run_id, "interrupted")
         assert (item["summary"]["passed"], item["summary"]["failed"], item["change"]) == (1, 1, None)
 
-    def test_runs_of_an_older_geval_have_their_description(
-        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
-    ) -> None:
-        stored(tmp_path, "a")
-        with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
-            new = "'$.description', '$.judges', '$.tags', '$.git'"
-            connection.execute(f"UPDATE runs SET record = json_remove(record, {new})")
-            connection.execute("DELETE FROM origins")
-            connection.commit()
-        run = listed()["runs"][0]["run"]
-        assert (run["description"], run["judges"], run["tags"], run["git"]) == ("letters", [], {}, None)
-        assert listed(tmp_path / "config.json")["total"] == 1
-
 
 class TestShow:
     def test_failures_stand_under_the_assertion_that_fell_short(

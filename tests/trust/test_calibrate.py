@@ -98,7 +98,7 @@ class TestRecord:
                 rows(40),
                 "16 good and 24 bad labels: 31 of each tell the balanced accuracy to ±0.1; 50 are advised",
             ),
-            (rows(40), "the scores are of no run"),
+            (rows(40), "the scores come from no run"),
             (rows(40), "under 100 labels"),
             (rows(20), "nothing is called clear or borderline: it takes 9 good and 9 bad labels, not 8"),
             (rows(40, score=0.5), "all scores are equal"),
@@ -469,14 +469,14 @@ class TestCommand:
             calibrate(calibrated / "answer-labels.jsonl", results)
         assert caught.value.problems[0].message == "`helpful` is the mean of several assertions of a test"
 
-    def test_a_run_of_an_older_geval_ties_to_no_judge(self, calibrated: Path) -> None:
+    def test_a_run_that_kept_no_criteria_ties_to_no_judge(self, calibrated: Path) -> None:
         _, results = results_of(calibrated, "answers.yaml")
-        older = [
+        bare = [
             replace(case, assertions=tuple(replace(item, detail={}) for item in case.assertions))
             for case in results
         ]
-        found = calibrate(calibrated / "answer-labels.jsonl", older)
-        assert any(note.startswith("this run was made by an older geval") for note in found.metrics[0].notes)
+        found = calibrate(calibrated / "answer-labels.jsonl", bare)
+        assert any(note.startswith("the run did not keep its criteria") for note in found.metrics[0].notes)
         write_calibration(calibrated / "judge.cal.json", found)
         (error,), _ = prepared(calibrated)
         assert error.message.startswith("the calibration of `helpful` in judge.cal.json is of no judge")

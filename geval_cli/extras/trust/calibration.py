@@ -412,8 +412,8 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
     if errored:
         yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
     if found.key is None:
-        why = "the run has not kept it" if has_run else "the scores are of no run"
-        yield f"{why}: nothing says what the judge rated by, so no run will use this; name a new run with --run"
+        why = "the run did not keep its criteria" if has_run else "the scores come from no run"
+        yield f"{why}, so what the judge rated by is unknown and no run will use this; name a new run with --run"
     if min(found.good, bad) < ADVISED:
         rough = labels_per_class(_ROUGHLY)
         yield (

@@ -168,7 +168,7 @@ class TestAgain:
     @pytest.mark.parametrize(
         ("fields", "config", "status", "said"),
         [
-            ({}, None, 409, "an older geval made this run"),
+            ({}, None, 409, "has no config that can be run again"),
             ({"judged_from": "other"}, "suite.yaml", 409, "judged stored outputs"),
             ({}, "gone.yaml", 404, "no config"),
             ({}, "../outside.yaml", 403, "outside the served folder"),
