@@ -19,7 +19,7 @@ ROOMS = (
         "records",  # what is asked, answered and found
         "record_reading",  # records from JSON
         "events",  # what a run tells while it runs
-        "numbers",  # scores and money in words
+        "numbers",  # figures in words
         "metrics",  # sums of scores by name
         "plugins",  # what stands beside the core: extras, installed packages
         "statistics",  # intervals and quantiles

@@ -4,7 +4,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import Assertion, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, verdict_of
-from geval_cli.numbers import format_score_beside
+from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import Score
 
@@ -46,9 +46,8 @@ def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold
     if errored:
         return f"{len(errored)} of {len(results)} assertions of the set could not be judged"
     if threshold is not None and score is not None:
-        return (
-            f"the score of the set is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
-        )
+        own = format_score_beside(score, threshold)
+        return f"the score of the set is {own}; the threshold is {format_threshold(threshold)}"
     if failed:
         return f"{failed[0].type}: {failed[0].reason or 'failed'}"
     return f"all {len(results)} assertions of the set pass"

@@ -24,7 +24,7 @@ from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_choice
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.records import AssertionResult, Purpose
 
 _COMPARING = ("select-best", "max-score")
@@ -97,7 +97,7 @@ def _reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool)
         return f"the highest score of the row: {format_score(score)}"
     if rules.threshold is not None and not passes(highest, rules.threshold):
         own = format_score_beside(score, rules.threshold)
-        return f"no output of the row reaches {rules.threshold:g}; this one has {own}"
+        return f"no output of the row reaches {format_threshold(rules.threshold)}; this one has {own}"
     own, best = format_score_beside(score, highest), format_score_beside(highest, score)
     return f"the score is {own}; the highest of the row is {best}"
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import Problem, UnjudgeableError
-from geval_cli.numbers import format_cost, format_score, format_score_beside
+from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
 from geval_cli.providers.wire.finish_reasons import known_end, withheld
 from geval_cli.records import ModelResponse
 from geval_cli.specs.base import Score
@@ -33,7 +33,7 @@ class PerplexityAssertion(Assertion):
         """
         perplexity = _perplexity(subject.response, tools)
         passed = self.threshold is None or perplexity <= self.threshold
-        limit = "" if self.threshold is None else f"; the threshold is {self.threshold:g}"
+        limit = "" if self.threshold is None else f"; the threshold is {format_threshold(self.threshold)}"
         reason = f"the perplexity is {perplexity:.4g}{limit}"
         return Outcome.of(passed, reason, perplexity=perplexity, limit=self.threshold)
 
@@ -56,9 +56,8 @@ class PerplexityScoreAssertion(Assertion):
         if self.threshold is None:
             reason = f"the perplexity is {perplexity:.4g}, which is a score of {format_score(score)}"
             return replace(Outcome.of(True, reason, perplexity=perplexity), score=score)
-        reason = (
-            f"the score is {format_score_beside(score, self.threshold)}; the threshold is {self.threshold:g}"
-        )
+        own = format_score_beside(score, self.threshold)
+        reason = f"the score is {own}; the threshold is {format_threshold(self.threshold)}"
         return Outcome.graded(score, reason, self.threshold, perplexity=perplexity)
 
 
@@ -151,7 +150,7 @@ class LimitAssertion(Assertion):
         is_latency = self.base_type == "latency"
         value, shown = _latency(subject.response) if is_latency else _cost(subject.response)
         passed = value <= self.threshold
-        limit = f"the limit of {self.threshold:g} {'ms' if is_latency else 'USD'}"
+        limit = f"the limit of {f'{self.threshold:,g} ms' if is_latency else _dollars(self.threshold)}"
         reason = f"{shown}, {'within' if passed else 'above'} {limit}"
         return Outcome.of(passed, reason, value=value, limit=self.threshold)
 
@@ -164,7 +163,7 @@ def _latency(response: ModelResponse) -> tuple[float, str]:
             hint="run it without --batch, or with --batch-judge",
         )
     when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
-    return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
+    return response.latency_ms, f"the answer took {response.latency_ms:,.0f} ms{when}"
 
 
 def _cost(response: ModelResponse) -> tuple[float, str]:
@@ -176,4 +175,9 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
             hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
         )
     when = " when it was paid for (it comes from the cache)" if response.is_from_cache else ""
-    return cost_usd, f"the answer cost {format_cost(cost_usd)}{when}"
+    return cost_usd, f"the answer cost {_dollars(cost_usd)}{when}"
+
+
+def _dollars(amount_usd: float) -> str:
+    """An amount beside a limit, which two digits might put on the wrong side of it."""
+    return f"${trimmed(fixed(amount_usd, 6), keep=2)}"

@@ -374,7 +374,10 @@ class SpanDurationAssertion(TraceAssertion):
         rank = len(timed) if rules.percentile is None else math.ceil(rules.percentile / 100 * len(timed))
         ms, name = timed[max(0, rank - 1)]
         what = "the slowest step" if rules.percentile is None else f"the {rules.percentile:g}th percentile"
-        reason = f"{what} of {len(timed)} that fit {pattern} took {ms:g} ms ({name}); the limit is {rules.max:g} ms"
+        reason = (
+            f"{what} of {len(timed)} that fit {pattern} took {ms:,g} ms ({name});"
+            f" the limit is {rules.max:,g} ms"
+        )
         return Outcome.of(ms <= rules.max, reason, ms=ms)
 
 

@@ -5,15 +5,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import format_bytes, format_time, plural
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_cache
-
-_KILOBYTE = 1024
 
 
 def print_stats(home: Path | None, folder: Path | None) -> None:
@@ -28,10 +25,10 @@ def print_stats(home: Path | None, folder: Path | None) -> None:
     expired = f", {stats.expired:,} of them older than 14 days" if stats.expired else ""
     _say(f"{stats.path}")
     _say(f"  answers  {stats.entries:,}{expired}")
-    _say(f"  size     {_size(stats.file_bytes)}")
+    _say(f"  size     {format_bytes(stats.file_bytes)}")
     if stats.oldest is not None and stats.newest is not None:
-        _say(f"  oldest   {_day(stats.oldest)}")
-        _say(f"  newest   {_day(stats.newest)}")
+        _say(f"  oldest   {format_time(stats.oldest)}")
+        _say(f"  newest   {format_time(stats.newest)}")
 
 
 def clear(home: Path | None, folder: Path | None) -> None:
@@ -55,14 +52,3 @@ def _opened(home: Path | None, folder: Path | None) -> Iterator[ResponseCache]:
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
-
-
-def _day(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def _size(count: int) -> str:
-    size, units = float(count), ["B", "kB", "MB", "GB"]
-    while size >= _KILOBYTE and len(units) > 1:
-        size, units = size / _KILOBYTE, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import prepare_all, state_folders
 from geval_cli.errors import ExitCode, UsageError
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.lock_file import lock_path, write_lock

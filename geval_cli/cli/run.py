@@ -19,7 +19,7 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.gateway.gateway import TraceDetail
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, check_output_paths, open_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluation import run_evaluation

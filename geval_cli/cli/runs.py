@@ -13,11 +13,11 @@ from rich.text import Text
 
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
+from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
-from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table

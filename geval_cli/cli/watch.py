@@ -10,7 +10,7 @@ from pathlib import Path
 
 from geval_cli.cli.problems import print_error
 from geval_cli.errors import ExitCode, GevalError
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import plural
 from geval_cli.report.sanitize import sanitize
 from geval_cli.store.cache import CACHE_FILE
 from geval_cli.store.claims import CLAIMS_FILE

@@ -10,7 +10,7 @@ from geval_cli.engine.columns import PASS_RATE
 from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
-from geval_cli.numbers import errors_failed
+from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
@@ -135,13 +135,15 @@ class _Sums(Struct):
         """Return the value that is compared with the limit, and a note on how sure it is."""
         match self.gate.statistic:
             case Statistic.MEAN:
-                return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
+                interval = self.scores.interval()
+                note = "" if interval is None else f", 95 % CI {format_interval(interval)}"
+                return self.scores.mean, f"n={self.scores.n:,}{note}"
             case Statistic.PASS_RATE:
                 share, note = _share(self.judged)
                 if share is None or not self.errored:
                     return share, note
                 least = share * self.judged.n / (self.judged.n + self.errored)
-                return share, f"{note}; {least:.2f} {errors_failed(self.errored)}"
+                return share, f"{note}; {format_share(least)} {errors_failed(self.errored)}"
             case Statistic.PASSED:
                 return _share(self.finished)
             case Statistic.BORDERLINE:
@@ -287,11 +289,6 @@ def _tag_text(value: object) -> str:
 
 
 def _share(cases: ClusteredMean) -> tuple[float | None, str]:
-    return cases.mean, _interval_note(cases.interval(), cases.n)
-
-
-def _interval_note(interval: tuple[float, float] | None, n: int) -> str:
-    if interval is None:
-        return f"n={n}"
-    low, high = interval
-    return f"n={n}, 95 % interval {low:.2f} to {high:.2f}"
+    interval = cases.interval()
+    note = "" if interval is None else f", 95 % CI {format_share_interval(interval)}"
+    return cases.mean, f"n={cases.n:,}{note}"

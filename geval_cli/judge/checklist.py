@@ -21,6 +21,7 @@ from geval_cli.judge.replies.verdicts import ItemReply, parse_checklist
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import PARAM_LABELS, as_text, chosen_texts
 from geval_cli.judge.weighing import weigh_words
+from geval_cli.numbers import format_share
 from geval_cli.patterns import compile_later
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
 
@@ -220,7 +221,8 @@ def _weighed(
         open_ones = [str(number) for number in range(1, len(replies) + 1) if number not in settled]
         numbers = f"item{'s' * (len(open_ones) > 1)} {', '.join(open_ones)}"
         shortcoming = (
-            f"the judge's token probabilities settle less than {MIN_COVERAGE:.0%} of the answer to {numbers}"
+            f"the judge's token probabilities settle less than"
+            f" {format_share(MIN_COVERAGE)} of the answer to {numbers}"
         )
         taken = "there yes and no were taken as they are"
     if must:

@@ -23,6 +23,7 @@ from geval_cli.judge.scoring import (
     nearest_to,
 )
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
+from geval_cli.numbers import format_share
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
 from geval_cli.statistics.early_stop import StopDecision, StopRule, batch_ends, decide
 
@@ -125,8 +126,8 @@ class _Weighed(Struct, frozen=True):
         if self.distribution is None:
             return NO_LOGPROBS
         return (
-            f"the judge's token probabilities settle only {self.distribution.coverage:.0%} of the rating "
-            f"(at least {MIN_COVERAGE:.0%} is needed)"
+            f"the judge's token probabilities settle only {format_share(self.distribution.coverage)} of the rating "
+            f"(at least {format_share(MIN_COVERAGE)} is needed)"
         )
 
 
@@ -367,7 +368,9 @@ class Taken(Struct, Generic[Reply]):
     def _too_few(self, metric: Metric) -> JudgeError:
         valid, problems = len(self.replies), self.problems
         lost = self.requested - valid - len(problems)
-        parts = [f"only {valid} of {self.requested} samples are valid, {metric.min_valid:.0%} are needed"]
+        parts = [
+            f"only {valid} of {self.requested} samples are valid, {format_share(metric.min_valid)} are needed"
+        ]
         if problems:
             parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
         if lost:
@@ -424,7 +427,9 @@ def describe(estimate: RatingEstimate, score_range: ScoreRange) -> str:
     low, high = (format_number(end) for end in score_range)
     rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"
     shares = sorted(estimate.distribution.shares.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{format_number(number)} {share:.0%}" for number, share in shares[:_MOST_SHOWN])
+    shown = ", ".join(
+        f"{format_number(number)} {format_share(share)}" for number, share in shares[:_MOST_SHOWN]
+    )
     if len(shares) > _MOST_SHOWN:
         shown += ", ..."
     if estimate.estimator == "logprobs":

@@ -10,12 +10,18 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.judge.checklist import CHECKLIST
-from geval_cli.numbers import format_comparison, format_score
+from geval_cli.numbers import (
+    format_comparison,
+    format_duration,
+    format_rating,
+    format_score,
+    format_share,
+    plural,
+)
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
 from geval_cli.report.checklist import checklist_items
 from geval_cli.report.console import print_hanging
-from geval_cli.report.numbers import format_duration, format_percentage, plural
 from geval_cli.report.report import (
     RunReport,
     case_number,
@@ -174,7 +180,7 @@ class JudgeVerdict(Struct, frozen=True):
             estimator = f"{estimator}, after a retry"
         if not _is_number(rating):
             return f"none ({estimator})" if estimator else ""
-        text = _short(float(rating))
+        text = format_rating(float(rating))
         match bounds:
             case [low, high] if _is_number(low) and _is_number(high):
                 text += f" in {low:g} to {high:g}"
@@ -207,7 +213,7 @@ class JudgeVerdict(Struct, frozen=True):
             return ""
         likeliest = sorted(masses, key=lambda pair: -pair[1])[:_DISTRIBUTION_MAX]
         shown = ", ".join(
-            f"{one_line(name, 20)}: {_percent(mass, total)}" for name, mass in _ordered(likeliest)
+            f"{one_line(name, 20)}: {format_share(mass / total)}" for name, mass in _ordered(likeliest)
         )
         hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
         return f"{shown}, and {hidden} more" if hidden > 0 else shown
@@ -245,17 +251,6 @@ def _ordered(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
             return float("inf"), pair[0]
 
     return sorted(pairs, key=place)
-
-
-def _percent(mass: float, total: float) -> str:
-    text = f"{100 * mass / total:.0f}"
-    return f"{text}%" if text not in {"0", "100"} or mass == total else format_percentage(mass, total)
-
-
-def _short(number: float) -> str:
-    """Return two decimals, or as many as keep a broken number from looking whole."""
-    digits = next((digits for digits in range(2, 6) if not round(number, digits).is_integer()), 6)
-    return f"{number:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _is_number(value: JsonValue) -> TypeGuard[float]:

@@ -1,6 +1,5 @@
 """The columns of a run side by side: which prompt or model is better, as far as the tests show."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -9,20 +8,24 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import fixed, format_cost, format_score
-from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, Stat, Status, Usage
-from geval_cli.report.comparison import too_few_text
-from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import (
+from geval_cli.numbers import (
     estimated,
+    fixed,
+    format_cost,
     format_count,
     format_difference,
     format_duration,
     format_interval,
     format_p,
+    format_points,
+    format_score,
     format_share,
     plural,
+    share_bounds,
 )
+from geval_cli.records import ColumnSummary, Delta, Difference, MetricStat, Role, Stat, Status, Usage
+from geval_cli.report.comparison import too_few_text
+from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import STYLES, column_title, print_legend, signs_of
@@ -54,20 +57,11 @@ _VERDICT_STYLES = {
 
 
 def share_text(stat: Stat) -> str:
-    """`75% [47, 91]`: a share in per cent with its 95 % interval; "none" of nothing."""
+    """`75 % [47–91]`: a share in per cent with its 95 % interval; "none" of nothing."""  # noqa: RUF002
     if stat.value is None:
         return "none"
     text = format_share(stat.value)
-    if stat.interval is None:
-        return text
-    low, high = map(_bound, stat.interval)
-    return f"{text} [{low}, {high}]"
-
-
-def _bound(share: float) -> str:
-    """Return a bound in whole per cents, as it is an estimate; 0 and 100 only where it is that."""
-    text = _whole(100 * share)
-    return format_share(share).removesuffix("%") if text in {"0", "100"} else text
+    return text if stat.interval is None else f"{text} {share_bounds(stat.interval)}"
 
 
 def mean_text(stat: Stat | None, *, has_interval: bool = True) -> str:
@@ -251,7 +245,7 @@ def print_columns(report: RunReport, console: Console) -> None:
 def _worst_cases(columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int]) -> str:
     """`pass rate if all errors failed: a 31 %, b 6 %`: what errors could hide; empty without any."""
     least = [
-        f"{titles[place]} {percent_text(column.passed / (column.passed + column.failed + column.errored))}"
+        f"{titles[place]} {format_share(column.passed / (column.passed + column.failed + column.errored))}"
         for place in ranked
         if (column := columns[place]).errored and column.passed
     ]
@@ -297,7 +291,7 @@ def leader_text(
     top = [place for place in ranked if _rate(columns[place]) == _rate(columns[best])]
     better = [place for place in ranked if _pass_verdict(columns[place]) == "better"]
     worse = [place for place in ranked if _pass_verdict(columns[place]) == "worse"]
-    rate = percent_text(columns[best].pass_rate.value or 0.0)
+    rate = format_share(columns[best].pass_rate.value or 0.0)
     if lead := [place for place in top if place in better]:
         less = [place for place in better if place not in lead]
         also = f"; also better: {_names(less, titles)}" if less else ""
@@ -322,7 +316,7 @@ def leader_text(
     if base not in ranked or all(_pass_difference(columns[place]) is None for place in top):
         verb = "share" if len(top) > 1 else "shares"
         return f"{leaders} ({rate}), but {verb} no judged test with the baseline {titles[base]}{found}"
-    against = percent_text(columns[base].pass_rate.value or 0.0)
+    against = format_share(columns[base].pass_rate.value or 0.0)
     return (
         f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
         f"{found or _more(columns, ranked)}"
@@ -353,13 +347,13 @@ def _gain(column: ColumnSummary, baseline: ColumnSummary) -> str:
     assert found is not None
     delta = found.delta
     if delta.interval is not None:
-        between = f" (95 % CI {' to '.join(map(points_text, delta.interval))})"
+        between = f" (95 % CI {' to '.join(map(format_points, delta.interval))})"
     else:
         between = f" (p {format_p(delta.p_adjusted)})" if delta.p_adjusted is not None else ""
     tests = (
         f" in the {delta.clusters:,} tests judged in both" if _is_of_fewer(delta, column, baseline) else ""
     )
-    return f"{points_text(delta.value or 0.0)} points in pass rate{tests}{between}"
+    return f"{format_points(delta.value or 0.0)} points in pass rate{tests}{between}"
 
 
 def _is_of_fewer(delta: Delta, *columns: ColumnSummary) -> bool:
@@ -414,25 +408,6 @@ def _names(places: Sequence[int], titles: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def percent_text(share: float) -> str:
-    """`88 %`: a share in whole per cents; never 0 or 100 for what is not that."""
-    return f"{_bound(share)} %"
-
-
-def points_text(difference: float) -> str:
-    """`+20`: a difference of shares in percentage points, with decimals only where whole points would be 0."""
-    points = 100 * difference
-    whole = _whole(points)
-    if whole == "0":
-        return format_difference(points) if points else "0"
-    return whole if whole.startswith("-") else f"+{whole}"
-
-
-def _whole(number: float) -> str:
-    """Return a number without decimals, halves away from 0: 97.5 - 45 is 52.5, and 98 - 45 is 53."""
-    return fixed(math.copysign(math.floor(abs(round(number, _DUST)) + 0.5), number), 0)
-
-
 def _rows(
     columns: Sequence[ColumnSummary],
     titles: Sequence[str],
@@ -448,8 +423,8 @@ def _rows(
         rate = column.pass_rate
         if rate.value is None:
             return "none"
-        bounds = interval_text(rate, console) if shape.has_interval else ""
-        return f"{percent_text(rate.value)} {bounds}".rstrip()
+        bounds = share_bounds(rate.interval) if shape.has_interval and rate.interval else ""
+        return f"{format_share(rate.value)} {bounds}".rstrip()
 
     heading = "pass rate [95 %]" if shape.has_interval else PASS_RATE
     fields: list[tuple[str, Callable[[ColumnSummary], str]]] = [(heading, rate_text)]
@@ -484,17 +459,6 @@ def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
     )
 
 
-def interval_text(stat: Stat, console: Console) -> str:
-    """`[68–96]`: the bounds of a share in whole per cents; "" without an interval."""  # noqa: RUF002
-    if stat.interval is None:
-        return ""
-    low, high = (_whole(100 * bound) for bound in stat.interval)
-    # Rounding may widen an interval, but must not leave only 0 or 100 of it.
-    low = _bound(stat.interval[0]) if low == "100" else low
-    high = _bound(stat.interval[1]) if high == "0" else high
-    return f"[{low}{'–' if is_unicode(console) else '-'}{high}]"  # noqa: RUF001
-
-
 def _bar(share: float | None) -> str:
     eighths = round((share or 0.0) * 8 * _BAR_CELLS)
     whole, part = divmod(eighths, 8)
@@ -508,7 +472,7 @@ def _against(column: ColumnSummary, baseline: ColumnSummary, shape: _Shape) -> s
         return "baseline"
     rate = found.pass_rate
     if rate is not None and rate.verdict in {"better", "worse"}:
-        text = f"{rate.verdict} {points_text(rate.delta.value or 0.0)} pts"
+        text = f"{rate.verdict} {format_points(rate.delta.value or 0.0)} pts"
         return f"{text}, p {p_of(rate)}" if shape.has_p and p_of(rate) else text
     word = verdict_word(column)
     if word in {"better", "worse"}:
@@ -538,7 +502,7 @@ def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
 
 def _chance(by_k: Mapping[str, Stat], tries: int) -> str:
     found = by_k.get(str(tries))
-    return "none" if found is None or found.value is None else percent_text(found.value)
+    return "none" if found is None or found.value is None else format_share(found.value)
 
 
 def baseline_number(columns: Sequence[ColumnSummary]) -> int:

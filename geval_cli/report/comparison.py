@@ -18,7 +18,7 @@ from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.numbers import format_score
+from geval_cli.numbers import format_difference, format_score, plural
 from geval_cli.plugins import extra
 from geval_cli.records import (
     SCHEMA_VERSION,
@@ -40,7 +40,6 @@ from geval_cli.report.matching import (
     name_by,
     require_kinship,
 )
-from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.problems import did_you_mean

@@ -6,7 +6,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import format_score
+from geval_cli.numbers import estimated, format_difference, format_p, format_score, plural
 from geval_cli.records import Delta, JsonValue, Status
 from geval_cli.report.comparison import (
     ComparedRow,
@@ -18,7 +18,6 @@ from geval_cli.report.comparison import (
     too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import estimated, format_difference, format_p, plural
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.report.verdict import signs_of, with_signs
 from geval_cli.statistics.paired import DifferenceVerdict

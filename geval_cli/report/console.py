@@ -11,11 +11,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from geval_cli.patterns import compile_later
+
 PIPED_WIDTH = 100
 _WIDTH_MIN = 20
 _IN_ASCII = "geval-ascii"
 _STAND_INS = {"…": "~", "–": "-", "≥": ">=", "×": "x", "·": "|"}  # noqa: RUF001
 # In files and logs, and where the stream has no line characters, the line is made of dashes.
+_BEFORE_UNIT = compile_later(r"(?<=\d) (?=(?:%|ms|s|min|h|d|[kMG]B)(?!\w))")
+_GLUE = "\ue0ff"
+"""Stands for the space before a unit while lines are wrapped; texts that are printed have no private characters."""
 _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
@@ -80,6 +85,8 @@ def print_trimmed(renderable: RenderableType, console: Console) -> None:
 
 def print_hanging(head: Text, body: Text, console: Console, *, indent: int) -> None:
     """Print `head` `indent` cells in and `body` after it, wrapped lines of which begin where the first did."""
+    body = body.copy()
+    body.plain = _BEFORE_UNIT.sub(_GLUE, body.plain)
     margin = indent + head.cell_len
     if console.width - margin <= _WIDTH_MIN:
         margin = indent + 2
@@ -87,6 +94,7 @@ def print_hanging(head: Text, body: Text, console: Console, *, indent: int) -> N
         body.wrap(console, max(console.width - indent - head.cell_len - 1, _WIDTH_MIN))
     ):
         shown = Text(" " * indent).append_text(head) if position == 0 else Text(" " * margin)
+        line.plain = line.plain.replace(_GLUE, " ")
         shown.append_text(line)
         shown.rstrip()
         console.print(shown, no_wrap=True, overflow="ignore", crop=False)

@@ -8,12 +8,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import format_score
+from geval_cli.numbers import format_score, plural
 from geval_cli.patterns import compile_later
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.case_view import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
 from geval_cli.report.console import print_hanging
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport, case_number, case_title, output_text, score_text
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of

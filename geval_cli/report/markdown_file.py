@@ -7,7 +7,17 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
-from geval_cli.numbers import format_cost, format_score
+from geval_cli.numbers import (
+    format_cost,
+    format_count,
+    format_difference,
+    format_duration,
+    format_interval,
+    format_percentage,
+    format_score,
+    format_share_interval,
+    plural,
+)
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -40,15 +50,6 @@ from geval_cli.report.columns import (
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.numbers import (
-    format_count,
-    format_difference,
-    format_duration,
-    format_interval,
-    format_percentage,
-    format_share,
-    plural,
-)
 from geval_cli.report.report import (
     RunReport,
     assertion_name,
@@ -176,8 +177,7 @@ def _pass_rate(summary: RunSummary) -> str:
 
 
 def _between(bounds: tuple[float, float]) -> str:
-    low, high = bounds
-    return f"(95 % interval {format_share(low)} to {format_share(high)})"
+    return f"(95 % interval {format_share_interval(bounds)})"
 
 
 def _gates(summary: RunSummary) -> str:

@@ -15,8 +15,8 @@ from geval_cli.engine.columns import column_name, names_of_both
 from geval_cli.engine.content_keys import key_across_formats, key_of, rough_key, with_texts, words_of
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
+from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, Column, JsonValue
-from geval_cli.report.numbers import plural
 from geval_cli.source.images import without_image_data
 from geval_cli.store.run_pages import StoredVerdict
 

@@ -8,10 +8,9 @@ from msgspec.structs import astuple
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import estimated, format_cost, format_count, plural
 from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import estimated, format_count, plural
 from geval_cli.report.sanitize import one_line
 
 _NAME_WIDTH = 60

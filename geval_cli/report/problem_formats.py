@@ -17,7 +17,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from geval_cli.errors import Location, Problem, ProblemFormat, Severity
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import plural
 from geval_cli.report.sanitize import sanitize
 from geval_cli.source.problems import render_problems, sort_problems
 from geval_cli.version import __version__

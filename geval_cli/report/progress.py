@@ -19,10 +19,9 @@ from geval_cli.events import (
     RunFinished,
     RunStarted,
 )
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_clock, format_cost, format_count, format_percentage, plural
 from geval_cli.records import Role, RunStatus, Status, Usage
 from geval_cli.report.console import is_unicode
-from geval_cli.report.numbers import format_clock, format_count, format_percentage, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import STYLES, signs_of
 

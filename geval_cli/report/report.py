@@ -10,7 +10,7 @@ from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.judge.checklist import missed_required
 from geval_cli.judge.conversation import ASSISTANT, USER, said
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import errors_failed, format_comparison, format_score
+from geval_cli.numbers import errors_failed, format_comparison, format_score, format_share
 from geval_cli.records import (
     AskedTest,
     AssertionResult,
@@ -23,7 +23,6 @@ from geval_cli.records import (
     Turn,
 )
 from geval_cli.report.charts.drawing import Chart, Links
-from geval_cli.report.numbers import format_share
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 _TITLE_WIDTH = 200
@@ -147,12 +146,12 @@ def output_text(result: CaseResult) -> str:
     return said(Turn(ASSISTANT, output, calls_beside(result.output, result.tool_calls)))
 
 
-def worst_case(summary: RunSummary, percent: Callable[[float], str] = format_share) -> str:
-    """Return what follows a pass rate: `, at least 50% if all 20 errors failed`; nothing without errors or passes."""
+def worst_case(summary: RunSummary) -> str:
+    """Return what follows a pass rate: `, at least 50 % if all 20 errors failed`; nothing without errors or passes."""
     if not summary.passed or not summary.errored:
         return ""
     least = summary.passed / (summary.passed + summary.failed + summary.errored)
-    return f", at least {percent(least)} {errors_failed(summary.errored)}"
+    return f", at least {format_share(least)} {errors_failed(summary.errored)}"
 
 
 def telling_metrics(summary: RunSummary) -> dict[str, MetricSummary]:

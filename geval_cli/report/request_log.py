@@ -13,9 +13,9 @@ from rich.text import Text
 
 from geval_cli.errors import OutputError
 from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent, RunFinished, RunStarted
+from geval_cli.numbers import format_duration, plural
 from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import format_duration, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import open_in_place, output_error
 from geval_cli.report.sanitize import one_line

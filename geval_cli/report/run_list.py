@@ -11,9 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.numbers import format_clock, format_percentage
 from geval_cli.records import SHORT_COMMIT, JsonValue, RunRecord, RunStatus, RunSummary, Status, to_json
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_clock, format_percentage
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.statistics.intervals import Interval
@@ -270,7 +270,7 @@ def _started(run: RunRecord, now: datetime) -> datetime | None:
 
 def _ago(started: datetime, now: datetime) -> str:
     seconds = (now - started).total_seconds()
-    return "just now" if seconds < 1 else f"{format_clock(seconds).split()[0]} ago"
+    return "just now" if seconds < 1 else f"{' '.join(format_clock(seconds).split()[:2])} ago"
 
 
 _COLUMNS = (

@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.events import RunEvent
+from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
 from geval_cli.report.safe_file import SafeFile

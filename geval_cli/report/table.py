@@ -5,9 +5,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import indented, plain_table, print_trimmed
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (

@@ -7,27 +7,27 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import format_cost, format_score
+from geval_cli.numbers import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_score,
+    plural,
+)
 from geval_cli.patterns import compile_later
 from geval_cli.records import MetricStat, Role, RunStatus, RunSummary, Stat, Status, Usage
 from geval_cli.report.columns import (
     PASS_RATE,
-    interval_text,
     mean_text,
     means_of,
-    percent_text,
     print_columns,
     print_differences,
     print_means,
+    share_text,
 )
 from geval_cli.report.comparison_text import print_baseline
 from geval_cli.report.console import print_hanging
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
-from geval_cli.report.numbers import (
-    format_count,
-    format_duration,
-    plural,
-)
 from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.table import TableRows, print_small_table, print_table
@@ -181,8 +181,7 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
     dot = signs_of(console).dot
     judged = summary.passed + summary.failed
     rate = Stat(summary.passed / judged if judged else None, summary.pass_interval)
-    share = f"{percent_text(rate.value or 0.0)} {interval_text(rate, console)}".rstrip()
-    parts = [f"{PASS_RATE} {share}{worst_case(summary, percent_text)}"]
+    parts = [f"{PASS_RATE} {share_text(rate)}{worst_case(summary)}"]
     metrics = telling_metrics(summary)
     for name, metric in list(metrics.items())[:_METRICS_ON_A_LINE]:
         mean = Stat(metric.mean, metric.interval)

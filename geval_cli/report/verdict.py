@@ -7,7 +7,14 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import format_comparison, format_score
+from geval_cli.numbers import (
+    format_comparison,
+    format_score,
+    format_share,
+    format_share_beside,
+    plural,
+    share_of_percentage,
+)
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -20,7 +27,6 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.report import RunReport, is_decided_by_score
 from geval_cli.report.sanitize import one_line, sanitize
 
@@ -234,7 +240,8 @@ def gate_value(gate: GateResult) -> str:
     if gate.actual is None:
         return "none"
     if gate.gate.rstrip().endswith("%"):
-        return f"{round(100 * gate.actual, 2):g}%"
+        limit = share_of_percentage(gate.gate.split()[-1])
+        return format_share(gate.actual) if limit is None else format_share_beside(gate.actual, limit)
     if gate.actual.is_integer() and "." not in gate.gate.split()[-1]:
         return f"{gate.actual:,.0f}"
     return format_score(gate.actual)

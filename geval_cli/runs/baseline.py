@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from geval_cli.engine.columns import check_baseline, columns_named
 from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.numbers import estimated
 from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
 from geval_cli.report.comparison import (
@@ -28,7 +29,6 @@ from geval_cli.report.comparison import (
     values_of,
 )
 from geval_cli.report.matching import TestPairs, match_columns, name_of_test, require_kinship
-from geval_cli.report.numbers import estimated
 from geval_cli.report.report import RunReport
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report

@@ -18,6 +18,7 @@ from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import BatchStart, CallPolicy
+from geval_cli.numbers import format_cost
 from geval_cli.plugins import extra
 from geval_cli.records import (
     CaseResult,
@@ -289,7 +290,7 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
         return run
     unstored = list(recording.unstored)
     usage = sum((used for result in unstored for used in result.usage.values()), Usage())
-    cost = "at an unknown cost" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
+    cost = "at an unknown cost" if usage.cost_usd is None else f"which cost {format_cost(usage.cost_usd)}"
     stored = f"{total - len(unstored):,} of {total:,} results are"
     what = f": {stored}; the other {len(unstored):,}, {cost}, can only be seen now" if unstored else ""
     text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"

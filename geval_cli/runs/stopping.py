@@ -17,7 +17,7 @@ from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.gates import is_tagged
 from geval_cli.engine.plan import DoneCases, Plan
 from geval_cli.errors import Problem
-from geval_cli.numbers import fixed, trimmed
+from geval_cli.numbers import fixed, plural, trimmed
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -28,7 +28,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.comparison import PASS_RATE, SCORE, Measure, RowKind, compared_case, values_of
 from geval_cli.report.matching import match_columns
-from geval_cli.report.numbers import plural
 from geval_cli.runs.baseline import Baseline
 from geval_cli.runs.options import DECIDED
 from geval_cli.runs.record import DECIDED_EARLY
@@ -186,7 +185,7 @@ class _Decision(Struct):
         text = fixed(value, digits)
         text = trimmed(text) if unit == "%" else text
         sign = "+" if self.is_difference and float(text) > 0 else ""
-        return f"{sign}{text}{unit}" if unit == "%" else f"{sign}{text} {unit}".rstrip()
+        return f"{sign}{text} {unit}".rstrip()
 
     @property
     def record(self) -> SequentialDecision:

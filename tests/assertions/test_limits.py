@@ -4,7 +4,6 @@ from support.verdicts import judged
 
 from geval_cli.assertions.base import Subject
 from geval_cli.errors import UnjudgeableError
-from geval_cli.numbers import format_cost
 from geval_cli.records import Choice, ModelResponse, Status, Usage
 
 
@@ -37,13 +36,19 @@ def test_an_answer_from_the_cache_is_judged_by_what_it_took_when_it_was_bought()
 
 
 @pytest.mark.parametrize(
-    ("cost", "status"), [(0.002, Status.FAILED), (0.001, Status.PASSED), (0.0, Status.PASSED)]
+    ("cost", "status", "shown"),
+    [
+        (0.002, Status.FAILED, "$0.002, above the limit of $0.001"),
+        (0.001004, Status.FAILED, "$0.001004, above the limit of $0.001"),
+        (0.001, Status.PASSED, "$0.001, within the limit of $0.001"),
+        (0.0, Status.PASSED, "$0.00, within the limit of $0.001"),
+    ],
 )
-def test_cost(cost: float, status: Status) -> None:
+def test_cost(cost: float, status: Status, shown: str) -> None:
     seen = answered(usage=Usage(requests=1, cost_usd=cost))
     result = judged("cost", "x", seen=seen, threshold=0.001)
     assert (result.status, result.score) == (status, float(status is Status.PASSED))
-    assert f"the answer cost {format_cost(cost)}" in (result.reason or "")
+    assert result.reason == f"the answer cost {shown}"
 
 
 def test_an_unknown_price_is_an_error_that_says_what_to_do() -> None:

@@ -64,11 +64,11 @@ def test_gates_on_what_was_judged(text: str, status: Status, actual: float) -> N
 @pytest.mark.parametrize(
     ("text", "results", "note"),
     [
-        ("pass_rate >= 75%", ALL, "n=8, 95 % interval 0.33 to 0.95; 0.60 if both errors failed"),
-        ("coherence.pass_rate >= 75%", ALL[:9], "n=8, 95 % interval 0.33 to 0.95; 0.67 if the error failed"),
-        ("pass_rate >= 75%", ALL[:8], "n=8, 95 % interval 0.33 to 0.95"),
-        ("passed >= 60%", ALL, "n=10, 95 % interval 0.27 to 0.86"),
-        ("pass_rate >= 75%", [PASSED[0], BROKEN[0]], "n=1; 0.50 if the error failed"),
+        ("pass_rate >= 75%", ALL, "n=8, 95 % CI 33 to 95 %; 60 % if both errors failed"),
+        ("coherence.pass_rate >= 75%", ALL[:9], "n=8, 95 % CI 33 to 95 %; 67 % if the error failed"),
+        ("pass_rate >= 75%", ALL[:8], "n=8, 95 % CI 33 to 95 %"),
+        ("passed >= 60%", ALL, "n=10, 95 % CI 27 to 86 %"),
+        ("pass_rate >= 75%", [PASSED[0], BROKEN[0]], "n=1; 50 % if the error failed"),
     ],
 )
 def test_a_pass_rate_beside_errors_says_what_it_is_at_least(

@@ -201,7 +201,7 @@ def test_auto_takes_the_one_rating_when_too_little_is_settled_and_says_so():
     result = run(CORRECT, judge)
 
     assert (result.estimator, result.rating) == ("single", 10)
-    assert "settle only 40%" in result.fallback
+    assert "settle only 40 %" in result.fallback
 
 
 def test_logprobs_demanded_and_not_given_is_an_error():
@@ -213,7 +213,7 @@ def test_logprobs_demanded_and_not_given_is_an_error():
 def test_logprobs_demanded_and_unclear_is_an_error():
     judge = says(weighed_verdict({"10": 0.4, "1": 0.35}))
 
-    with pytest.raises(JudgeError, match="settle only 40%"):
+    with pytest.raises(JudgeError, match="settle only 40 %"):
         run(replace(CORRECT, scoring="logprobs"), judge)
 
 
@@ -266,7 +266,7 @@ def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_e
     metric = replace(CORRECT, scoring="samples", samples=10)
     assert run(metric, says(reply(*[verdict(8)] * 5, *["No."] * 5))).valid == 5
 
-    with pytest.raises(JudgeError, match="only 4 of 10 samples are valid, 50% are needed") as caught:
+    with pytest.raises(JudgeError, match="only 4 of 10 samples are valid, 50 % are needed") as caught:
         run(metric, says(reply(*[verdict(8)] * 4, *["No."] * 4)))
     assert "4 could not be read" in caught.value.message
     assert "2 never came" in caught.value.message
@@ -275,7 +275,7 @@ def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_e
 
 def test_samples_that_never_came_are_counted():
     with pytest.raises(
-        JudgeError, match="only 1 of 4 samples are valid, 50% are needed; 3 never came"
+        JudgeError, match="only 1 of 4 samples are valid, 50 % are needed; 3 never came"
     ) as caught:
         run(replace(CORRECT, scoring="samples", samples=4), says(reply(verdict(8))))
     assert caught.value.raw_text == ""
@@ -286,7 +286,7 @@ def test_many_ratings_are_shortened_in_words():
 
     reason = run(replace(COHERENT, scoring="samples", samples=7), judge, ARTICLE).reason
 
-    assert reason.endswith("1 29%, 2 14%, 2.5 14%, 3 14%, 4 14%, ...)")
+    assert reason.endswith("1 29 %, 2 14 %, 2.5 14 %, 3 14 %, 4 14 %, ...)")
 
 
 def test_as_many_ratings_as_are_shown_are_not_shortened():
@@ -294,7 +294,7 @@ def test_as_many_ratings_as_are_shown_are_not_shortened():
 
     reason = run(replace(COHERENT, scoring="samples", samples=5), judge, ARTICLE).reason
 
-    assert reason.endswith("1 20%, 2 20%, 3 20%, 4 20%, 5 20%)")
+    assert reason.endswith("1 20 %, 2 20 %, 3 20 %, 4 20 %, 5 20 %)")
 
 
 def test_a_sample_that_a_token_limit_cut_off_says_so():
@@ -335,7 +335,7 @@ def test_one_readable_sample_is_needed_at_least_and_enough_when_no_share_is():
 def test_in_words_equal_shares_go_by_rating_behind_larger_ones():
     judge = says(weighed_reply("", {"4": 0.6, "5": 0.2, "3": 0.2}))
 
-    assert run(COHERENT, judge, ARTICLE).reason.endswith("4 60%, 3 20%, 5 20%)")
+    assert run(COHERENT, judge, ARTICLE).reason.endswith("4 60 %, 3 20 %, 5 20 %)")
 
 
 def test_in_words_a_rating_has_two_decimals():
@@ -599,7 +599,7 @@ def test_auto_takes_samples_when_too_little_is_settled():
     result = run(COHERENT, judge, ARTICLE)
 
     assert result.estimator == "samples"
-    assert "settle only 30%" in result.fallback
+    assert "settle only 30 %" in result.fallback
 
 
 def test_an_unreadable_form_with_probabilities_is_asked_for_once_more():
@@ -630,10 +630,10 @@ def test_a_judge_that_thinks_first_gets_room_once_the_limit_cut_it_off():
 
 def test_a_form_reason_is_the_distribution_in_words():
     result = run(COHERENT, says(weighed_reply("", {"4": 0.7, "5": 0.3})), ARTICLE)
-    assert result.reason == "Coherence: 4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)"
+    assert result.reason == "Coherence: 4.3 on a scale of 1 to 5 (from token probabilities: 4 70 %, 5 30 %)"
 
     result = run(replace(COHERENT, scoring="samples", samples=4), says(reply("4", "5", "4", "4")), ARTICLE)
-    assert result.reason == "Coherence: 4.25 on a scale of 1 to 5 (mean of 4 samples: 4 75%, 5 25%)"
+    assert result.reason == "Coherence: 4.25 on a scale of 1 to 5 (mean of 4 samples: 4 75 %, 5 25 %)"
 
     result = run(replace(COHERENT, scoring="single"), says("4"), ARTICLE)
     assert result.reason == "Coherence: 4 on a scale of 1 to 5 (one rating)"

@@ -195,7 +195,7 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
     chart = leaderboard(columns, link)
     assert chart.figures is not None
     assert [row[0] for row in chart.figures.rows] == ["high", "low", "none"]
-    assert chart.description == "Highest: high with 75% [65, 85]; lowest: low with 25% [15, 35]."
+    assert chart.description == "Highest: high with 75 % [65–85]; lowest: low with 25 % [15–35]."
     for row in chart.figures.rows:
         assert row[1] in words(chart)
     assert [item.get("href") for item in parse(chart).iter(f"{SVG}a")] == ["?2&&&", "?0&&&", "?1&&&"]
@@ -203,7 +203,7 @@ def test_leaderboard_has_the_best_first_and_the_same_figures_in_words() -> None:
 
 def test_equal_figures_have_no_best() -> None:
     columns = (column("a"), column("b"))
-    assert leaderboard(columns, link).description == "All 2 columns: 50% [40, 60]."
+    assert leaderboard(columns, link).description == "All 2 columns: 50 % [40–60]."
     histograms = score_histograms("scores-1", "tone", columns, figures_of([0.2, 1.4], columns=2), link)
     assert histograms.description.startswith(
         "All means: 0.80. Threshold 0.50. Scores below 0 and above 1 stand"
@@ -397,9 +397,9 @@ def test_trends_are_sane(points: list[TrendPoint]) -> None:
 def test_shares_are_written_as_everywhere() -> None:
     chart = trend("trend-1", "pass rate", [point(0.81), point(2 / 3), point(0.9999)], is_share=True)
     assert chart.figures is not None
-    assert [row[2] for row in chart.figures.rows] == ["81%", "66.7%", "99.99%"]
-    assert chart.description.startswith("3 runs: 81% on ")
-    assert "2026-11-02 08:30: 66.7% of n 40" in words(chart)
+    assert [row[2] for row in chart.figures.rows] == ["81 %", "67 %", ">99.9 %"]
+    assert chart.description.startswith("3 runs: 81 % on ")
+    assert "2026-11-02 08:30: 67 % of n 40" in words(chart)
 
 
 def test_long_lines_and_addresses_are_whole() -> None:
@@ -444,7 +444,7 @@ def test_labels_say_how_far_the_judge_is_off() -> None:
     assert chart.description == "2 labelled outputs; the judge's scores are 0.25 higher on average."
     curve = chance_of_good("calibration-1", "tone", [(0.5, 1.0, 2), (0.5, 0.0, 1), (0.75, 1.0, 4)])
     assert curve.figures is not None
-    assert curve.figures.rows == (("0.50", "66.7%", "3"), ("0.75", "100%", "4"))
+    assert curve.figures.rows == (("0.50", "67 %", "3"), ("0.75", "100 %", "4"))
 
 
 def test_dots_of_labels_lead_to_all_outputs_and_to_each_once() -> None:

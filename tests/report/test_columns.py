@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from support.sample_columns import COLUMNS, FIGURES, comparison, difference, report_of
 from support.sample_run import SUMMARY, TerminalStream, console_of, make_report
 
+from geval_cli.numbers import format_share
 from geval_cli.records import (
     Column,
     ColumnComparison,
@@ -21,7 +22,7 @@ from geval_cli.records import (
     RunSummary,
     Stat,
 )
-from geval_cli.report.columns import leader_text, percent_text, print_columns, share_text, verdict_text
+from geval_cli.report.columns import leader_text, print_columns, share_text, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 
@@ -56,7 +57,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_torn(width: int) ->
 
     assert max(map(cell_len, lines)) <= width
     for column in FIGURES:
-        shown = {share_text(column.pass_rate), percent_text(column.pass_rate.value or 0)}
+        shown = {share_text(column.pass_rate), format_share(column.pass_rate.value or 0)}
         assert any(text in line for line in lines for text in shown)
 
 
@@ -278,10 +279,10 @@ def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
     ("stat", "text"),
     [
         (Stat(), "none"),
-        (Stat(0.5, None, 1, 1), "50%"),
-        (Stat(1.0, (0.8059, 1.0), 16, 16), "100% [81, 100]"),
-        (Stat(0.998, (0.991, 0.9996), 500, 500), "99.8% [99, 99.96]"),
-        (Stat(0.001, (0.0002, 0.006), 900, 900), "0.1% [0.02, 1]"),
+        (Stat(0.5, None, 1, 1), "50 %"),
+        (Stat(1.0, (0.8059, 1.0), 16, 16), "100 % [81–100]"),
+        (Stat(0.998, (0.991, 0.9996), 500, 500), "99.8 % [99–100]"),
+        (Stat(0.001, (0.0002, 0.006), 900, 900), "0.1 % [0–1]"),
     ],
 )
 def test_shares_never_look_like_all_or_nothing(stat: Stat, text: str) -> None:

@@ -83,7 +83,7 @@ def table_under(page: Any, heading: str) -> list[list[str]]:
 def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, make_report()) as found:
         page = found.page
-        assert page.locator(".verdict-rate").inner_text() == "85.7%"
+        assert page.locator(".verdict-rate").inner_text() == "86 %"
         assert "0.51 to 1.00" in page.locator(".summary").inner_text()
         heads = [" ".join(text.split()) for text in page.locator("thead .cell-head").all_inner_texts()]
         assert heads == ["short openai:gpt-4o", "friendly openai:gpt-4o"]
@@ -96,7 +96,7 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
         rows = table_under(found.page, "Columns, best first")
         heads = [" ".join(text.split()) for text in found.page.locator("thead .cell-head").all_inner_texts()]
     assert rows[0][:3] == ["Column", "Pass rate [95%]", "Against the baseline"]
-    assert rows[4][:2] == ["thorough × gpt-4o-mini", "66% [51, 76]"]  # noqa: RUF001
+    assert rows[4][:2] == ["thorough × gpt-4o-mini", "66 % [51–76]"]  # noqa: RUF001
     assert [row[2] for row in rows[1:]] == [
         "no test in both",
         "worse: pass rate",
@@ -105,7 +105,7 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
         "undecided",
         "baseline",
     ]
-    assert heads[2] == "thorough gpt-4o-mini 66% [51, 76] n 40 · $0.01 · 1.4 s"
+    assert heads[2] == "thorough gpt-4o-mini 66 % [51–76] n 40 · $0.013 · 1.4 s"  # noqa: RUF001
 
 
 def test_rankings(browser: Any, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_rankings(browser: Any, tmp_path: Path) -> None:
     assert rows[1] == ["1. large | thorough", "1644", "1472 to 1784", "6", "1", "1"]
     assert rows[4] == ["a", "none", "", "1", "0", "0"]
     assert said == [
-        "the judge said the same in both orders for 91.7% of the pairs",
+        "the judge said the same in both orders for 92 % of the pairs",
         "no ranking: the comparisons do not connect all columns",
     ]
 
@@ -132,7 +132,7 @@ def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:
         for said in ("0.49996 < 0.50 (default)", "claims forty days", "logprobs, coverage 0.93"):
             assert said in text
         assert "#2 states the number of days" in text
-        words = "rating 1: 5%, rating 2: 20%, rating 3: 45%, rating 4: 29.9%, rating 5: 0.1%"
+        words = "rating 1: 5 %, rating 2: 20 %, rating 3: 45 %, rating 4: 30 %, rating 5: 0.1 %"
         assert drawer.get_by_role("img", name=words).is_visible()
         page.get_by_text("evaluation steps").first.click()
         assert drawer.locator(".steps li").first.inner_text() == STEPS[0]

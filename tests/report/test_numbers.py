@@ -1,18 +1,26 @@
 import re
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.numbers import format_comparison, format_cost, format_score, format_score_beside
-from geval_cli.report.numbers import (
+from geval_cli.numbers import (
+    format_bytes,
     format_clock,
+    format_comparison,
+    format_cost,
     format_count,
     format_difference,
     format_duration,
     format_p,
     format_percentage,
+    format_score,
+    format_score_beside,
+    format_share_beside,
+    format_share_interval,
+    format_time,
     plural,
 )
 
@@ -112,12 +120,13 @@ def test_a_near_miss_is_true_as_printed(threshold: float, difference: float) -> 
 @pytest.mark.parametrize(
     ("part", "whole", "text"),
     [
-        (0, 3, "0%"),
-        (3, 3, "100%"),
-        (1, 2, "50%"),
-        (1, 3, "33.3%"),
-        (9_999, 10_000, "99.99%"),
-        (1, 100_000, "0.001%"),
+        (0, 3, "0 %"),
+        (3, 3, "100 %"),
+        (1, 2, "50 %"),
+        (1, 3, "33 %"),
+        (9_999, 10_000, ">99.9 %"),
+        (1, 100_000, "<0.1 %"),
+        (4, 1_000, "0.4 %"),
         (0, 0, "n/a"),
     ],
 )
@@ -130,8 +139,8 @@ def test_all_and_none_are_said_only_when_true(counts: tuple[int, int]) -> None:
     part, whole = counts
     text = format_percentage(part, whole)
 
-    assert (text == "100%") == (part == whole)
-    assert (text == "0%") == (part == 0)
+    assert (text == "100 %") == (part == whole)
+    assert (text == "0 %") == (part == 0)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +167,11 @@ def test_count(count: int, text: str) -> None:
         (350.4, "350 ms"),
         (999.6, "1.0 s"),
         (4_230, "4.2 s"),
-        (59_960, "1m 00s"),
-        (65_000, "1m 05s"),
-        (7_380_000, "2h 03m"),
-        (100_000_000, "1d 03h"),
+        (59_960, "1 min"),
+        (65_000, "1 min 5 s"),
+        (7_380_000, "2 h 3 min"),
+        (7_201_000, "2 h"),
+        (100_000_000, "1 d 3 h"),
     ],
 )
 def test_duration(duration_ms: float, text: str) -> None:
@@ -169,7 +179,7 @@ def test_duration(duration_ms: float, text: str) -> None:
 
 
 def test_clock_counts_whole_seconds() -> None:
-    assert format_clock(7.4) == "7s"
+    assert format_clock(7.4) == "7 s"
 
 
 @pytest.mark.parametrize(
@@ -178,16 +188,66 @@ def test_clock_counts_whole_seconds() -> None:
         (0, "$0.00"),
         (1.234, "$1.23"),
         (1.3583, "$1.36"),
+        (1234.5, "$1,234.50"),
+        (0.9999, "$1.00"),
         (0.193023, "$0.19"),
         (0.5, "$0.50"),
-        (0.01, "$0.01"),
+        (0.01, "$0.010"),
+        (0.0123, "$0.012"),
+        (0.0999, "$0.10"),
+        (-0.0123, "-$0.012"),
         (0.0099, "$0.0099"),
-        (0.000123, "$0.000123"),
+        (0.000123, "$0.00012"),
         (1e-9, "<$0.000001"),
     ],
 )
 def test_cost(cost: float, text: str) -> None:
     assert format_cost(cost) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "other", "text"),
+    [
+        (0.76, 0.8, "76 %"),
+        (0.799, 0.8, "79.9 %"),
+        (0.8, 0.8, "80 %"),
+        (0.796, 0.796, "79.6 %"),
+        (1.0, 0.999, "100 %"),
+        (0.999, 0.9, "99.9 %"),
+    ],
+)
+def test_a_share_beside_a_limit_is_on_its_side(share: float, other: float, text: str) -> None:
+    assert format_share_beside(share, other) == text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ((0.641, 0.812), "64 to 81 %"),
+        ((0.003, 0.997), "0 to 100 %"),
+        ((0.0, 0.004), "0 to 0.4 %"),
+    ],
+)
+def test_an_interval_of_shares_is_never_only_all_or_none(bounds: tuple[float, float], text: str) -> None:
+    assert format_share_interval(bounds) == text
+
+
+@pytest.mark.parametrize(
+    "when", ["2026-11-23T19:50:31.123+00:00", "2026-11-23T21:50:31+02:00", 1_795_463_431.5]
+)
+def test_a_time_is_a_local_one_to_the_minute(when: str | float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert format_time(when) == "2026-11-24 04:50"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(("size", "text"), [(999, "999 B"), (1_500, "1.5 kB"), (98_300_000, "98.3 MB")])
+def test_size(size: int, text: str) -> None:
+    assert format_bytes(size) == text
 
 
 def test_plural() -> None:

@@ -44,21 +44,21 @@ def test_a_short_run_in_a_pipe_is_two_lines() -> None:
 
     assert lines == [
         "running 20 cases of examples/configs/vacation.yaml",
-        "finished: 20 of 20 cases; 20 passed; 2s",
+        "finished: 20 of 20 cases; 20 passed; 2 s",
     ]
 
 
 def test_an_interrupted_run_in_a_pipe_says_so() -> None:
     lines = plain_lines([RunStarted(RUN, 20), *cases(3), INTERRUPTED])
 
-    assert lines[-1] == "interrupted: 3 of 20 cases; 3 passed; 0s"
+    assert lines[-1] == "interrupted: 3 of 20 cases; 3 passed; 0 s"
 
 
 def test_a_long_run_in_a_pipe_says_every_tenth_how_far_it_is() -> None:
     lines = plain_lines([RunStarted(RUN, 100), *cases(100), FINISHED], step_s=2.0)
 
     assert len(lines) == 12
-    assert lines[3] == "30/100 (30%); 30 passed; calls 0; 1m 00s, ETA 2m 20s"
+    assert lines[3] == "30/100 (30 %); 30 passed; calls 0; 1 min, ETA 2 min 20 s"
 
 
 def test_a_very_slow_run_gives_a_sign_of_life() -> None:
@@ -66,8 +66,8 @@ def test_a_very_slow_run_gives_a_sign_of_life() -> None:
     lines = plain_lines([RunStarted(RUN, 100), *called], step_s=10.0)
 
     assert lines[1:] == [
-        "0/100 (0%); 0 passed; calls 0 + 3 judge; 30s",
-        "0/100 (0%); 0 passed; calls 0 + 6 judge; 1m 00s",
+        "0/100 (0 %); 0 passed; calls 0 + 3 judge; 30 s",
+        "0/100 (0 %); 0 passed; calls 0 + 6 judge; 1 min",
     ]
 
 
@@ -93,7 +93,7 @@ def test_counts_calls_cache_and_cost_are_added_up() -> None:
     ]
     last = plain_lines(events, step_s=5.0)[-1]
 
-    assert "4/10 (40%); 2 passed, 1 failed, 1 error; calls 1 + 21 judge, 50% cached, $0.02" in last
+    assert "4/10 (40 %); 2 passed, 1 failed, 1 error; calls 1 + 21 judge, 50 % cached, $0.02" in last
 
 
 def test_an_unknown_price_is_not_shown_as_a_cost() -> None:
@@ -151,7 +151,7 @@ def test_live_display_shows_counts_times_and_calls() -> None:
     text = without_codes(live_text(80, [RunStarted(RUN, 10), called, *cases(4), *cases(1, Status.FAILED)]))
 
     assert "━" * 15 + "─" * 15 + " 5/10  4 passed, 1 failed" in text
-    assert "7s · ETA 7s · calls 0 + 20 judge, 50% cached, $0.50" in text
+    assert "7 s · ETA 7 s · calls 0 + 20 judge, 50 % cached, $0.50" in text
 
 
 def test_live_display_gives_the_cursor_back() -> None:

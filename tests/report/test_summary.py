@@ -164,7 +164,7 @@ def test_what_the_cache_gave_is_said() -> None:
     text = printed(RunSummary(1, passed=1, usage=usage))
 
     assert "model    5 answers, all from the cache\n" in text
-    assert "judge    5 answers (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
+    assert "judge    5 answers (2 cached), 1.2k tokens in, 30 out, $0.010\n" in text
 
 
 def test_a_role_without_requests_is_left_out() -> None:

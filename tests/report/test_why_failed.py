@@ -85,10 +85,10 @@ def test_every_file_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("passed", "failed", "errored", "text"),
     [
-        (25, 5, 20, "83.3%, at least 50% if all 20 errors failed"),
-        (1, 0, 1, "100%, at least 50% if the error failed"),
-        (0, 2, 1, "0%"),
-        (25, 5, 0, "83.3%"),
+        (25, 5, 20, "83 %, at least 50 % if all 20 errors failed"),
+        (1, 0, 1, "100 %, at least 50 % if the error failed"),
+        (0, 2, 1, "0 %"),
+        (25, 5, 0, "83 %"),
     ],
 )
 def test_a_pass_rate_says_what_it_is_at_least(
@@ -103,7 +103,7 @@ def test_a_pass_rate_says_what_it_is_at_least(
     write_results_file(tmp_path / "r.md", report)
     assert f"Pass rate: **{text.replace('%', '%**', 1)}\n" in (tmp_path / "r.md").read_text(encoding="utf-8")
     page = make_environment().get_template("run_summary.html").render(**run_values(report), filter_link=str)
-    assert re.findall(r"[\d.]+%, at least [^<]*", page) == ([text] if errored and passed else [])
+    assert re.findall(r"[\d.]+ %, at least [^<]*", page) == ([text] if errored and passed else [])
 
 
 def test_a_mean_that_is_always_a_half_is_not_shown() -> None:
@@ -125,6 +125,6 @@ def test_the_largest_figure_of_a_page_is_that_of_the_best_column() -> None:
     summary = with_columns(summary, COLUMNS, cases, baseline=None, has_clusters=False)
     values = run_values(make_report(summary=summary))
     page = make_environment().get_template("run_summary.html").render(**values, filter_link=lambda **_: "")
-    assert re.search(r'verdict-rate">\s*75%', page)
+    assert re.search(r'verdict-rate">\s*75 %', page)
     assert "the best of" in page
     assert RUN.columns is not None

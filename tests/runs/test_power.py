@@ -8,8 +8,7 @@ import pytest
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Product
 
-from geval_cli.numbers import format_cost
-from geval_cli.report.numbers import estimated
+from geval_cli.numbers import estimated, format_cost
 
 PRICED = {"price": {"input": 10, "output": 10}, "max_tokens": 10}
 

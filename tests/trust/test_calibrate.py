@@ -227,7 +227,7 @@ class TestInARun:
         assert finished.code == 0
         assert "warning" not in finished.stderr
         assert re.search(r"0\.00 < 0\.625  P\(pass\) 0\.002", finished.stdout)
-        assert re.search(r"borderline <= 80%\s+40%\s+\S* ?PASS", finished.stdout)
+        assert re.search(r"borderline <= 80%\s+40 %\s+\S* ?PASS", finished.stdout)
         results = json.loads((calibrated / "results.json").read_text(encoding="utf-8"))["results"]
         entry = json.loads((calibrated / "judge.cal.json").read_text(encoding="utf-8"))["entries"][0]
         for case in results:

@@ -20,7 +20,7 @@ from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import listed
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.prompt import user_message
-from geval_cli.numbers import format_score_beside
+from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.providers.judge_kinds import CLASSIFICATION, MODERATION
 from geval_cli.records import ModelRequest, Purpose, Role
 from geval_cli.source.problems import did_you_mean
@@ -177,8 +177,8 @@ class ClassifierAssertion(ModelGradedAssertion):
                 )
         score = scores.get(label_name, 0.0)
         shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
-        own = format_score_beside(score, threshold)
-        reason = f'the class "{shortened(label_name, 60)}" has {own} of {threshold:g} ({shown})'
+        own = f"{format_score_beside(score, threshold)}; the threshold is {format_threshold(threshold)}"
+        reason = f'the class "{shortened(label_name, 60)}" has {own} ({shown})'
         return Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
 
 

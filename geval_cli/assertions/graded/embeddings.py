@@ -27,7 +27,7 @@ from geval_cli.judge.calls import all_of
 from geval_cli.judge.prompt import Block, user_message
 from geval_cli.judge.replies.verdicts import parse_plain
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.specs.promptfoo import JudgesSpec
@@ -181,11 +181,11 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     shown = shortened(text, 60)
     if spec.base_type == _EUCLIDEAN:
         far = format_score_beside(found, threshold)
-        reason = f'the distance to "{shown}" is {far}; at most {threshold:g} passes'
+        reason = f'the distance to "{shown}" is {far}; at most {format_threshold(threshold)} passes'
         status = Status.PASSED if passes(threshold, found) else Status.FAILED
         return Outcome(status, 1 / (1 + found), reason, threshold, is_default, {"distance": found})
     near = format_score_beside(found, threshold)
-    reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
+    reason = f'the similarity to "{shown}" is {near}; the threshold is {format_threshold(threshold)}'
     score = min(max(found, 0.0), 1.0)
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
 

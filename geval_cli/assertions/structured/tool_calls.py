@@ -14,7 +14,7 @@ from geval_cli.assertions.structured.json_schemas import schema_errors, schema_p
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, UnjudgeableError
-from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.chat import tool_call
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
@@ -69,7 +69,7 @@ class ToolCallF1Assertion(Assertion):
         shown = shortened(", ".join(sorted(called))) or "nothing"
         reason = (
             f"F1 is {format_score_beside(score, threshold)} (precision {format_score(precision)}, "
-            f"recall {format_score(recall)}); the threshold is {threshold:g}. "
+            f"recall {format_score(recall)}); the threshold is {format_threshold(threshold)}. "
             f"Expected: {shortened(', '.join(sorted(expected)))}. Called: {shown}"
         )
         is_default = self.threshold is None

@@ -17,7 +17,7 @@ from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.assertions.values import as_text, check_texts, rendered_texts
 from geval_cli.errors import CheckTimeoutError, Problem
-from geval_cli.numbers import format_score_beside
+from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.specs.base import Score
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
@@ -95,7 +95,7 @@ class TextMetricAssertion(Assertion):
         what = f"{self.base_type} on this output"
         score = await asyncio.to_thread(within, CHECK_TIMEOUT_S, what, _score, self, subject.text, references)
         name = self.base_type.upper()
-        reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {format_threshold(threshold)}"
         return Outcome.graded(score, reason, threshold, is_default=is_default)
 
 

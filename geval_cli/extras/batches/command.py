@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,9 +15,9 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.extras.batches.waves import recorded_batch
+from geval_cli.numbers import format_time, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
-from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import gather_env
@@ -59,7 +58,7 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
     for batch in batches:
         answered = f"{batch.answered:,} of {batch.requests:,}"
         names = (batch.id, batch.state.value, one_line(batch.provider_id, _ID_WIDTH), batch.role.value)
-        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", _minute(batch.created_at))
+        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", format_time(batch.created_at))
     print_trimmed(indented(table), console)
 
 
@@ -128,7 +127,3 @@ def _opened(home: Path | None, folder: Path | None) -> Iterator[tuple[ResponseCa
         with suppress(UsageError):
             runs = stack.enter_context(open_runs(home, os.environ))
         yield cache, runs
-
-
-def _minute(moment_s: float) -> str:
-    return datetime.fromtimestamp(moment_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M")

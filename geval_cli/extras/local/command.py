@@ -6,6 +6,7 @@ import sys
 import typer
 
 from geval_cli.cli.options import CommandTable, ListProviders, ModelName
+from geval_cli.numbers import format_bytes
 
 _MEGABYTE = 1_000_000
 
@@ -36,7 +37,7 @@ def pull_model(model: ModelName = "smollm2") -> None:
         sys.stdout.write(f"{model} is already on this machine: {path}\n")
         return
     console = make_console(sys.stderr, environ=os.environ)
-    console.print(f"fetching {model} ({known.size_bytes / _MEGABYTE:.0f} MB, {known.license}), once")
+    console.print(f"fetching {model} ({format_bytes(known.size_bytes)}, {known.license}), once")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as display:
         task = display.add_task(model, total=known.size_bytes)
@@ -62,7 +63,7 @@ def print_models() -> None:
             state = f"here: {item.path}"
         else:
             state = f"damaged: {item.path}; `geval models pull {model.name}` fetches it again"
-        table.add_row(f"local:{model.name}", f"{model.size_bytes / _MEGABYTE:.0f} MB", model.license, state)
+        table.add_row(f"local:{model.name}", format_bytes(model.size_bytes), model.license, state)
     print_trimmed(indented(table), console)
     for model in KNOWN_MODELS.values():
         console.print(f" {model.name}: {model.title}", style="dim")

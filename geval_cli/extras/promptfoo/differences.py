@@ -70,9 +70,7 @@ def differences(suite: LoadedSuite) -> Iterator[ConfigDifference]:
             yield ConfigDifference(row.id, row.what, row.promptfoo, row.geval, places[0], len(places) - 1)
     for problem in dict.fromkeys(suite.warnings):
         hint = f" ({problem.hint})" if problem.hint else ""
-        yield ConfigDifference(
-            "warning", problem.message, "accepts it", f"warns{hint}", problem.location
-        )
+        yield ConfigDifference("warning", problem.message, "accepts it", f"warns{hint}", problem.location)
 
 
 def _concerned(suite: LoadedSuite) -> Iterator[tuple[Row, Location | None]]:

@@ -7,7 +7,7 @@ from geval_cli.cli.options import TracesOptions
 from geval_cli.cli.problems import print_problems
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.extras.traces.importing import TraceReading, chosen_answers, read_traces, row_text
-from geval_cli.report.numbers import plural
+from geval_cli.numbers import plural
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 

@@ -39,9 +39,8 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import AgreeOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics import agreement as statistics
@@ -479,7 +478,7 @@ def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
     is_better = (verdicts.better_mcc or 0.0) > max(0.0, verdicts.mcc or 0.0) + _ROUNDING
     if better is None or verdicts.better_threshold is None or not is_better:
         return f"{said}; no other threshold tells them apart better."
-    new = f"a threshold of {verdicts.better_threshold:.2f} would let {better.false_pass:,} pass"
+    new = f"a threshold of {format_threshold(verdicts.better_threshold)} would let {better.false_pass:,} pass"
     return f"{said}; {new} and fail {better.false_fail:,}."
 
 
@@ -564,7 +563,7 @@ def _overview_row(item: MetricAgreement) -> list[str]:
         with_interval(item.dataset.spearman),
         figure_text(item.dataset.kendall.value),
         figure_text(item.dataset.pearson.value),
-        "-" if share is None else f"{100 * share:.0f} %",
+        "-" if share is None else format_share(share),
         figure_text(item.verdicts.kappa.value),
         shift if shift.startswith("-") else f"+{shift}",
         "-" if test is None else f"{'passes' if test.passed else 'no'} ({won}; {_beside_constant(test)})",
@@ -638,7 +637,7 @@ def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
     for threshold, counts in found:
         numbers = (counts.true_pass, counts.false_pass, counts.false_fail, counts.true_fail)
         mcc = "-" if counts.mcc is None else fixed(counts.mcc, 3)
-        yield (f"{threshold:g}", *(f"{number:,}" for number in numbers), mcc)
+        yield (format_threshold(threshold), *(f"{number:,}" for number in numbers), mcc)
 
 
 _VERDICT_HEADER = ("threshold", "good, passes", "bad, passes", "good, fails", "bad, fails", "MCC")
@@ -656,7 +655,7 @@ def _alt_test_text(item: MetricAgreement) -> str:
     )
     return (
         f"Alternative annotator test: the judge {said}; {won}. It is as near to the others as an annotator for"
-        f" {100 * test.rho:.1f} % of the labels, {control} for {100 * test.constant_rho:.1f} %; the judge {shown}."
+        f" {format_share(test.rho)} of the labels, {control} for {format_share(test.constant_rho)}; the judge {shown}."
     )
 
 

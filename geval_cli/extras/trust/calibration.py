@@ -36,10 +36,9 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import CalibrateOptions
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, format_share, format_threshold, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.results_file import open_report
@@ -435,7 +434,8 @@ def _band_notes(found: Calibration, bad: int) -> Iterator[str]:
         least = min(found.good, bad)
         yield f"nothing is called clear or borderline: it takes {needed} good and {needed} bad labels, not {least}"
     elif found.pass_from is None:
-        yield f"no score is a clear pass: even the highest is given to over {100 * BAND_ALPHA:.0f} % of the bad outputs"
+        most = format_share(BAND_ALPHA)
+        yield f"no score is a clear pass: even the highest is given to over {most} of the bad outputs"
     elif found.fail_below is not None and found.pass_from <= found.fail_below:
         yield "no score is borderline: good and bad outputs lie apart"
 
@@ -445,20 +445,21 @@ def _sentence(item: MetricCalibration) -> str:
     after = next(
         (one.counts for one in item.candidates if one.threshold == found.threshold), item.at_present.counts
     )
+    today, chosen = format_threshold(item.present), format_threshold(found.threshold)
     if found.threshold == item.present:
         return (
-            f"the threshold {item.present:.4g} stays: it lets {before.false_pass:,} of {before.bad:,} bad outputs"
+            f"the threshold {today} stays: it lets {before.false_pass:,} of {before.bad:,} bad outputs"
             f" pass and fails {before.false_fail:,} of {before.good:,} good ones."
         )
     if after == before:
         return (
-            f"the threshold {found.threshold:.4g} makes the same verdicts as {item.present:.4g} today: it lets"
+            f"the threshold {chosen} makes the same verdicts as {today} today: it lets"
             f" {after.false_pass:,} of {after.bad:,} bad outputs pass and fails {after.false_fail:,} of"
             f" {after.good:,} good ones."
         )
     return (
-        f"the threshold {found.threshold:.4g} lets {after.false_pass:,} of {after.bad:,} bad outputs pass and fails"
-        f" {after.false_fail:,} of {after.good:,} good ones; {item.present:.4g} today: {before.false_pass:,} and"
+        f"the threshold {chosen} lets {after.false_pass:,} of {after.bad:,} bad outputs pass and fails"
+        f" {after.false_fail:,} of {after.good:,} good ones; {today} today: {before.false_pass:,} and"
         f" {before.false_fail:,}."
     )
 
@@ -558,7 +559,7 @@ def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
     if one.threshold == item.present:
         marks.append("today")
     return (
-        f"{one.threshold:.4g}",
+        format_threshold(one.threshold),
         f"{counts.false_pass:,} of {counts.bad:,}",
         f"{counts.false_fail:,} of {counts.good:,}",
         "-" if one.balanced_accuracy is None else fixed(one.balanced_accuracy, 3),
@@ -573,25 +574,25 @@ def _texts(item: MetricCalibration) -> Iterator[str]:
     said = ", ".join(f"{fixed(found.p_pass(score), 2)} at {score:g}" for score in (0.0, 0.25, 0.5, 0.75, 1.0))
     yield f"P(pass): {said}"
     if found.alpha is not None:
-        passes = "no score" if found.pass_from is None else f"from {found.pass_from:.4g}"
-        fails = "no score" if found.fail_below is None else f"below {found.fail_below:.4g}"
+        passes = "no score" if found.pass_from is None else f"from {format_threshold(found.pass_from)}"
+        fails = "no score" if found.fail_below is None else f"below {format_threshold(found.fail_below)}"
         yield f"clear pass: {passes}; clear fail: {fails}; the rest is borderline"
     if checked is None or checked.accuracy.value is None or checked.present_accuracy.value is None:
         yield "not checked: all labels are of one group, so none could be held back"
         return
     yield (
-        f"on labels held back: {_percent(checked.accuracy)} of verdicts right"
-        f" ({_percent(checked.present_accuracy)} at {item.present:.4g}),"
+        f"on labels held back: {_percents(checked.accuracy)} of verdicts right"
+        f" ({_percents(checked.present_accuracy)} at {format_threshold(item.present)}),"
         f" Brier {figure_text(checked.brier.value, 3)} ({figure_text(checked.base_brier.value, 3)} without a judge)"
     )
     if checked.clear is not None and checked.clear.value is not None:
-        passed = f", {_percent(checked.bad_passed)} of bad a clear pass" if checked.bad_passed else ""
-        failed = f", {_percent(checked.good_failed)} of good a clear fail" if checked.good_failed else ""
-        yield f"on labels held back: {_percent(checked.clear)} of scores clear{passed}{failed}"
+        passed = f", {_percents(checked.bad_passed)} of bad a clear pass" if checked.bad_passed else ""
+        failed = f", {_percents(checked.good_failed)} of good a clear fail" if checked.good_failed else ""
+        yield f"on labels held back: {_percents(checked.clear)} of scores clear{passed}{failed}"
 
 
-def _percent(share: Estimate) -> str:
-    return "-" if share.value is None else f"{100 * share.value:.0f} %"
+def _percents(share: Estimate) -> str:
+    return "-" if share.value is None else format_share(share.value)
 
 
 def _figure_rows(checked: HeldOutCheck) -> Iterator[tuple[str, ...]]:

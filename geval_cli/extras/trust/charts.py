@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from geval_cli.extras.trust.labels import GOOD_AT, LabelledOutput
 from geval_cli.extras.trust.probes import Finding, ProbeVerdict
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import fixed, format_score
+from geval_cli.numbers import fixed, format_score, format_share, plural
 from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import (
     LEFT,
@@ -42,7 +42,6 @@ from geval_cli.report.charts.drawing import (
     upwards,
 )
 from geval_cli.report.charts.figures import DUST
-from geval_cli.report.numbers import format_share, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.calibration import chance_at, rising_blocks
 

@@ -17,14 +17,13 @@ from rich.text import Text
 from geval_cli.errors import ConfigError, ExitCode, Problem
 from geval_cli.extras.trust.options import ReportOptions
 from geval_cli.extras.trust.requirements import GateOutcome
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, format_difference
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
 from geval_cli.report.charts.drawing import Chart
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import format_difference
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.statistics.estimate import CarryOver

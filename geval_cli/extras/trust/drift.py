@@ -30,9 +30,8 @@ from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, format_difference, plural
 from geval_cli.records import AssertionResult, JsonValue, RunRecord, Usage, to_json
-from geval_cli.report.numbers import format_difference, plural
 from geval_cli.report.plan import RunPlan
 from geval_cli.runs.jobs import job_context
 from geval_cli.runs.requests import PreparedRun

@@ -37,8 +37,8 @@ from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
 from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, true_figures
 from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.estimate import CarryOver, ErrorRates, Inference, rogan_gladen
@@ -328,8 +328,8 @@ def _sentence(item: MetricEstimate) -> str:
         return f"the true pass rate is unknown ({counted})"
     between = ""
     if rate.interval is not None:
-        between = f" (95 % interval {100 * rate.interval[0]:.0f} to {100 * rate.interval[1]:.0f} %)"
+        between = f" (95 % interval {format_share_interval(rate.interval)})"
     return (
-        f"{100 * rate.value:.0f} % of the outputs are good{between}; the judge alone says"
-        f" {100 * item.judge_pass_rate:.0f} % ({counted})"
+        f"{format_share(rate.value)} of the outputs are good{between}; the judge alone says"
+        f" {format_share(item.judge_pass_rate)} ({counted})"
     )

@@ -15,7 +15,7 @@ from geval_cli.extras.trust.documents import (
     with_interval,
 )
 from geval_cli.extras.trust.matching import JudgedLabel, JudgeVote
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, format_percentage
 from geval_cli.statistics.agreement import effective_votes
 from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of
@@ -271,7 +271,7 @@ def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> st
 def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Section:
     """Return the jury of a metric, judge by judge with its share of the weight, as a part of a document."""
     total = sum(one.weight for one in weights)
-    shares = [f"{100 * one.weight / total:.0f} %" for one in weights] if total else [""] * len(found.judges)
+    shares = [format_percentage(one.weight, total) for one in weights] if total else [""] * len(found.judges)
     judges = [
         (one, figure_text(one.votes_without), share) for one, share in zip(found.judges, shares, strict=True)
     ]

@@ -27,8 +27,8 @@ from geval_cli.extras.trust.labels import (
 )
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
+from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
 from geval_cli.source.problems import did_you_mean

@@ -58,10 +58,9 @@ from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
-from geval_cli.numbers import fixed
+from geval_cli.numbers import fixed, plural
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
-from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import output_digest
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.jobs import job_context

@@ -18,8 +18,8 @@ from geval_cli.extras.trust.matching import (
     threshold_of,
 )
 from geval_cli.judge.scoring import passes
+from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, GateResult, Status
-from geval_cli.report.numbers import plural
 from geval_cli.statistics.estimate import (
     MARGIN,
     CarryOver,

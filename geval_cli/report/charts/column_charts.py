@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_cost, plural
 from geval_cli.records import ColumnSummary, Stat
 from geval_cli.report.charts.drawing import (
     LEFT,
@@ -34,7 +34,6 @@ from geval_cli.report.charts.drawing import (
     upwards,
 )
 from geval_cli.report.columns import PASS_RATE, duration_text, mean_text, share_text
-from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 
 COLUMNS_MAX = 30

@@ -325,8 +325,8 @@ def drawing(name: str, title: str, description: str, height: float, *content: st
 
 
 def percent(share: float) -> str:
-    """`75%`: a tick of a scale of shares."""
-    return f"{trimmed(fixed(100 * share, 2))}%"
+    """`75 %`: a tick of a scale of shares."""
+    return f"{trimmed(fixed(100 * share, 2))} %"
 
 
 def plain(value: float) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from geval_cli.numbers import format_score
+from geval_cli.numbers import format_difference, format_score, format_share, plural
 from geval_cli.report.charts.drawing import (
     LEFT,
     RIGHT,
@@ -35,7 +35,6 @@ from geval_cli.report.charts.drawing import (
     upwards,
 )
 from geval_cli.report.charts.figures import DUST
-from geval_cli.report.numbers import format_difference, format_share, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.statistics.intervals import Interval
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from geval_cli.numbers import fixed, format_score
+from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import ColumnSummary
 from geval_cli.report.charts.column_charts import (
     COLUMNS_MAX,
@@ -47,7 +47,6 @@ from geval_cli.report.charts.drawing import (
     wrapped,
 )
 from geval_cli.report.charts.figures import BINS, FURTHER_MAX, SCORE, Histogram, RunFigures, Spread, Verdicts
-from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 
 _LINKED_HISTOGRAMS_MAX = 40

@@ -10,12 +10,12 @@ from msgspec import Struct
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.judge.conversation import ASSISTANT, said
+from geval_cli.numbers import format_share
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Turn, Usage
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.markdown import rendered_markdown
-from geval_cli.report.numbers import format_share
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.source.images import markers_in, named_and_hashed
 
@@ -125,11 +125,6 @@ def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[
     return shares
 
 
-def _share_text(share: float) -> str:
-    """Return a share as it fits above its bar: next to nothing is not drawn out in decimals."""
-    return "<0.1%" if 0 < share < _LEAST_SHARE else format_share(share)
-
-
 def _distribution(shares: list[tuple[str, float]]) -> RatingBars | None:
     if not shares:
         return None
@@ -137,7 +132,7 @@ def _distribution(shares: list[tuple[str, float]]) -> RatingBars | None:
     bars = tuple(
         RatingBar(
             rating,
-            _share_text(share),
+            format_share(share),
             number * (_BAR_WIDTH + _BAR_GAP) + _BAR_GAP // 2,
             round(BAR_HEIGHT * share / highest, 1),
         )

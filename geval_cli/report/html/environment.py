@@ -1,22 +1,24 @@
 """The templates of the web page and the report, with filters by which numbers, times and foreign text are shown."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from geval_cli.numbers import format_comparison, format_cost, format_score
-from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
-from geval_cli.report.columns import mean_text, share_text
-from geval_cli.report.numbers import (
+from geval_cli.numbers import (
+    format_comparison,
+    format_cost,
     format_count,
     format_duration,
     format_interval,
     format_percentage,
-    format_share,
+    format_score,
+    format_share_interval,
+    format_time,
     plural,
 )
+from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
+from geval_cli.report.columns import mean_text, share_text
 from geval_cli.report.report import worst_case
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.version import __version__
@@ -71,12 +73,12 @@ def make_environment(*folders: Path) -> Environment:
         "rate": pass_rate,
         "worst_case": worst_case,
         "total_cost": total_cost,
-        "when": readable_time,
+        "when": format_time,
         "bar_pieces": bar_pieces,
         "share": share_text,
         "mean": mean_text,
         "interval": format_interval,
-        "share_interval": share_interval,
+        "share_interval": format_share_interval,
     }
     return environment
 
@@ -86,25 +88,12 @@ def pass_rate(counts: RunSummary) -> str:
     return format_percentage(counts.passed, counts.passed + counts.failed)
 
 
-def share_interval(bounds: tuple[float, float]) -> str:
-    """`64% to 81.2%`: the bounds of a share."""
-    return " to ".join(format_share(bound) for bound in bounds)
-
-
 def total_cost(usage: Mapping[Role, Usage]) -> str:
     """Return the cost of all calls; a dash where no calls are recorded, `unknown` where a price is missing."""
     if not usage:
         return "–"  # noqa: RUF001
     total = sum(usage.values(), Usage())
     return "unknown" if total.cost_usd is None else format_cost(total.cost_usd)
-
-
-def readable_time(started_at: str) -> str:
-    """Format a time as `2026-11-21 21:45` in UTC; return a text that is no time unchanged."""
-    try:
-        return f"{datetime.fromisoformat(started_at).astimezone(UTC):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return started_at
 
 
 def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:

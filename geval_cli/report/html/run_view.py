@@ -4,10 +4,10 @@ import re
 from functools import partial
 from typing import Any
 
+from geval_cli.numbers import format_share
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.numbers import format_share
 from geval_cli.report.report import RunReport, run_title, telling_metrics
 from geval_cli.report.verdict import derived_rows, gate_value, ranking_note, run_outcome
 

@@ -24,8 +24,8 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.extras.web.pages.compare import text_difference
+from geval_cli.numbers import format_difference
 from geval_cli.records import ErrorInfo, GitState, Role, RunStatus, RunSummary, Status, TraceStep, Turn, Usage
-from geval_cli.report.numbers import format_difference
 from geval_cli.store.runs import RunOrigin, RunStore, config_file
 
 
@@ -96,7 +96,7 @@ class TestRuns:
         for good in (("one",), ("one", "two")):
             store_judged_run(site.folder, good=good)
         said = text_of(site.page("/"))
-        assert re.search(r"2 runs: 50% on [-\d]+ [:\d]+, 100% on [-\d]+ [:\d]+", said)
+        assert re.search(r"2 runs: 50 % on [-\d]+ [:\d]+, 100 % on [-\d]+ [:\d]+", said)
 
     def test_one_config_alone(self, site: Site) -> None:
         store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
@@ -114,7 +114,7 @@ class TestRuns:
             runs.begin(run, RunOrigin(config_file(site.folder / typed), 10, {}))
             runs.finish(run, SUMMARY)
         runs.close()
-        assert "Pass rate: a & b.yaml 2 runs: 85.7% on " in text_of(site.page("/"))
+        assert "Pass rate: a & b.yaml 2 runs: 86 % on " in text_of(site.page("/"))
         page = site.page("/runs/20261101-000000-0")
         [link] = re.findall(r'<a dir="auto" href="(/\?config=[^"]*)">', page)
         assert "2 runs Newest first" in text_of(site.page(html.unescape(link)))
@@ -346,7 +346,7 @@ class TestCase:
 
     def test_distribution_is_drawn_over_the_whole_scale(self, judged: Site) -> None:
         page = judged.page("/runs/latest/results/0/0/0")
-        words = "rating 1: 0%, rating 2: 0%, rating 3: 10%, rating 4: 20%, rating 5: 70%"
+        words = "rating 1: 0 %, rating 2: 0 %, rating 3: 10 %, rating 4: 20 %, rating 5: 70 %"
         assert f'aria-label="{words}"' in page
 
     def test_chat_prompt_is_shown_as_messages(self, judged: Site) -> None:
@@ -396,7 +396,7 @@ class TestCase:
         runs.finish(RUN, RunSummary(total=1, passed=1))
         runs.close()
         page = site.page(f"/runs/{RUN.id}/results/0/0/0")
-        said = "rating 1: &lt;0.1%, rating 2: 0.1%, rating 3: 60%, rating 4: 39.9%"
+        said = "rating 1: &lt;0.1 %, rating 2: 0.1 %, rating 3: 60 %, rating 4: 40 %"
         assert f'aria-label="{said}' in page
 
     def test_hostile_text_stays_text(self, site: Site) -> None:

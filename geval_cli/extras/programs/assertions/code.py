@@ -24,7 +24,7 @@ from geval_cli.extras.programs.scripting.code import (
 )
 from geval_cli.extras.programs.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.command import ScriptCrashError, ScriptError, ScriptTimeoutError
@@ -346,9 +346,8 @@ def _scored(score: float, threshold: float | None) -> Outcome:
         reason = f"the code's score is {format_score(score)}{'' if passed else ', which is not above 0'}"
     else:
         passed = passes(score, threshold)
-        reason = (
-            f"the code's score is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
-        )
+        own = format_score_beside(score, threshold)
+        reason = f"the code's score is {own}; the threshold is {format_threshold(threshold)}"
     return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
 
 

@@ -15,11 +15,10 @@ from geval_cli.extras.trust.drift import drift_document, look, planned_look, wit
 from geval_cli.extras.trust.looks import keep_look, looks_before
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.gateway.budget import Budget
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import plural
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare

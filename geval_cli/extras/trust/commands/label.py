@@ -36,12 +36,11 @@ from geval_cli.extras.trust.labels import UNIT_SCALE, Scale, check_is_new, draw_
 from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import LabelCommand
 from geval_cli.metrics import with_members
-from geval_cli.numbers import fixed, format_score
+from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import CaseResult
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
 from geval_cli.runs.results_file import is_results_file, open_reports

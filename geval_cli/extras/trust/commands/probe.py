@@ -16,11 +16,10 @@ from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import ProbeCommand, ProbeOptions
 from geval_cli.extras.trust.probes import ProbeVerdict, chosen_probes
 from geval_cli.extras.trust.probing import ProbePlan, plan_probe, probe_document, run_probe
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
-from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare

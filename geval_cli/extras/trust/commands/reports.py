@@ -14,8 +14,8 @@ from geval_cli.extras.trust.estimation import estimate, estimate_document
 from geval_cli.extras.trust.labelling import draw_pairs, draw_sheet, labels_kept_for
 from geval_cli.extras.trust.labels import LabelFile, check_is_new, read_labels, write_labels
 from geval_cli.extras.trust.options import AgreeCommand, CalibrateCommand, EstimateCommand
+from geval_cli.numbers import plural
 from geval_cli.records import JsonValue
-from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import is_results_file, open_report, open_reports
 from geval_cli.store.runs import LATEST
