@@ -1,10 +1,10 @@
-"""Tests that a program makes: a mapping for each of them."""
+"""Generate tests in Python, one mapping per test."""
 
 from collections.abc import Iterator
 
 
 def load() -> Iterator[dict[str, object]]:
-    """Yield three questions whose answers are known."""
+    """Yield three questions with known answers."""
     for number in (7, 12, 25):
         yield {
             "description": f"the square of {number}",

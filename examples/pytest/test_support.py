@@ -1,4 +1,4 @@
-"""Tests of a support bot, judged by geval: `pytest examples/pytest`. It needs no key and no network."""
+"""Tests of a support bot, judged by geval: `pytest examples/pytest`. They need no key and no network."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from geval_cli import GEval, TestCase
 
-# The replies of this judge are written in a file. In earnest it is a model: grader="openai:gpt-4.1".
+# This judge reads its replies from a file. In real tests, use a model: grader="openai:gpt-4.1".
 JUDGE = f"scripted:{Path(__file__).with_name('judge.yaml')}"
 pytestmark = pytest.mark.geval(grader=JUDGE)
 
@@ -17,7 +17,7 @@ ANSWERS = {
 
 
 def answer(question: str) -> str:
-    """Stand in for the program that you test."""
+    """Stand in for your own application."""
     return ANSWERS[question]
 
 

@@ -14,7 +14,7 @@ from geval_cli.report.sanitize import one_line
 
 
 class LineCountAssertion(Assertion):
-    """line-count: the output has exactly so many lines that are not blank."""
+    """line-count: the output has exactly this many non-blank lines."""
 
     value: int = Field(ge=1, description="How many lines there must be.")
 
@@ -24,13 +24,13 @@ class LineCountAssertion(Assertion):
 
 
 class TapFile:
-    """`-o results.tap`: a line for each result."""
+    """`-o results.tap`: one line per result."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def listen(self, event: RunEvent) -> None:
-        """Let events pass: the file is written at the end."""
+        """Ignore events: the file is written at the end."""
 
     def finish(self, report: RunReport) -> None:
         with SafeFile(self._path) as file:

@@ -7,7 +7,7 @@ POEM = "An old silent pond\nA frog jumps into the pond\nSplash! Silence again"
 
 
 class HaikuProvider:
-    """Answers everything with the same poem. It costs nothing, so nothing of it is cached."""
+    """Answer every prompt with the same poem. It is free, so geval caches nothing."""
 
     is_cacheable = False
 
@@ -21,7 +21,7 @@ class HaikuProvider:
         return ModelResponse(choices, Usage(requests=len(choices)))
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Close nothing: there is nothing to close."""
 
 
 def build(source: ProviderSource) -> HaikuProvider:
