@@ -46,12 +46,6 @@ def test_every_make_target_of_the_readme_exists() -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
-def test_every_link_leads_to_a_file() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 @pytest.mark.parametrize("code", list(ExitCode))
 def test_every_exit_code_is_in_the_readme_and_in_the_help(code: ExitCode) -> None:
     table = README[README.index("## Exit codes") :]

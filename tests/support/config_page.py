@@ -128,7 +128,7 @@ def _schema_words(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(_schema_words, schema["anyOf"])))
     if "enum" in schema:
-        return " or ".join(f"`{item}`" for item in schema["enum"])
+        return " or ".join(f"`{'false' if item is False else item}`" for item in schema["enum"])
     kinds = {
         "number": "a number",
         "integer": "a whole number",

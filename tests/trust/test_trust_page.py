@@ -72,7 +72,7 @@ def test_the_rows_on_the_page_are_rows(tmp_path: Path) -> None:
 
 
 def test_every_key_and_every_figure_is_on_the_page() -> None:
-    table = PAGE[PAGE.index("| key |") : PAGE.index("A label belongs")]
+    table = PAGE[PAGE.index("| key |") : PAGE.index("A label applies")]
     assert [key for key in KEYS if f"`{key}`" not in table] == []
     assert f"`{VAR_COLUMN}NAME`" in table
     assert [name for name in (*STATISTICS, *TRUE_FIGURES) if f"`{name}`" not in PAGE] == []
