@@ -49,6 +49,7 @@ from geval_cli.errors import (
     TemplateError,
     UndoneError,
 )
+from geval_cli.gateway.call import OPEN_CASE
 from geval_cli.metrics import named_scores
 from geval_cli.plugins import extra
 from geval_cli.providers.judge_kinds import is_program, takes_text
@@ -154,6 +155,10 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         else:
             held = None
             answered, response = await _answer(job, test, rendered, context)
+        if job.generates:
+            if (case := OPEN_CASE.get()) is not None:
+                case.begun.set()
+            await context.prefetcher.note_answer()
         subject = Subject(
             test,
             answered.output,
@@ -267,7 +272,8 @@ def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
 def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: PrefetchedAnswers) -> None:
     # A bug shows again where the output is judged, and must not keep the model from being asked.
     with suppress(Exception):
-        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, prefetched)
+        specs = assertions_of(job.prompt, job.test)
+        context.prefetcher.ask(specs, unanswered, context.tools, prefetched)
 
 
 async def _answer(

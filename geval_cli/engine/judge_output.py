@@ -4,6 +4,8 @@ import asyncio
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -27,6 +29,7 @@ from geval_cli.errors import (
     ProviderError,
     UndoneError,
 )
+from geval_cli.gateway.call import OPEN_CASE, AheadRequest, OpenCase, ahead_key
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
 from geval_cli.providers.base import ProviderIdentity
@@ -45,13 +48,35 @@ from geval_cli.records import (
 from geval_cli.specs.base import ProviderSpec
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
+_REFUSED_WITHIN_S = 0.3  # a model that does not exist says so at once; an answer takes its time
 _SPECS_KEPT = 256  # whose requests were sent ahead; a suite may have a spec of its own for every test
 
 
-class _PendingAnswer(Struct):
+class _PendingAnswer(AheadRequest, kw_only=True):
+    """A request that is sent ahead; `starting` waits for the moment, and `answer` is there once it was sent."""
+
     judge: Judge
     request: ModelRequest
-    answer: asyncio.Task[ModelResponse]
+    case: OpenCase | None
+    context: Context
+    starting: asyncio.Task[None] | None = None
+    answer: asyncio.Task[ModelResponse] | None = None
+
+    def start(self) -> asyncio.Task[ModelResponse]:
+        """Send the request on behalf of its own case, whoever needs it first."""
+        if self.answer is None:
+            self.is_sent = True
+            self.answer = self.context.run(asyncio.ensure_future, self.judge.complete(self.request))
+        return self.answer
+
+    async def start_in_time(self, answered: asyncio.Event) -> None:
+        """Send the request once its case has begun and a model has answered, or at least not refused at once."""
+        if self.case is not None:
+            await self.case.begun.wait()
+            if not answered.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(answered.wait(), _REFUSED_WITHIN_S)
+        self.start()
 
 
 class PrefetchedAnswers(Struct):
@@ -59,16 +84,25 @@ class PrefetchedAnswers(Struct):
 
     _questions: list[_PendingAnswer] = field(default_factory=list)
 
-    def ask(self, judge: Judge, request: ModelRequest) -> None:
-        """Send the requests without waiting for the answers."""
-        self._questions.append(_PendingAnswer(judge, request, asyncio.ensure_future(judge.complete(request))))
+    def ask(self, judge: Judge, request: ModelRequest, answered: asyncio.Event) -> _PendingAnswer:
+        """Have a request sent beside that for the output, without waiting for its answer."""
+        question = _PendingAnswer(
+            key=ahead_key(judge.label, request),
+            judge=judge,
+            request=request,
+            case=OPEN_CASE.get(),
+            context=copy_context(),
+        )
+        question.starting = asyncio.ensure_future(question.start_in_time(answered))
+        self._questions.append(question)
+        return question
 
     def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
         """Return the pending answer to `request`, if it was sent and nobody took its answer yet."""
         for question in self._questions:
             if question.judge == judge and question.request == request:
                 self._questions.remove(question)
-                return question.answer
+                return question.start()
         return None
 
     def tools(self, tools: Tools) -> Tools:
@@ -85,9 +119,9 @@ class PrefetchedAnswers(Struct):
         """`result` with the cost of the answers that no one took; they are paid for all the same."""
         if not self._questions:
             return result
-        answers = [question.answer for question in self._questions]
+        answers = [question.answer for question in self._questions if question.is_sent]
         # Waited for, not cancelled: the requests are sent, and their cost belongs to this case.
-        came = await asyncio.gather(*answers, return_exceptions=True)
+        came = await asyncio.gather(*filter(None, answers), return_exceptions=True)
         spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
         judging = result.usage.get(Role.JUDGE, Usage()) + spent
         return replace(result, usage={**result.usage, Role.JUDGE: judging})
@@ -95,8 +129,11 @@ class PrefetchedAnswers(Struct):
     def cancel(self) -> None:
         """Stop waiting for answers that no one took."""
         for question in self._questions:
-            if not question.answer.cancel() and not question.answer.cancelled():
-                question.answer.exception()  # nobody takes it any more; asyncio is not to warn of it
+            answer = question.answer
+            if question.starting is not None:
+                question.starting.cancel()
+            if answer is not None and not answer.cancel() and not answer.cancelled():
+                answer.exception()  # nobody takes it any more; asyncio is not to warn of it
 
 
 class Prefetcher:
@@ -104,21 +141,44 @@ class Prefetcher:
 
     def __init__(self) -> None:
         # Held, so that no other can get the identity of one of these.
-        self._asked: dict[int, Assertion] = {}
+        self._asked: dict[int, tuple[Assertion, list[_PendingAnswer]]] = {}
+        self._unsent: list[_PendingAnswer] = []
+        self._answered = asyncio.Event()
+        self._is_sending = False
+
+    async def note_answer(self) -> None:
+        """Note that a model has answered: what was to be sent ahead leaves now, before anyone else asks for it."""
+        self._answered.set()
+        unsent, self._unsent = self._unsent, []
+        for question in unsent:
+            if question.case is None or question.case.begun.is_set():
+                question.start()
+            else:
+                self._unsent.append(question)
+        self._is_sending = self._is_sending or len(unsent) > len(self._unsent)
+        if self._is_sending:  # also who comes in the same turn of the event loop lets it leave first
+            await asyncio.sleep(0)
+            self._is_sending = False
 
     def ask(
         self, specs: Sequence[Assertion], subject: Subject, tools: Tools, answers: PrefetchedAnswers
     ) -> None:
         """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
+        case = OPEN_CASE.get()
         for spec in specs:
             # By identity: all tests share the assertion objects of `defaultTest`.
-            if id(spec) in self._asked:
-                continue
-            self._asked[id(spec)] = spec
-            if len(self._asked) > _SPECS_KEPT:
-                del self._asked[next(iter(self._asked))]
-            for judge, request in prefetch_requests(spec, subject, tools):
-                answers.ask(judge, request)
+            if id(spec) not in self._asked:
+                ahead = [
+                    answers.ask(judge, request, self._answered)
+                    for judge, request in prefetch_requests(spec, subject, tools)
+                ]
+                if not self._answered.is_set():
+                    self._unsent += ahead
+                self._asked[id(spec)] = spec, ahead
+                if len(self._asked) > _SPECS_KEPT:
+                    del self._asked[next(iter(self._asked))]
+            if case is not None:
+                case.ahead.extend(self._asked[id(spec)][1])
 
 
 class _WrappedJudge(Struct, frozen=True, eq=False):

@@ -2,19 +2,19 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
 from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
-from geval_cli.gateway.call import Handler, ModelCall, ServerKey, Wire
+from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
-from geval_cli.records import ModelResponse, Role
+from geval_cli.records import ModelResponse, Purpose, Role
 
 _ROUNDING = 1e-9
 
-_HINT = "what is finished is kept; a larger budget does the rest: `geval run CONFIG --resume`, or `geval judge` again"
+HINT = "what is finished is kept; a larger budget does the rest: `geval run CONFIG --resume`, or `geval judge` again"
 
 
 class Budget(Struct):
@@ -27,6 +27,8 @@ class Budget(Struct):
         cost_usd, requests: what was spent so far.
         reserved_usd: what batches that are not answered yet are expected to cost.
         whole: the budget that this one is a part of; see `part`.
+        begun_at: how many requests had left when this part of a run's budget was given out; its first case begins
+            even if it does not pay for all of it.
     """
 
     max_cost_usd: float | None = None
@@ -35,6 +37,7 @@ class Budget(Struct):
     requests: int = 0
     reserved_usd: float = 0.0
     whole: "Budget | None" = None
+    begun_at: int | None = None
     _unpriced: str | None = None
     _ended: BudgetError | None = None
 
@@ -57,12 +60,12 @@ class Budget(Struct):
             raise BudgetError(self._ended.message, hint=self._ended.hint)
         if self._unpriced is not None:
             message = f"{self._unpriced} gave an answer whose cost is unknown, so --max-cost cannot be kept"
-            raise BudgetError(message, hint=_HINT)
+            raise BudgetError(message, hint=HINT)
         if self.max_requests is not None and self.requests >= self.max_requests:
             plural = "" if self.max_requests == 1 else "s"
-            raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=_HINT)
+            raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=HINT)
         if not self.leaves_room_beside(0.0):
-            raise BudgetError(f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=_HINT)
+            raise BudgetError(f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=HINT)
 
     def take_request(self) -> None:
         """Count a request that is about to leave.
@@ -135,16 +138,26 @@ class BudgetLayer:
     It stands behind the retries and the cache, so that each repetition counts and cached answers do not.
     """
 
-    def __init__(self, budget: Budget, *, check_provider: Callable[[Provider], None], wire: Wire) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        check_provider: Callable[[Provider], None],
+        wire: Wire,
+        note: Callable[[ModelCall], None] = lambda call: None,
+    ) -> None:
+        """Build the layer; `note` is told of each request that leaves."""
         self._budget = budget
         self._check_provider = check_provider
         self._wire = wire
+        self._note = note
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         # Before anything is counted: a provider whose key was refused is asked nothing.
         self._check_provider(call.provider)
         self._wire.check()
         self._budget.take_request()
+        self._note(call)
         if call.provider.identity.kind in _FREE:
             return await send_next(call)
         self._wire.begin()
@@ -184,6 +197,10 @@ class _Price(Struct):
         return each_usd * answers * max(1.0, characters / max(usual, 1.0))
 
 
+async def _begin_freely(case: OpenCase) -> None:
+    """Let any case begin."""
+
+
 class CostReservation:
     """A layer that keeps a bound on money with many requests under way, by reserving what each is expected to cost.
 
@@ -192,8 +209,12 @@ class CostReservation:
     took is charged what was reserved. It stands above the limits, so that a call that waits here holds no slot.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(
+        self, budget: Budget, *, begin: Callable[[OpenCase], Awaitable[None]] = _begin_freely
+    ) -> None:
+        """Build the layer; `begin` waits until a case may begin, before any money is set aside for its answer."""
         self._budget = budget
+        self._begin = begin
         self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
         self._reserved_usd = 0.0
         self._under_way = 0
@@ -201,14 +222,17 @@ class CostReservation:
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         price = self._prices[_kind_of(call)]
+        case = OPEN_CASE.get()
+        if case is not None and call.request.role is Role.GENERATION:
+            await self._begin(case)
         set_aside_usd = await self._reserve(price, call)
         try:
             response = await send_next(call)
         except ProviderResponseError as error:
-            self._budget.pay(set_aside_usd if error.cost_usd is None else error.cost_usd)
+            self._pay_out(call, set_aside_usd if error.cost_usd is None else error.cost_usd)
             raise
         except ProviderTimeoutError:
-            self._budget.pay(set_aside_usd)
+            self._pay_out(call, set_aside_usd)
             raise
         else:
             self._pay(call, response, price, set_aside_usd)
@@ -221,11 +245,17 @@ class CostReservation:
         if cost_usd is not None:
             characters = call.request.characters
             price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
-            self._budget.pay(cost_usd)
+            self._pay_out(call, cost_usd)
         elif price.answers:
-            self._budget.pay(set_aside_usd)
+            self._pay_out(call, set_aside_usd)
         else:
             self._budget.give_up(call.provider.label)
+
+    def _pay_out(self, call: ModelCall, cost_usd: float) -> None:
+        self._budget.pay(cost_usd)
+        case = OPEN_CASE.get()
+        if case is not None and call.request.purpose is not Purpose.STEPS:  # those serve other cases, too
+            case.cost_usd += cost_usd
 
     async def _reserve(self, price: _Price, call: ModelCall) -> float:
         """Wait until the request may leave, and return what is reserved for it: 0 for the first of its kind.

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
@@ -21,6 +21,55 @@ CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None
 
 KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=None)
 """Gathers the keys of the answers that count for the case on whose behalf is called; None where nobody asks."""
+
+
+class AheadRequest(Struct):
+    """A request that does not depend on an output, so that it is sent once for many cases, beside that of the first."""
+
+    key: int
+    is_sent: bool = False
+
+
+def ahead_key(label: str, request: ModelRequest) -> int:
+    """Return a number by which equal requests to one judge are known."""
+    return hash((label, *[str(message.content) for message in request.messages]))
+
+
+class OpenCase(Struct, eq=False):
+    """A case on whose behalf models are called, or all cases of a test whose outputs are compared with each other.
+
+    Attributes:
+        kind: cases of one kind need about as much as each other.
+        weight: how much of the room for cases it takes: one, or half of the outputs that wait for each other.
+        answer_calls, judge_calls: requests that it needs at least, as far as the config says so.
+        ahead: requests for what other cases need, too; those that nobody has sent yet are left to it.
+        is_judged: whether any judge is called for it.
+        is_begun: its first request may leave; those that follow go before what begins other cases.
+        is_whole: it has its verdict.
+        sent: requests that left for it, without repetitions; `shared` are those among them that serve other cases, too.
+        cost_usd: what they cost, where there is a bound on money.
+        begun: set as soon as its first request leaves, or its answer was at hand.
+    """
+
+    kind: Hashable = None
+    weight: int = 1
+    answer_calls: int = 1
+    judge_calls: int = 0
+    ahead: list["AheadRequest"] = field(default_factory=list)
+    is_judged: bool = False
+    is_begun: bool = False
+    is_closed: bool = False
+    is_whole: bool = False
+    sent: int = 0
+    shared: int = 0
+    cost_usd: float = 0.0
+    reserved: int = 0
+    reserved_usd: float = 0.0
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+OPEN_CASE: ContextVar[OpenCase | None] = ContextVar("open_case", default=None)
+"""The case on whose behalf is called; None where calls belong to no case of a run."""
 
 
 class ModelCall(Struct, frozen=True):

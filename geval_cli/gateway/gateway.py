@@ -29,6 +29,7 @@ from geval_cli.gateway.call import (
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.limits import Limits, Pace
+from geval_cli.gateway.open_cases import OpenCases
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
@@ -128,6 +129,7 @@ class StackParts(Struct, frozen=True):
     single_flight: SingleFlight
     answers: Answers
     circuit: Circuit
+    cases: OpenCases
     batches: Batching | None = None
     claims: Claims | None = None
 
@@ -168,7 +170,7 @@ def build_stack(
         # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
         None if batches is None else batches.layer,
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
-        CostReservation(budget) if budget.max_cost_usd is not None else None,
+        CostReservation(budget, begin=parts.cases.begin) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
         Limits(
             pauses=pauses,
@@ -177,9 +179,10 @@ def build_stack(
             runtime=runtime,
             max_concurrency=max_concurrency,
             pace=policy.pace,
+            cases=parts.cases,
         ),
         # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
-        BudgetLayer(budget, check_provider=circuit.check, wire=policy.wire),
+        BudgetLayer(budget, check_provider=circuit.check, wire=policy.wire, note=parts.cases.count),
         # Times the request alone, without the waits above.
         RequestTrace(on_event, detail=policy.trace_detail, is_heard=policy.is_heard)
         if policy.is_tracing
@@ -203,6 +206,7 @@ class Gateway:
     Attributes:
         batches: the `Batching` that was begun; None without any.
         wire: the requests that are under way.
+        cases: those of a run that are begun and not finished.
     """
 
     def __init__(
@@ -241,6 +245,9 @@ class Gateway:
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         circuit = Circuit(runtime.clock)
+        # Batches are submitted breadth first: no case of theirs is whole before the last of them has ended.
+        most = None if policy.begin_batches is not None else policy.pace.part(max_concurrency)
+        self.cases = OpenCases(policy.budget, most)
         self.batches: Any = None
         if policy.begin_batches is not None and cache is not None:
             self.batches = policy.begin_batches(
@@ -255,7 +262,7 @@ class Gateway:
         # Runs that read no earlier answers want their own, each.
         claims = None if cache is None or policy.is_offline or reads_since else cache.claims
         layers = build_stack(
-            StackParts(self._single_flight, self._answers, circuit, self.batches, claims),
+            StackParts(self._single_flight, self._answers, circuit, self.cases, self.batches, claims),
             policy=policy,
             runtime=runtime,
             on_event=on_event,

@@ -1,7 +1,6 @@
 """Limits: bound the requests on the wire at once, and the requests and tokens in a minute."""
 
 import asyncio
-import contextlib
 import math
 from collections import deque
 from collections.abc import Callable
@@ -12,10 +11,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
+from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Runtime, ServerKey
+from geval_cli.gateway.open_cases import OpenCases, Turns
 from geval_cli.gateway.retry import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
-from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.records import ModelRequest, ModelResponse, Role
 
 _MINUTE_S = 60.0
 _MINUTE_MS = 60_000.0
@@ -89,24 +89,24 @@ class AdaptiveSlots:
         self._allowed = self._most
         self._taken = 0
         self._halvings = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting = Turns()
 
     @property
     def allowed(self) -> float:
         """Return the number of requests that may be on the wire at once now."""
         return self._allowed
 
-    async def acquire(self) -> int:
+    async def acquire(self, *, goes_before: bool = False) -> int:
         """Wait for a slot, and return the ticket that `release` needs."""
-        ticket = self.take()
+        ticket = self.take(goes_before=goes_before)
         if ticket is None:
-            await self._wait_in_line()
+            await self._wait_in_line(goes_before)
             ticket = self._halvings
         return ticket
 
-    def take(self) -> int | None:
-        """Take a slot without waiting, and return its ticket; None when none is free or others wait for one."""
-        if self._waiting or not self._has_room:
+    def take(self, *, goes_before: bool = False) -> int | None:
+        """Take a slot without waiting, and return its ticket; None when none is free or others come first."""
+        if not self._has_room or self._waiting.has_before(goes_before=goes_before):
             return None
         self._taken += 1
         return self._halvings
@@ -125,25 +125,20 @@ class AdaptiveSlots:
     def _has_room(self) -> bool:
         return self._taken + 1 <= min(self._allowed, max(1.0, self._most * self._pace.share))
 
-    async def _wait_in_line(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    async def _wait_in_line(self, goes_before: bool) -> None:
+        turn = self._waiting.enter(goes_before=goes_before)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it had its slot already
                 self._taken -= 1
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(turn)
+            self._waiting.leave(turn)
             self._admit_next()
             raise
 
     def _admit_next(self) -> None:
-        while self._waiting and self._has_room:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._taken += 1
-                turn.set_result(None)
+        while self._has_room and self._waiting.call_next():
+            self._taken += 1
 
 
 class TakenAmount(Struct):
@@ -202,21 +197,23 @@ class _Slots(Struct):
     own: AdaptiveSlots
     overall: AdaptiveSlots | None
 
-    async def acquire(self) -> int:
+    async def acquire(self, *, goes_before: bool) -> int:
         """Wait for both slots, the server's own first, and return the ticket that `release` needs."""
-        ticket = await self.own.acquire()
+        ticket = await self.own.acquire(goes_before=goes_before)
         if self.overall is not None:
             try:
-                await self.overall.acquire()
+                await self.overall.acquire(goes_before=goes_before)
             except BaseException:
                 self.own.release(ticket)
                 raise
         return ticket
 
-    def take(self) -> int | None:
+    def take(self, *, goes_before: bool) -> int | None:
         """Take both slots without waiting, and return their ticket; None when one is not free."""
-        ticket = self.own.take()
-        if ticket is not None and self.overall is not None and self.overall.take() is None:
+        ticket = self.own.take(goes_before=goes_before)
+        if ticket is None or self.overall is None:
+            return ticket
+        if self.overall.take(goes_before=goes_before) is None:
             self.own.release(ticket)
             return None
         return ticket
@@ -254,11 +251,40 @@ class _Weights(Struct):
         return not self.answers and self.under_way > 0
 
 
+class _Line:
+    """A line of calls: the first one waits for time to pass or for a slot, the others for their turn."""
+
+    def __init__(self) -> None:
+        self._turns = Turns()
+        self._has_first = False
+
+    def is_behind(self, *, goes_before: bool) -> bool:
+        """Return whether a newcomer would have to wait."""
+        return self._has_first and (not goes_before or self._turns.has_before(goes_before=True))
+
+    async def enter(self, *, goes_before: bool) -> None:
+        """Wait until all who come first have left."""
+        if not self._has_first:
+            self._has_first = True
+            return
+        turn = self._turns.enter(goes_before=goes_before)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()
+            self._turns.leave(turn)
+            raise
+
+    def leave(self) -> None:
+        """Let the next one be the first."""
+        self._has_first = self._turns.call_next()
+
+
 class _AdmissionQueue(Struct):
     """A queue for one server under one set of limits: calls are admitted one by one, in the order they came.
 
-    `entry` is held by the first call in the queue while it waits for time to pass or for a slot; `waiting` counts it
-    and those behind it.
+    Calls of cases that are begun go before those that begin one.
     """
 
     server: ServerKey
@@ -266,9 +292,8 @@ class _AdmissionQueue(Struct):
     requests: Window | None
     tokens: Window | None
     spacing: Window | None
-    entry: asyncio.Lock = field(default_factory=asyncio.Lock)
+    line: _Line = field(default_factory=_Line)
     weights: _Weights = field(default_factory=_Weights)
-    waiting: int = 0
 
     @property
     def has_windows(self) -> bool:
@@ -322,8 +347,10 @@ class Limits:
         runtime: Runtime,
         max_concurrency: int | None,
         pace: Pace | None = None,
+        cases: OpenCases | None = None,
     ) -> None:
         self._pace = pace or Pace()
+        self._cases = cases
         self._pauses = pauses
         self._check_provider = check_provider
         self._check_budget = check_budget
@@ -335,14 +362,18 @@ class Limits:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         queue = self._queue_of(call)
         estimate = _estimated_tokens(call.request) if queue.tokens else 0.0
-        admission = self._admit_at_once(queue, call.provider, estimate)
-        if admission is None:
-            queue.waiting += 1
+        case = self._case_to_begin(call)
+        admission = self._admit_at_once(queue, call.provider, estimate, case)
+        while admission is None:
+            await queue.line.enter(goes_before=case is None)
             try:
-                async with queue.entry:
-                    admission = await self._admit(queue, call.provider, estimate)
+                admission = await self._admit(queue, call.provider, estimate, case)
             finally:
-                queue.waiting -= 1
+                queue.line.leave()
+            if admission is None and case is not None and self._cases is not None:
+                # Outside the line: the calls that finish other cases pass there.
+                await self._cases.begin(case)
+                case = None
         outcome = CallOutcome.UNCLEAR
         try:
             response = await send_next(call)
@@ -367,29 +398,58 @@ class Limits:
         self._check_provider(provider)
         self._check_budget()
 
+    def _case_to_begin(self, call: ModelCall) -> OpenCase | None:
+        """Return the case that the call would begin; None for one that goes before those that begin any."""
+        case = OPEN_CASE.get()
+        if self._cases is None or case is None or case.is_begun:
+            return None
+        if call.request.role is Role.GENERATION:
+            return case
+        self._cases.begin_anyway(case)
+        return None
+
     def _admit_at_once(
-        self, queue: _AdmissionQueue, provider: Provider, estimate: float
+        self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
     ) -> _Admission | None:
         """Take slots and return the admission, or None when the call has to wait. Most calls need not."""
         self._check_may_leave(provider)
-        if queue.waiting or self._wait_s(queue, estimate):
+        if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
             return None
-        ticket = queue.slots.take()
-        return None if ticket is None else self._admitted(queue, ticket, estimate)
+        ticket = queue.slots.take(goes_before=case is None)
+        if ticket is None:
+            return None
+        if not self._begins_at_once(case, queue, ticket):
+            return None
+        return self._admitted(queue, ticket, estimate)
 
-    async def _admit(self, queue: _AdmissionQueue, provider: Provider, estimate: float) -> _Admission:
-        """Wait until the call may leave, take slots and return the admission."""
+    async def _admit(
+        self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
+    ) -> _Admission | None:
+        """Wait until the call may leave, take slots and return the admission; None when its case may not begin yet."""
         while True:
             self._check_may_leave(provider)
             if wait_s := self._wait_s(queue, estimate):
                 await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue
-            ticket = await queue.slots.acquire()
+            ticket = await queue.slots.acquire(goes_before=case is None)
             # Getting a slot may have taken long enough for a pause to begin, or for the key to be refused.
-            if not self._wait_s(queue, estimate):
-                break
+            if self._wait_s(queue, estimate):
+                queue.slots.release(ticket)
+                continue
+            return (
+                self._admitted(queue, ticket, estimate) if self._begins_at_once(case, queue, ticket) else None
+            )
+
+    def _begins_at_once(self, case: OpenCase | None, queue: _AdmissionQueue, ticket: int) -> bool:
+        """Begin the case of a call that has its slots; without room for it they are given back."""
+        try:
+            may_begin = case is None or self._cases is None or self._cases.begin_at_once(case)
+        except BaseException:
             queue.slots.release(ticket)
-        return self._admitted(queue, ticket, estimate)
+            raise
+        if not may_begin:
+            queue.slots.release(ticket)
+        return may_begin
 
     def _admitted(self, queue: _AdmissionQueue, ticket: int, estimate: float) -> _Admission:
         self._pauses.sent(queue.server)

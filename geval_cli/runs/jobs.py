@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import ModelGradedAssertion, each_assertion
+from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
@@ -14,10 +16,10 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventSink, StopReason, StopSignal
 from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
-from geval_cli.gateway.call import CASE_OF_TRACE
+from geval_cli.gateway.call import CASE_OF_TRACE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.redaction import Secrets
-from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse
+from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse, Status
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import ProviderPool, Session, open_suite_session, safe_assertion
@@ -39,12 +41,15 @@ class JobRunner(Struct, frozen=True):
     events: EventSink
     session: Session
     groups: ComparisonGroups
+    rows: dict[str, OpenCase] = field(default_factory=dict)
+    """Of tests whose outputs are compared, by their groups, until the last of them is done."""
     safe_tests: dict[int, AskedTest] = field(default_factory=dict)
     """The last tests without secrets, so that a long document is gone through once and not for every column."""
 
     def begin_pass(self) -> None:
         """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
         self.session.begin_pass()
+        self.rows.clear()
         self.groups.forget()
 
     async def execute(
@@ -61,8 +66,14 @@ class JobRunner(Struct, frozen=True):
         if request.otel and request.has_collector():
             CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
             self.events.emit(CaseStarted(job.id, time.time()))
+        is_compared = any(spec.compares_outputs for spec in job.test.assertions)
+        case = self._case_of(job, is_compared=is_compared)
+        OPEN_CASE.set(case)
+        is_over = True
         try:
             found = await self.groups.run(job)
+            is_over = not is_compared or bool(found)
+            case.is_whole = bool(found) and all(result.status is not Status.ERROR for result in found)
         except StoppedError:
             return None
         except BudgetError as error:
@@ -70,12 +81,43 @@ class JobRunner(Struct, frozen=True):
                 self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
             stop.request(StopReason.BUDGET)
             return None
+        finally:
+            if is_over:
+                self.rows.pop(job.group, None)
+                self.session.gateway.cases.close(case)
         results = [self._safe(result) for result in found]
         if note is not None:
             note(results)
         for result in results[:-1]:
             self.events.emit(CaseFinished(result))
         return results[-1] if results else None
+
+    def _case_of(self, job: Job, *, is_compared: bool) -> OpenCase:
+        """Return the case on whose behalf a job calls: that of its whole row, where outputs are compared."""
+        if is_compared and job.group in self.rows:
+            return self.rows[job.group]
+        outputs = self.groups.row_size(job) if is_compared else 1
+        judged = [
+            spec for spec in each_assertion(job.test.assertions) if isinstance(spec, ModelGradedAssertion)
+        ]
+        is_by_mode = job.prompt.effective_mode == "llm"
+        case = OpenCase(
+            kind=("row" if is_compared else job.column, *[spec.type for spec in judged]),
+            weight=(outputs + 1) // 2,
+            answer_calls=outputs * max(1, len(job.test.turns)) if job.generates else 0,
+            is_judged=bool(judged) or is_by_mode,
+        )
+        if self.session.gateway.cases.bounds_requests:
+            # Of a jury, all of its judges; what is compared is compared for all outputs at once.
+            each = [
+                (1 if spec.compares_outputs else outputs)
+                * len([*judges_of(spec, job.test, self.prepared.defaults)])
+                for spec in judged
+            ]
+            case.judge_calls = sum(each) + outputs * is_by_mode
+        if is_compared:
+            self.rows[job.group] = case
+        return case
 
     def _safe(self, result: CaseResult) -> CaseResult:
         """Return the result without secrets in its test and its verdicts."""

@@ -53,12 +53,26 @@ def test_what_was_asked_early_is_paid_for_once(tmp_path):
     assert usage["input_tokens"] == 7 * (TESTS + 1)
 
 
-def test_steps_that_no_output_came_to_be_judged_by_are_accounted_for(tmp_path):
+def test_steps_are_not_paid_for_when_the_model_refuses_at_once(tmp_path):
     def refuse_to_write(body, headers):
         return error_reply(400, "not today") if body["model"] == "m" else judge_sensibly(body, headers)
 
     with LoopbackServer(respond=refuse_to_write) as server:
         summary = run(tmp_path, server)["summary"]
+    assert summary["errored"] == TESTS
+    assert summary["usage"]["judge"]["requests"] == 0
+
+
+def test_steps_that_no_output_came_to_be_judged_by_are_accounted_for(tmp_path):
+    def refuse_to_write(body, headers):
+        return error_reply(400, "not today") if body["model"] == "m" else judge_sensibly(body, headers)
+
+    with LoopbackServer(respond=refuse_to_write) as server, ThreadPoolExecutor(1) as pool:
+        server.hold()
+        running = pool.submit(run, tmp_path, server)
+        server.wait_for_requests(TESTS + 1)
+        server.release()
+        summary = running.result()["summary"]
     assert summary["errored"] == TESTS
     assert summary["usage"]["judge"]["input_tokens"] == 7
     assert summary["usage"]["judge"]["requests"] == 1

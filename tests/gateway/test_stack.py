@@ -9,6 +9,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.cache import Answers
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey, compose
 from geval_cli.gateway.gateway import CallPolicy, StackParts, build_stack
+from geval_cli.gateway.open_cases import OpenCases
 from geval_cli.gateway.retry import Circuit
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.records import ModelResponse
@@ -37,7 +38,10 @@ SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
 def test_the_layers_stand_in_one_list_outermost_first(policy, names):
     layers = build_stack(
         StackParts(
-            SingleFlight(), Answers(None, since=None, notice=lambda _: None), Circuit(Runtime().clock)
+            SingleFlight(),
+            Answers(None, since=None, notice=lambda _: None),
+            Circuit(Runtime().clock),
+            OpenCases(Budget(), None),
         ),
         policy=policy,
         runtime=Runtime(),

@@ -219,6 +219,7 @@ def _open_cache(place: CachePlace, stack: AsyncExitStack) -> ResponseCache:
 def allow(budget: Budget, permit: Permit) -> None:
     """Let as much more be spent of `budget` as the permit says."""
     requests, cost_usd = permit.max_requests, permit.max_cost_usd
+    budget.begun_at = budget.requests
     budget.max_requests = None if requests is None else budget.requests + requests
     budget.max_cost_usd = None if cost_usd is None else budget.cost_usd + cost_usd
 
