@@ -15,6 +15,7 @@ from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
+from geval_cli.report.case_view import print_test
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PLURALS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
@@ -22,7 +23,7 @@ from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
-from geval_cli.report.terminal import print_answer, print_report
+from geval_cli.report.terminal import print_answer, print_report, show_command
 from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.runs.import_run import read_importable, store_run
@@ -179,7 +180,11 @@ def _print(
     home: Path | None,
 ) -> None:
     if choice.case is not None:
-        print_cases(choice.results(report), Failures(), report, console)
+        results = list(choice.results(report))
+        print_test(results, report, console, is_verbose=choice.is_verbose or choice.is_whole)
+        if not (choice.is_verbose or choice.is_whole):
+            command = f"{show_command(name, home)} --case {choice.case.removeprefix('#')} -v"
+            console.print(Text(f"\n all of it, with prompts: {command}", style="dim"), soft_wrap=True)
         return
     if not choice.wanted and not choice.is_whole:
         print_report(

@@ -2,7 +2,8 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from msgspec import Struct, field
@@ -12,6 +13,7 @@ from rich.text import Text
 from geval_cli.judge.checklist import CHECKLIST
 from geval_cli.numbers import (
     format_comparison,
+    format_cost,
     format_duration,
     format_rating,
     format_score,
@@ -27,6 +29,7 @@ from geval_cli.report.report import (
     case_number,
     case_title,
     is_decided_by_score,
+    margin_below,
     output_text,
     score_text,
 )
@@ -44,8 +47,10 @@ from geval_cli.report.verdict import (
 
 _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
+_DETAIL_DIGITS = 4
 _TOLD = frozenset(
-    {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
+    {"usage", "latency_ms", "wins", "ties", "losses", "pairs"}
+    | {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
     | {"evaluation_steps", "reason", "parts", "requested", "valid", CHECKLIST}
     | {"answers", "min", "over", "window"}
 )
@@ -99,7 +104,27 @@ class AssertionView(Struct, frozen=True):
         """Yield everything else in `detail`, as JSON; not sanitized yet, since it may have lines."""
         for name, value in self.assertion.detail.items():
             if name not in _TOLD and value not in (None, [], {}):
-                yield sanitize(name), value if isinstance(value, str) else value_text(value)
+                yield sanitize(name), value if isinstance(value, str) else value_text(_tidy(value))
+
+    def duels(self) -> str:
+        """`beat a; tied with b; lost to c, d`: with which other outputs this one was compared."""
+        pairs = self.assertion.detail.get("pairs")
+        found: dict[str, list[str]] = {"win": [], "tie": [], "loss": []}
+        for pair in pairs if isinstance(pairs, list | tuple) else ():
+            if isinstance(pair, Mapping) and pair.get("outcome") in found:
+                found[str(pair["outcome"])].append(one_line(str(pair.get("label", "")), 60))
+        words = {"win": "beat", "tie": "tied with", "loss": "lost to"}
+        return "; ".join(f"{words[outcome]} {', '.join(names)}" for outcome, names in found.items() if names)
+
+    def paid(self) -> list[str]:
+        """Return what the judge's calls cost and how long they took; nothing where none was made."""
+        item = self.assertion
+        if not item.usage.requests and not item.usage.cached_requests:
+            return []
+        if not item.usage.requests:
+            return ["from the cache"]
+        cost = [] if not item.usage.cost_usd else [format_cost(item.usage.cost_usd)]
+        return [*cost, *([format_duration(item.latency_ms)] if item.latency_ms else [])]
 
     def score_text(self) -> str:
         """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
@@ -217,6 +242,18 @@ class JudgeVerdict(Struct, frozen=True):
         )
         hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
         return f"{shown}, and {hidden} more" if hidden > 0 else shown
+
+
+def _tidy(value: JsonValue) -> JsonValue:
+    """Return a value whose numbers have no tails of the arithmetic."""
+    match value:
+        case float():
+            return round(value, _DETAIL_DIGITS)
+        case Mapping():
+            return {name: _tidy(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_tidy(item) for item in value]
+    return value
 
 
 def _message_of(error: JsonValue) -> JsonValue:
@@ -366,6 +403,10 @@ class CasePrinter:
         inner = indent + 2
         self._print_verdicts(view, case_number(result), indent=inner)
         if self._shown.has_inputs:
+            if duels := view.duels():
+                self._print_block("pairs", [duels], indent=inner)
+            if paid := view.paid():
+                self._print_block("calls", [", ".join(paid)], indent=inner, style="dim")
             for label, text in view.further():
                 self._print_block(label, sanitized_lines(text), indent=inner, style="dim")
         for item in assertion.assertions:
@@ -418,7 +459,8 @@ class CasePrinter:
 
     def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
         limits = self._shown
-        text, most = f"{error.type}: {error.message}", limits.raw
+        is_named = error.is_bug or limits.has_inputs
+        text, most = f"{error.type}: {error.message}" if is_named else error.message, limits.raw
         message = clipped_lines(
             text, line_count=max(10, most.line_count), character_count=max(2_000, most.character_count)
         )
@@ -447,3 +489,282 @@ class CasePrinter:
 
 def _label(text: str) -> Text:
     return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")
+
+
+_IN_FULL, _LINES_MAX, _PASSED_NAMED, _WHY_NAMED = 2, 10, 12, 3
+_FEW = 4
+"""Up to so many answers to a test, those that passed are shown with their output."""
+_ORDER = {Status.FAILED: 0, Status.ERROR: 1, Status.PASSED: 2, Status.NOT_EVALUATED: 3}
+_LEAST_SHARE = 0.01
+
+
+def case_sentence(results: Sequence[CaseResult]) -> str:
+    """`test 7, refund after 30 days, failed in 2 of 4 columns: correct 0.40 < 0.70`."""
+    first = results[0]
+    repeats = {result.repeat_index for result in results}
+    number = str(first.test_index + 1) if len(repeats) > 1 else case_number(first).removeprefix("#")
+    title = case_title(first, 80)
+    name = f"test {number}, {title}," if title else f"test {number}"
+    counts = Counter(result.status for result in results)
+    failed, errored = counts[Status.FAILED], counts[Status.ERROR]
+    if len(results) == 1:
+        said = {
+            Status.PASSED: "passed",
+            Status.FAILED: "failed",
+            Status.ERROR: "has no verdict",
+            Status.NOT_EVALUATED: "was not evaluated",
+        }[first.status]
+    else:
+        is_repeated = len(repeats) > 1
+        columns = len({result.column for result in results})
+        of = f"{len(results):,} {'answers' if is_repeated else 'columns'}"
+        if is_repeated and columns == 1:
+            of = f"{len(results):,} repeats"
+        if failed:
+            said = f"failed in {_of_all(failed, of)}"
+            said += f", and {errored:,} {'has' if errored == 1 else 'have'} no verdict" if errored else ""
+        elif errored:
+            said = f"has no verdict in {_of_all(errored, of)}"
+        elif counts[Status.PASSED]:
+            said = f"passed in {_of_all(counts[Status.PASSED], of)}"
+        else:
+            said = "was not evaluated"
+    why = _why(results)
+    return f"{name} {said}: {why}" if why else f"{name} {said}"
+
+
+def _of_all(count: int, of: str) -> str:
+    """`2 of 4 columns`, `all 4 columns` or `both columns`."""
+    whole, _, noun = of.partition(" ")
+    if f"{count:,}" != whole:
+        return f"{count:,} of {of}"
+    return f"both {noun}" if count == 2 else f"all {of}"  # noqa: PLR2004 - the number that the word means
+
+
+def _why(results: Sequence[CaseResult]) -> str:
+    """Return what failed, what failed most often first, each where it is furthest below its threshold."""
+    worst: dict[str, tuple[int, AssertionResult]] = {}
+    for result in results:
+        for item in result.assertions:
+            if item.status is Status.FAILED and result.status is Status.FAILED:
+                name = one_line(item.metric or item.type, 40)
+                count, known = worst.get(name, (0, item))
+                worst[name] = count + 1, max(known, item, key=margin_below)
+    named = sorted(worst.items(), key=lambda pair: -pair[1][0])
+    parts = [
+        f"{name} {score_text(item)}" if item.threshold is not None else name
+        for name, (_, item) in named[:_WHY_NAMED]
+    ]
+    if len(named) > _WHY_NAMED:
+        parts.append(f"{len(named) - _WHY_NAMED:,} more")
+    if not parts:
+        errors = (error for result in results for error in _errors(result))
+        parts = [one_line(error.message, 120) for error in errors][:1]
+    return ", ".join(parts)
+
+
+def _range(scores: Sequence[float]) -> str:
+    """`0.66 to 0.92`: the least and the highest of some scores."""
+    return " to ".join(dict.fromkeys(map(format_score, (min(scores), max(scores))))) if scores else ""
+
+
+def _badness(result: CaseResult) -> tuple[int, float]:
+    failed = (margin_below(item) for item in result.assertions if item.status is Status.FAILED)
+    return _ORDER[result.status], -max(failed, default=0.0)
+
+
+def _errors(result: CaseResult) -> Iterator[ErrorInfo]:
+    if result.error is not None:
+        yield result.error
+    yield from (item.error for item in result.assertions if item.error is not None)
+
+
+def print_test(
+    results: Sequence[CaseResult], report: RunReport, console: Console, *, is_verbose: bool
+) -> None:
+    """Print one test in all its columns: what became of it in a sentence, what went in, then the failures first."""
+    console.print()
+    print_hanging(Text(), Text(case_sentence(results), style="bold"), console, indent=1)
+    if is_verbose:
+        printer = CasePrinter(report, console, UNCUT)
+        for result in results:
+            printer.print_entry(ShownCase(result))
+        return
+    _TestPrinter(results, report, console).print()
+
+
+class _TestPrinter(CasePrinter):
+    """Prints the answers to one test on about one screen."""
+
+    def __init__(self, results: Sequence[CaseResult], report: RunReport, console: Console) -> None:
+        is_alone, is_few = len(results) == 1, len(results) <= _FEW
+        output = Limit(12, 900) if is_alone else Limit(5, 360) if is_few else Limit(3, 240)
+        super().__init__(report, console, Shown(output, Limit(4, 500)))
+        self._results = sorted(results, key=_badness)
+        self._is_alone, self._is_few = is_alone, is_few
+
+    def print(self) -> None:
+        self._console.print()
+        self._print_test_texts(self._results[0])
+        problems = [result for result in self._results if result.status in PROBLEMS]
+        in_full = self._results if self._is_few else problems[:_IN_FULL]
+        for result in in_full:
+            self._console.print()
+            self._print_answer(result)
+        if len(in_full) < len(self._results):
+            self._console.print()
+        for result in problems[len(in_full) :][:_LINES_MAX]:
+            self._print_head(result, _why([result]))
+        more = len(problems) - len(in_full) - _LINES_MAX
+        if more > 0:
+            self._console.print(Text(f"  ... and {more:,} more", style="dim"))
+        if not self._is_few:
+            self._print_others([result for result in self._results if result.status not in PROBLEMS])
+
+    def _print_others(self, results: Sequence[CaseResult]) -> None:
+        """Print those without a problem as one paragraph: their columns and scores."""
+        for status in (Status.PASSED, Status.NOT_EVALUATED):
+            found: dict[str, list[float]] = {}
+            for result in (one for one in results if one.status is status):
+                scores = found.setdefault(self._column(result), [])
+                scores.extend([] if result.score is None else [result.score])
+            if found:
+                word = "passed" if status is Status.PASSED else "not evaluated"
+                count = sum(result.status is status for result in results)
+                head = Text(f"{self._signs.marks[status]} {count:,} {word}  ", style=STYLES[status])
+                told = (f"{name} {_range(scores)}".strip() for name, scores in found.items())
+                print_hanging(head, Text(f" {self._signs.dot} ".join(told)), self._console, indent=1)
+
+    def _print_test_texts(self, result: CaseResult) -> None:
+        """Print what the test brings: its variables and what it expects, and the prompt where there is nothing else."""
+        texts = {name: value_text(value) for name, value in result.vars.items()}
+        texts |= {} if result.asked is None else result.asked.texts
+        if not texts and not result.turns:
+            texts = {"prompt": result.prompt.rendered}
+        title = case_title(result, 200)
+        for name, text in texts.items():
+            if one_line(text, 200) != title:
+                lines = clipped_lines(text, line_count=4, character_count=300)
+                self._print_block(one_line(name.replace("_", " "), 20), lines, indent=3)
+
+    def _print_answer(self, result: CaseResult) -> None:
+        self._print_head(result, self._facts(result))
+        if result.error is not None:
+            self._print_error(result.error, indent=3)
+        if result.output is not None or result.turns:
+            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
+            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
+        if result.trace:
+            steps = [
+                one_line(f"{step.name}{' (failed)' * (step.error is not None)}", 40) for step in result.trace
+            ]
+            more = [] if len(steps) <= _PASSED_NAMED else [f"{len(steps) - _PASSED_NAMED:,} more"]
+            self._print_block("trace", [", ".join([*steps[:_PASSED_NAMED], *more])], indent=3)
+        self._print_end(result.finish_reason)
+        passed: list[AssertionResult] = []
+        for item in sorted(result.assertions, key=lambda item: _ORDER[item.status]):
+            if item.status in PROBLEMS or self._is_alone:
+                self._print_explained(item, indent=3)
+            else:
+                passed.append(item)
+        if passed:
+            self._print_passed(passed)
+
+    def _print_head(self, result: CaseResult, facts: str) -> None:
+        head = case_verdict(result, self._signs).append("  ")
+        parts = [self._column(result)] if len(self._all_columns) > 1 else []
+        if result.repeat_index or any(
+            one.repeat_index for one in self._results if one.column == result.column
+        ):
+            parts.append(f"repeat {result.repeat_index + 1}")
+        body = Text(", ".join(parts), style="bold")
+        print_hanging(
+            head, body.append(f"{'  ' if parts else ''}{facts}", style="not bold"), self._console, indent=1
+        )
+
+    def _column(self, result: CaseResult) -> str:
+        column = self._columns.get(result.column)
+        return "" if column is None else column_title(column, self._all_columns, self._signs)
+
+    def _facts(self, result: CaseResult) -> str:
+        """`gpt-4.1-mini, 749 ms, $0.0004`: who answered, in what time and at what price."""
+        cost = result.cost_usd_generated
+        parts = (
+            []
+            if len({one.provider_label for one in self._all_columns}) > 1
+            else [one_line(result.provider.label or result.provider.id, 40)]
+        )
+        parts += (
+            ["with a batch"]
+            if result.latency_ms is None
+            else [format_duration(result.latency_ms)]
+            if result.latency_ms >= 1
+            else []
+        )
+        parts += [format_cost(cost)] if cost else []
+        return f" {self._signs.dot} ".join([*parts, *(["from the cache"] if result.cached else [])])
+
+    def _print_explained(self, item: AssertionResult, *, indent: int) -> None:
+        view = AssertionView(item, self._signs)
+        mark = Text(f"{self._signs.marks[item.status]} ", style=STYLES[item.status])
+        print_hanging(mark, view.heading(), self._console, indent=indent)
+        inner = indent + 2
+        verdicts = view.verdicts()
+        is_jury = "judges" in item.detail
+        if len(verdicts) == 1 or is_jury:
+            self._print_reason(item.reason or "", indent=inner)
+        if item.error is not None:
+            self._print_error(item.error, indent=inner)
+        if is_jury:
+            self._print_items(item.detail, indent=inner)
+        if duels := view.duels():
+            self._print_block("pairs", [duels], indent=inner)
+        for position, part in enumerate(verdicts, start=1):
+            self._print_part(part, position if len(verdicts) > 1 else 0, view, is_jury=is_jury, indent=inner)
+        for one in sorted(item.assertions, key=lambda one: _ORDER[one.status]):
+            if one.status in PROBLEMS:
+                self._print_explained(one, indent=inner)
+
+    def _print_part(
+        self, part: JudgeVerdict, number: int, view: AssertionView, *, is_jury: bool, indent: int
+    ) -> None:
+        """Print who judged, with rating, spread, cost and time on one line; then the steps, once."""
+        self._print_items(part.detail, indent=indent)
+        facts = dict(part.facts())
+        spread = ", ".join(
+            f"{one_line(rating, 20)}: {format_share(share)}"
+            for rating, share in part.shares()
+            if share >= _LEAST_SHARE
+        )
+        line = [facts["judge"]] if "judge" in facts else []
+        line += [f"rating {facts['rating']}"] if "rating" in facts else []
+        line += [f"answers {facts['answers']}"] if "answers" in facts else []
+        line += [spread] if spread and len(part.shares()) > 1 else []
+        if not number:
+            line += view.paid() if line else []
+        dot = f" {self._signs.dot} "
+        if number:
+            title = dot.join([text for text in (part.title(), *line) if text])
+            self._print_block(f"{'judge' if is_jury else 'part'} {number}", [title], indent=indent)
+            self._print_block(
+                "", clipped_lines(part.reason(), line_count=2, character_count=200), indent=indent
+            )
+        elif line:
+            self._print_block("judge", [dot.join(line)], indent=indent, style="dim")
+        for label in ("note", "error"):
+            if label in facts:
+                self._print_block(label, [facts[label]], indent=indent, style="yellow")
+        steps = part.evaluation_steps()
+        if steps not in self._seen_steps:
+            self._print_steps(steps, "", indent=indent)
+
+    def _print_passed(self, items: Sequence[AssertionResult]) -> None:
+        names = []
+        for item in items:
+            score = AssertionView(item, self._signs).score_text() if item.threshold is not None else ""
+            names.append(f"{one_line(item.metric or item.type, 40)} {score}".rstrip())
+        more = [] if len(names) <= _PASSED_NAMED else [f"{len(names) - _PASSED_NAMED:,} more"]
+        status = Status.PASSED if items[0].status is Status.PASSED else Status.NOT_EVALUATED
+        head = Text(f"{self._signs.marks[status]} ", style=STYLES[status])
+        text = f" {self._signs.dot} ".join([*names[:_PASSED_NAMED], *more])
+        print_hanging(head, Text(text, style="dim"), self._console, indent=3)

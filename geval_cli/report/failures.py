@@ -10,10 +10,10 @@ from rich.text import Text
 
 from geval_cli.numbers import format_score, plural
 from geval_cli.patterns import compile_later
-from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
+from geval_cli.records import CaseResult, ErrorInfo, Status
 from geval_cli.report.case_view import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
 from geval_cli.report.console import print_hanging
-from geval_cli.report.report import RunReport, case_number, case_title, output_text, score_text
+from geval_cli.report.report import RunReport, case_number, case_title, margin_below, output_text, score_text
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of
 from geval_cli.statistics.intervals import RunningMean
@@ -444,13 +444,13 @@ def _badness(group: _SameReason) -> tuple[int, float]:
 
 def _failed_test(result: CaseResult) -> FailedTest:
     failed = (item for item in result.assertions if item.status is Status.FAILED)
-    worst = max(failed, key=_margin, default=None)
+    worst = max(failed, key=margin_below, default=None)
     if worst is None:  # its own threshold decides, or what is compared
         what, score, reason, location = _WHOLE, result.score, "", None
         scored, margin = "" if score is None else format_score(score), 0.0
     else:
         what, reason, location = worst.metric or worst.type, worst.reason or "", worst.location
-        scored, margin = score_text(worst) if worst.threshold is not None else "", _margin(worst)
+        scored, margin = score_text(worst) if worst.threshold is not None else "", margin_below(worst)
     return FailedTest(
         index=result.test_index,
         number=f"#{result.test_index + 1}",
@@ -463,12 +463,6 @@ def _failed_test(result: CaseResult) -> FailedTest:
         location=location,
         output=one_line(output_text(result)[:_REASON_COMPARED], 400),
     )
-
-
-def _margin(item: AssertionResult) -> float:
-    if item.score is None or item.threshold is None or item.type.startswith("not-"):
-        return 1.0
-    return max(item.threshold - item.score, 0.0)
 
 
 def _where(group: _SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:

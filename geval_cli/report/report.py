@@ -119,6 +119,13 @@ def score_text(item: AssertionResult) -> str:
     return f"{format_score(item.score)}, {why}" if why else format_score(item.score)
 
 
+def margin_below(item: AssertionResult) -> float:
+    """Return how far a failed assertion is below its threshold; 1 where no score says so."""
+    if item.score is None or item.threshold is None or item.type.startswith("not-"):
+        return 1.0
+    return max(item.threshold - item.score, 0.0)
+
+
 def is_decided_by_score(item: AssertionResult) -> bool:
     """Return whether the verdict is that of the score beside its threshold."""
     if item.score is None or item.threshold is None:

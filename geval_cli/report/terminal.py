@@ -126,7 +126,7 @@ def print_answer(
     summary = report.summary
     place = "" if home is None else f" --home {_quoted(str(home))}"
     is_kept = report.is_stored or bool(report.file)
-    show = f"geval show{f' {_quoted(name)}' if name else ''}{place}" if is_kept else ""
+    show = show_command(name, home) if is_kept else ""
     console.print()
     print_hanging(Text(), _title(report, failed, console), console, indent=1)
     console.print()
@@ -174,6 +174,12 @@ def _title(report: RunReport, failed: FailedTests | None, console: Console) -> T
         judges = ", ".join(one_line(judge, 60) for judge in run.judges[:3])
         shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
     return Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}")
+
+
+def show_command(name: str, home: Path | None) -> str:
+    """Return the command that shows this run: the latest one without a name."""
+    place = "" if home is None else f" --home {_quoted(str(home))}"
+    return f"geval show{f' {_quoted(name)}' if name else ''}{place}"
 
 
 def _print_metrics_line(summary: RunSummary, console: Console) -> None:

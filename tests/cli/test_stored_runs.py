@@ -260,7 +260,7 @@ class TestShow:
     def test_one_case_is_shown_whole(self, tmp_path: Path, shown: Callable[..., str]) -> None:
         long = "\n".join(f"line {number}" for number in range(300)) + "\x1b[31m"
         store_run(write_config(tmp_path, "config.json", rows_of(long, "a")))
-        text = shown(case=parse_case("1"))
+        text = shown(case=parse_case("1"), is_verbose=True)
         assert "line 299\\x1b[31m" in text
         assert text.count("line 150") == 3  # prompt, variable, output
         assert "more characters" not in text
@@ -275,7 +275,7 @@ class TestShow:
             item.error.raw for result in self.results(tmp_path) for item in result.assertions if item.error
         ]
         assert raw
-        words = " ".join(shown(case="#1").split())
+        words = " ".join(shown(case="#1", is_verbose=True).split())
         assert all(text is not None and " ".join(text.split()) in words for text in raw)
 
     @staticmethod
@@ -308,8 +308,12 @@ class TestShow:
 
     def test_a_repeat_is_a_case_of_its_own(self, tmp_path: Path, shown: Callable[..., str]) -> None:
         stored(tmp_path, "a", repeats=3)
-        assert [part in shown(case="#1") for part in ("#1 ", "#1.2", "#1.3")] == [True] * 3
-        assert [part in shown(case="#1.2") for part in ("#1 ", "#1.2", "#1.3")] == [False, True, False]
+        assert [part in shown(case="#1", is_verbose=True) for part in ("#1 ", "#1.2", "#1.3")] == [True] * 3
+        assert [part in shown(case="#1.2", is_verbose=True) for part in ("#1 ", "#1.2", "#1.3")] == [
+            False,
+            True,
+            False,
+        ]
 
     @pytest.mark.parametrize("ending", [".json", ".jsonl"])
     def test_a_results_file_is_shown_like_the_run(

@@ -180,7 +180,7 @@ def test_the_raw_reply_and_the_hint_stand_with_an_error() -> None:
     text = printed(make_case(status=Status.ERROR, assertions=(make_judged(Status.ERROR, None, error=error),)))
 
     for shown in (
-        "error   JudgeParseError: no score can be read",
+        "error   no score can be read",
         "hint    use a larger judge",
         "reply   I cannot",
     ):
