@@ -174,6 +174,9 @@ def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalField
         if is_file_reference(text):
             reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
             return None
+    if is_file_reference(given.get("examples")):
+        reading.problems.append(Problem("`examples` names a file", hint="give its entries instead"))
+        return None
     spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
     if spec is None or not joint:
