@@ -23,7 +23,7 @@ def main() -> None:
         return
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
-        parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
+        parser.error(f"no benchmark named {', '.join(unknown)}; one of: {', '.join(known)}")
     # As geval is installed: what pip or the first start compiled is not compiled again at every start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in chosen.names or known:

@@ -60,7 +60,7 @@ def run(*names: str, quick: bool = False) -> None:
     runs = RUNS // 10 if quick else RUNS
     unknown = sorted(set(names) - set(SIMULATIONS))
     if unknown:
-        raise SystemExit(f"no simulation named {', '.join(unknown)}; there are: {', '.join(SIMULATIONS)}")
+        raise SystemExit(f"no simulation named {', '.join(unknown)}; one of: {', '.join(SIMULATIONS)}")
     for name in names or SIMULATIONS:
         print(f"-- {name}: {(SIMULATIONS[name].__doc__ or '').splitlines()[0]}")
         SIMULATIONS[name](runs)

@@ -372,8 +372,8 @@ class MachineLimitError(GevalError):
                 )
             if isinstance(found, RuntimeError) and "can't start new thread" in text:
                 return cls(
-                    "no further thread can be started",
-                    hint="raise the limit of processes (`ulimit -u`), or that of memory (`ulimit -v`)",
+                    "no more threads can be started",
+                    hint="raise the limit of processes (`ulimit -u`) or of memory (`ulimit -v`)",
                 )
             if getattr(found, "errno", None) in {errno.EMFILE, errno.ENFILE}:
                 return cls(
@@ -382,6 +382,8 @@ class MachineLimitError(GevalError):
             if getattr(found, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
                 name = getattr(found, "filename", None)
                 where = f" for {name}" if name else ""
-                return cls(f"no space is left{where}", hint="make room, or set TMPDIR to a folder with room")
+                return cls(
+                    f"no space left{where}", hint="free some space, or set TMPDIR to a folder with space"
+                )
             found = found.__cause__ or found.__context__
         return None

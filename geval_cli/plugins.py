@@ -80,7 +80,9 @@ def find_plugin(group: str, name: str) -> Any:
         return None
     if len(found) > 1:
         packages = " and ".join(sorted(map(_package_of, found)))
-        raise UsageError(f"{packages} both add `{name}` to geval", hint="uninstall all but one of them")
+        raise UsageError(
+            f"{packages} both add `{name}` to geval", hint="keep one of them and uninstall the others"
+        )
     [point] = found
     try:
         return point.load()

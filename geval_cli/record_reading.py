@@ -49,7 +49,7 @@ def _record(data: Mapping[str, JsonValue], kind: type[T]) -> T:
             values["usage"] = usage_by_role_from_json(values["usage"])
         return msgspec.convert(values, kind)
     except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
+        raise ValueError(f"this is not a {kind.__name__} of this version of geval: {error}") from error
 
 
 _ROLES = frozenset(role.value for role in Role)

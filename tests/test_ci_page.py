@@ -141,7 +141,7 @@ def test_a_pull_request_is_compared_with_main(
     write_config(0, "tone.delta >= -0.02 vs baseline")
     first = run_script()
     assert first.returncode == 0, first.stderr
-    assert "is left out: there is no baseline" in first.stderr
+    assert "is skipped: there is no baseline" in first.stderr
     runner = Path(environment(tmp_path)["RUNNER_TEMP"])
     (runner / "main").mkdir()
     (runner / "results.json").rename(runner / "main" / "results.json")

@@ -149,7 +149,7 @@ def test_the_starter_config_is_written_once_and_is_valid(tmp_path: Path) -> None
     again = run_geval("init", cwd=tmp_path)
     assert (again.code, again.stderr.splitlines()[0]) == (
         2,
-        "error: gevalconfig.yaml exists already, and is left as it is",
+        "error: gevalconfig.yaml already exists and was not changed",
     )
 
 

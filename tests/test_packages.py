@@ -79,7 +79,7 @@ class TestThePackageOfThePage:
     def test_a_strangers_config_may_not_use_its_provider(self, tmp_path: Path, site: Path) -> None:
         done = geval(tmp_path, "run", "--untrusted", "config.yaml", packages=site)
         assert done.code == 2
-        assert "`haiku:basho` is at an address of its own" in done.stderr
+        assert "`haiku:basho` has a URL of its own" in done.stderr
 
 
 def test_without_the_package_each_name_is_unknown(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "no assertion": (
         [{"geval.assertions": {"line-count": "json:JSONDecoder"}}],
-        "the plugin `line-count` is no assertion",
+        "the plugin `line-count` is not an assertion",
     ),
     "two packages": (
         [{"geval.assertions": {"line-count": "a:b"}}, {"geval.assertions": {"line-count": "c:d"}}],
@@ -118,7 +118,7 @@ ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "a provider that cannot be built": (
         [{"geval.providers": {"haiku": "json"}, "geval.assertions": {"line-count": "json:JSONDecoder"}}],
-        "the plugin `haiku` is no provider",
+        "the plugin `haiku` is not a provider",
     ),
     "a module that raises": (
         [{"geval.assertions": {"line-count": "raises:X"}}],
@@ -128,7 +128,7 @@ ODD: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"geval.assertions": {"line-count": "leaves:X"}}],
         "`line-count` of the package odd0 cannot be loaded: SystemExit: 0",
     ),
-    "a command that is none": ([{"geval.commands": {"odd": "json"}}], "the plugin `odd` is no command"),
+    "a command that is none": ([{"geval.commands": {"odd": "json"}}], "the plugin `odd` is not a command"),
 }
 
 

@@ -179,7 +179,7 @@ def test_the_run_saw_faults_and_success(everything_written: str) -> None:
         "It is good. ",
         "/hook?key=***",
         "HTTP 500",
-        "asked 2 times",
+        "sent 2 times",
         "not JSON",
         "the proxy http://127.0.0.1:9 cannot be reached",
     ):

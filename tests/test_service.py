@@ -126,7 +126,7 @@ def test_tests_that_change_during_the_run_stop_it_and_what_was_paid_is_kept(tmp_
     assert report.run.status is RunStatus.ABORTED
     assert report.summary.passed == 60
     [warning] = report.run.warnings
-    assert warning.startswith("the run stopped before its end: the tests changed while it went on: ")
+    assert warning.startswith("the run stopped before its end: the tests changed during the run: ")
     assert "tests.jsonl:61" in warning
     assert exit_code(report) is ExitCode.NOT_JUDGED
     assert stored[0].run == report.run
@@ -143,7 +143,7 @@ def test_fewer_tests_than_were_checked_are_said(tmp_path: Path) -> None:
 
     report = run(config, listen=shorten)
     assert report.run.status is RunStatus.COMPLETED
-    assert report.run.warnings == ("the tests changed while the run went on: 50 cases instead of 60",)
+    assert report.run.warnings == ("the tests changed during the run: 50 cases instead of 60",)
 
 
 def test_a_listener_that_breaks_leaves_a_run_that_is_marked(tmp_path: Path) -> None:
@@ -177,10 +177,10 @@ def test_what_a_server_does_not_take_is_in_the_record_also_when_the_cache_answer
         recalled = run(config)
         assert len(server.requests) == count
     consequence = (
-        "openai:m takes no `temperature` here: its ratings and samples are at the model's own, not at 0 and 1, "
-        "so another run may rate otherwise"
+        "openai:m does not accept `temperature` here: ratings and samples use the model's default instead "
+        "of 0 and 1, so another run may rate differently"
     )
-    told = "openai:m does not take `temperature`, which is left out from now on"
+    told = "openai:m does not accept `temperature`, which is left out from now on"
     assert [item for item in asked.run.warnings if "temperature" in item] == [told, consequence]
     assert [item for item in recalled.run.warnings if "temperature" in item] == [consequence]
 

@@ -13,4 +13,4 @@ class HumanAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Not evaluated."""
-        return Outcome.not_evaluated("a person is to judge this")
+        return Outcome.not_evaluated("a person has to judge this")

@@ -115,5 +115,5 @@ def _is_match(
         message = f"the regular expression took more than {REGEX_TIMEOUT_S:g} s on this output"
         raise CheckTimeoutError(message, hint=_SIMPLE_HINT) from error
     except MemoryError as error:
-        message = "the regular expression took more memory than it may on this output"
+        message = "the regular expression took more memory than allowed on this output"
         raise CheckTimeoutError(message, hint=_SIMPLE_HINT) from error

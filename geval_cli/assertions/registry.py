@@ -73,7 +73,7 @@ def _plugin_class(name: str) -> type[Assertion]:
     found = find_plugin(ASSERTIONS, name)
     if not (isinstance(found, type) and issubclass(found, Assertion)):
         raise UsageError(
-            f"the plugin `{name}` is no assertion",
+            f"the plugin `{name}` is not an assertion",
             hint=f"its entry point must name a subclass of {Assertion.__module__}.{Assertion.__qualname__}",
         )
     return found
@@ -163,9 +163,9 @@ EVALUATION_TYPES = AssertionTypes(
 """The assertions made from evaluation modes; no config can name them as a `type`."""
 
 
-_JUDGE = "ask a judge with g-eval, whose criteria say what to look for"
+_JUDGE = "use g-eval, with criteria that say what to look for"
 _CODE = "check it in an assertion of your own"
-_TRACE = "geval sees the answer of a model and not the trace of a program; check the answer"
+_TRACE = "geval sees a model's answer, not the trace of a program; check the answer"
 
 _TRACE_TYPES = "`geval list assertions` names all types for traces"
 
@@ -178,7 +178,7 @@ _UNSUPPORTED: dict[str, str] = {
     "skill-used": _TRACE,
 }
 _UNSUPPORTED_FAMILIES: dict[str, str] = {
-    "promptfoo:redteam": "geval does no red teaming; " + _JUDGE,
+    "promptfoo:redteam": "geval does not do red teaming; " + _JUDGE,
     "trace-": _TRACE_TYPES,
     "trajectory:": _TRACE_TYPES,
 }

@@ -145,7 +145,7 @@ class LimitAssertion(Assertion):
         if subject.response is None:
             raise UnjudgeableError(
                 f"there is no {self.base_type}: no model was called for this output",
-                hint=f"take {self.base_type} out of tests that bring their own output",
+                hint=f"remove {self.base_type} from tests that have their own output",
             )
         is_latency = self.base_type == "latency"
         value, shown = _latency(subject.response) if is_latency else _cost(subject.response)
@@ -159,10 +159,10 @@ def _latency(response: ModelResponse) -> tuple[float, str]:
     """Return the latency in milliseconds; for an answer from the cache, that of the original request."""
     if response.latency_ms is None:
         raise UnjudgeableError(
-            "there is no latency: the answer came with a batch",
-            hint="run it without --batch, or with --batch-judge",
+            "there is no latency: the answer came from a batch",
+            hint="run without --batch, or with --batch-judge instead",
         )
-    when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
+    when = " when it was generated (it comes from the cache)" if response.is_from_cache else ""
     return response.latency_ms, f"the answer took {response.latency_ms:,.0f} ms{when}"
 
 
@@ -172,7 +172,7 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
     if cost_usd is None:
         raise UnjudgeableError(
             "the answer's cost is unknown",
-            hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
+            hint="set `price: {input: ..., output: ...}` (USD per million tokens) in the provider's config",
         )
     when = " when it was paid for (it comes from the cache)" if response.is_from_cache else ""
     return cost_usd, f"the answer cost {_dollars(cost_usd)}{when}"

@@ -43,13 +43,13 @@ def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:
     if steps is None:
         takes_answers = subject.rules.traces_from_answers
         raise UnjudgeableError(
-            f"{asked_by} needs a trace, and the test has none"
+            f"{asked_by} needs a trace, but the test has none"
             + (": the output calls no tool" if takes_answers else ""),
             hint="give the test a `trace`"
             + (
                 ", or the provider `tools` in its config"
                 if takes_answers
-                else " and the output that it led to"
+                else " and the output that it produced"
             ),
         )
     return steps

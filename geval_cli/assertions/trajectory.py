@@ -66,7 +66,7 @@ class _Bounds(ValueRules):
 
 def _unnamed(rules: Spec, wanted: str, what: str) -> list[Problem]:
     message = f"{what} has neither `name` nor `pattern`"
-    return [] if wanted.strip() else [Problem(message, rules.place.value(), "say which tool is meant")]
+    return [] if wanted.strip() else [Problem(message, rules.place.value(), "name the tool")]
 
 
 def _unbounded(rules: _Bounds, what: str) -> list[Problem]:
@@ -113,13 +113,13 @@ class ToolCount(_Bounds, StepMatcher):
         message = "`max: 0` without `min` can never pass: the tool has to be called at least once"
         hint = "write `min: 0` beside it, or `not-trajectory:tool-used`"
         open_end = [Problem(message, self.place.value("max"), hint)] if never else []
-        return [*_unnamed(self, self.wanted, "a tool that is counted"), *open_end, *super().problems()]
+        return [*_unnamed(self, self.wanted, "a tool count"), *open_end, *super().problems()]
 
 
 class ToolUsedAssertion(TraceAssertion):
     """trajectory:tool-used: the agent called these tools, or one tool a given number of times."""
 
-    value_form = (ToolCount, "a count of calls")
+    value_form = (ToolCount, "a number of calls")
 
     value: str | tuple[str, ...] | ToolCount = Field(
         description=(
@@ -170,7 +170,7 @@ class ToolSequence(ValueRules):
         return (
             []
             if self.steps
-            else [Problem("`steps` names no tool", self.place.value("steps"), "list at least one")]
+            else [Problem("`steps` lists no tools", self.place.value("steps"), "list at least one")]
         )
 
 
@@ -212,7 +212,7 @@ class ToolSequenceAssertion(TraceAssertion):
         told = (
             f"found in this order: {', '.join(wanted)}"
             if passed
-            else f"{wanted[found]} was not called in its order"
+            else f"{wanted[found]} was not called in this order"
         )
         return Outcome.of(passed, f"{shortened(told)}. {_called(called)}")
 
@@ -235,13 +235,13 @@ class ToolArguments(ValueRules, StepMatcher):
 
     def problems(self) -> Sequence[Problem]:
         """Return a problem of a missing name."""
-        return _unnamed(self, self.wanted, "a call that is looked for")
+        return _unnamed(self, self.wanted, "an expected call")
 
 
 class ToolArgumentsAssertion(TraceAssertion):
     """trajectory:tool-args-match: the agent called a tool with these arguments."""
 
-    value_form = (ToolArguments, "a call of a tool")
+    value_form = (ToolArguments, "a tool call")
 
     value: ToolArguments = Field(description="The expected call: {name, args, mode, defaults, ignore}.")
 
@@ -266,7 +266,7 @@ class ToolArgumentsAssertion(TraceAssertion):
             found = f"{wanted} was called with {'; '.join(map(_json, known[:_MOST_SHOWN]))}"
             return Outcome.of(passed, f"{shortened(found, 400)}; expected {how} {shortened(_json(expected))}")
         if calls:
-            return Outcome.of(False, f"{wanted} was called, and its arguments are not known")
+            return Outcome.of(False, f"{wanted} was called, but its arguments are unknown")
         return Outcome.of(False, f"{wanted} was not called. {_called(called)}")
 
 
@@ -283,13 +283,13 @@ class StepCount(_Bounds, StepMatcher):
 
     def problems(self) -> Sequence[Problem]:
         """Return problems of the bounds."""
-        return [*_unbounded(self, "a count of steps"), *super().problems()]
+        return [*_unbounded(self, "a number of steps"), *super().problems()]
 
 
 class StepCountAssertion(TraceAssertion):
     """trajectory:step-count: the number of steps in the trace is within limits."""
 
-    value_form = (StepCount, "a count of steps")
+    value_form = (StepCount, "a number of steps")
 
     value: StepCount = Field(description="{min, max} and which steps to count: {type, name}.")
 
@@ -320,13 +320,13 @@ class SpanCount(_Bounds):
 
     def problems(self) -> Sequence[Problem]:
         """Return problems of the bounds."""
-        return [*_unbounded(self, "a count of spans"), *super().problems()]
+        return [*_unbounded(self, "a number of spans"), *super().problems()]
 
 
 class SpanCountAssertion(TraceAssertion):
     """trace-span-count: the number of steps with a matching name is within limits."""
 
-    value_form = (SpanCount, "a count of spans")
+    value_form = (SpanCount, "a number of spans")
 
     value: SpanCount = Field(description="{pattern, min, max}.")
 
@@ -338,7 +338,7 @@ class SpanCountAssertion(TraceAssertion):
         """Count the steps whose names fit."""
         pattern = render(self.value.pattern)
         count = len(_named(steps, pattern))
-        reason = f"{_number(count, 'step')} with a name that fits {pattern}; expected: {self.value.shown}"
+        reason = f"{_number(count, 'step')} with a name that matches {pattern}; expected: {self.value.shown}"
         return Outcome.of(self.value.holds(count), reason, count=count)
 
 
@@ -357,7 +357,7 @@ class SpanDuration(ValueRules):
 class SpanDurationAssertion(TraceAssertion):
     """trace-span-duration: the steps of a trace took at most this long."""
 
-    value_form = (SpanDuration, "a limit of time")
+    value_form = (SpanDuration, "a time limit")
 
     value: SpanDuration = Field(description="{max, pattern, percentile}; max in milliseconds.")
 
@@ -370,7 +370,7 @@ class SpanDurationAssertion(TraceAssertion):
         rules, pattern = self.value, render(self.value.pattern)
         timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
         if not timed:
-            return Outcome.of(True, f"no step that fits {pattern} has a time")
+            return Outcome.of(True, f"no step that matches {pattern} has a duration")
         rank = len(timed) if rules.percentile is None else math.ceil(rules.percentile / 100 * len(timed))
         ms, name = timed[max(0, rank - 1)]
         what = "the slowest step" if rules.percentile is None else f"the {rules.percentile:g}th percentile"
@@ -394,7 +394,7 @@ class ErrorSpans(ValueRules):
 class ErrorSpansAssertion(TraceAssertion):
     """trace-error-spans: at most this many steps of a trace failed."""
 
-    value_form = (ErrorSpans, "a limit of errors")
+    value_form = (ErrorSpans, "an error limit")
 
     value: Count | ErrorSpans | None = Field(
         None,
@@ -414,7 +414,7 @@ class ErrorSpansAssertion(TraceAssertion):
         rules, pattern = self._rules, render(self._rules.pattern)
         named = _named(steps, pattern)
         if not named:
-            return Outcome.of(True, f"no step fits {pattern}")
+            return Outcome.of(True, f"no step matches {pattern}")
         failed = [step for step in named if step.error is not None]
         share = 100 * len(failed) / len(named)
         most = 0 if rules.max_count is None and rules.max_percentage is None else rules.max_count
@@ -424,7 +424,9 @@ class ErrorSpansAssertion(TraceAssertion):
         limits = [f"{most}"] if most is not None else []
         limits += [] if rules.max_percentage is None else [f"{rules.max_percentage:g} %"]
         first = "; ".join(f"{step.name}: {step.error}" for step in failed[:_MOST_SHOWN])
-        told = f"{len(failed)} of {_number(len(named), 'step')} failed; at most {' and '.join(limits)} may"
+        told = (
+            f"{len(failed)} of {_number(len(named), 'step')} failed; at most {' and '.join(limits)} may fail"
+        )
         return Outcome.of(passed, f"{told}. {shortened(first)}" if first else told, count=len(failed))
 
 
@@ -437,10 +439,8 @@ def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _empty_names(names: Sequence[str], what: str, place: SourcePath) -> Iterator[Problem]:
     if not names or any(not name.strip() for name in names):
-        message = f"{what} names no tool" if not names else f"a tool of {what} has no name"
-        yield Problem(
-            message, place.value("value"), "write the names of tools; `*` and `?` stand for characters"
-        )
+        message = f"{what} needs at least one tool name" if not names else f"{what} has an empty tool name"
+        yield Problem(message, place.value("value"), "write tool names; `*` and `?` are wildcards")
 
 
 def _kinds_of(step: TraceStep) -> set[str]:

@@ -75,7 +75,7 @@ def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
 
     context = error.ctx
     where = "geval" if context is None else context.command_path
-    hint = f"`{where} --help` lists what it takes"
+    hint = f"`{where} --help` lists its options and arguments"
     if "NoSuchOption" in kinds:
         known = [] if context is None else [name for param in context.command.params for name in param.opts]
         near = did_you_mean(error.option_name, known)
@@ -146,7 +146,7 @@ class Commands(TyperGroup):
         elif found is None and (plugin := find_plugin(COMMANDS, cmd_name)) is not None:
             if not isinstance(plugin, typer.Typer):
                 hint = "its entry point must name a `typer.Typer`"
-                raise UsageError(f"the plugin `{cmd_name}` is no command", hint=hint)
+                raise UsageError(f"the plugin `{cmd_name}` is not a command", hint=hint)
             found = get_command(plugin)
             found.name = cmd_name
         return found
@@ -159,7 +159,7 @@ _WIDTH_MAX = 120
 app = CommandTable(
     name="geval",
     cls=Commands,
-    help="Run prompts against models and have every answer checked, first of all by G-Eval.",
+    help="Run prompts against models and check every answer, above all with G-Eval.",
     epilog=f"{EXIT_CODES}\n\nWith --debug, any command shows the tracebacks of errors.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -199,7 +199,9 @@ def demo(given: RunOptions) -> None:
         _run([demo_config()], given)
     except typer.Exit as end:
         if end.exit_code == ExitCode.OK:
-            typer.echo(" now your own suite: `geval init` writes a config, `geval run` runs it")
+            typer.echo(
+                " next, your own suite: write a config with `geval init`, then run it with `geval run`"
+            )
         raise
 
 
@@ -210,8 +212,8 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
 
     wall, home = _against_strangers(named, given)
     if wall is not None and given.watch:
-        hint = "run it once; what changes in a stranger's folder is to be looked at first"
-        raise UsageError("--watch does not go together with --untrusted", hint=hint)
+        hint = "run it once, and look at any change in a stranger's folder before you run it again"
+        raise UsageError("--watch cannot be combined with --untrusted", hint=hint)
     cache = cache_choice(given)
     groups = config_groups(named, merge=given.merge)
     check_options(given)
@@ -548,8 +550,8 @@ _ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
 _IMPORTED = ("suite", "run", "traces")
 _CONFIG_OPTIONS = ("-c", "--config")
 _INSTEAD = {
-    "share": "write a page that can be sent: geval run CONFIG -o results.html",
-    "retry": "`geval run CONFIG --retry-errors` does the errored cases again",
+    "share": "write a page that you can send: geval run CONFIG -o results.html",
+    "retry": "`geval run CONFIG --retry-errors` re-runs the errored cases",
     "resume": "`geval run CONFIG --resume` resumes the latest unfinished run",
     "check": "`geval validate CONFIG` reports every problem of a config",
     "results": "`geval show` shows the latest run, `geval list` lists all",
@@ -558,7 +560,7 @@ _INSTEAD = {
     "clear-cache": "`geval cache clear` removes all answers",
     "delete": "`geval rm RUN` removes a stored run",
     "remove": "`geval rm RUN` removes a stored run",
-    "generate": "geval has no command for it: write the tests into a .jsonl file",
+    "generate": "geval has no command for it: write the tests to a .jsonl file",
     "redteam": "geval has no command for it",
 }
 

@@ -60,7 +60,7 @@ def _parse_pair(option: Option, text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         hint = f"for example {option.name} {option.example}"
-        raise UsageError(f"{option.name} takes NAME=VALUE, not `{text}`", hint=hint)
+        raise UsageError(f"{option.name} must be NAME=VALUE, not `{text}`", hint=hint)
     return name, value
 
 
@@ -84,8 +84,8 @@ def parse_case(text: str | None) -> str | None:
         return None
     found = _CASE.fullmatch(text.strip())
     if found is None:
-        hint = "the number in the table: 3, or 3.2 for the second repeat of test 3"
-        raise UsageError(f"--case takes the number of a case, not `{text}`", hint=hint)
+        hint = "use the number in the table: 3, or 3.2 for the second repeat of test 3"
+        raise UsageError(f"--case must be the number of a case, not `{text}`", hint=hint)
     repeat = f".{int(found[2])}" if found[2] and int(found[2]) > 1 else ""
     return f"#{int(found[1])}{repeat}"
 
@@ -100,7 +100,7 @@ def parse_grouping(text: str) -> "GroupBy":
 
     if text in set(GroupBy):
         return GroupBy(text)
-    raise UsageError(f"--by takes {' or '.join(GroupBy)}, not `{text}`", hint="`assertion` is the default")
+    raise UsageError(f"--by must be {' or '.join(GroupBy)}, not `{text}`", hint="`assertion` is the default")
 
 
 def _parse_margin(option: Option, text: str) -> str:
@@ -109,7 +109,7 @@ def _parse_margin(option: Option, text: str) -> str:
     try:
         NO_MARGINS.with_given([text])
     except ValueError:
-        message = f"{option.name} takes a number between 0 and 1, or METRIC=NUMBER, not `{text}`"
+        message = f"{option.name} must be a number between 0 and 1 or METRIC=NUMBER, not `{text}`"
         raise UsageError(message, hint=f"for example {option.name} 0.05") from None
     return text
 
@@ -122,8 +122,8 @@ def _parse_pattern(option: Option, text: str) -> str:
     try:
         compiled(text)
     except regex.error as error:
-        hint = "put a backslash before characters that stand for themselves"
-        message = f"{option.name} takes a regular expression, and `{text}` is not one: {error}"
+        hint = "put a backslash before characters that should match literally"
+        message = f"{option.name} must be a regular expression, not `{text}`: {error}"
         raise UsageError(message, hint=hint) from error
     return text
 
@@ -137,7 +137,7 @@ def _parse_dialect(_: Option, text: str) -> Dialect:
 def _parse_dollars(option: Option, amount: float) -> float:
     if not (math.isfinite(amount) and amount >= 0):
         hint = f"for example {option.name} {option.example}"
-        raise UsageError(f"{option.name} takes US dollars from 0, not `{amount:g}`", hint=hint)
+        raise UsageError(f"{option.name} must be an amount in USD of at least 0, not `{amount:g}`", hint=hint)
     return amount
 
 
@@ -149,7 +149,7 @@ def _parse_scoring(_: Option, text: str) -> Scoring:
 def _check_known(scoring: str | None) -> None:
     known = get_args(Scoring)
     if scoring not in (None, *known):
-        message = f"--scoring takes {', '.join(known)}, not `{scoring}`"
+        message = f"--scoring must be one of {', '.join(known)}, not `{scoring}`"
         raise UsageError(message, hint="`auto` is the default")
 
 
@@ -160,7 +160,8 @@ def _parse_samples(option: Option, text: str) -> int | str:
     if not least <= count <= (option.maximum or 0):
         hint = f"for example {option.name} 20, or {option.name} {UPTO}20 to stop when the verdict is settled"
         raise UsageError(
-            f"{option.name} takes a number up to {option.maximum}, or {UPTO} and one, not `{text}`", hint=hint
+            f"{option.name} must be a number up to {option.maximum}, optionally after {UPTO}, not `{text}`",
+            hint=hint,
         )
     return count if number == text else f"{UPTO}{count}"
 
@@ -168,9 +169,9 @@ def _parse_samples(option: Option, text: str) -> int | str:
 def _parse_workers(option: Option, text: str) -> int | str:
     count = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
     if text != AUTO and not 1 <= count <= (option.maximum or 0):
-        hint = f"for example {option.name} 4, or {option.name} {AUTO} for one each processor"
+        hint = f"for example {option.name} 4, or {option.name} {AUTO} for one per processor"
         raise UsageError(
-            f"{option.name} takes a number up to {option.maximum}, or {AUTO}, not `{text}`", hint=hint
+            f"{option.name} must be a number up to {option.maximum} or {AUTO}, not `{text}`", hint=hint
         )
     return count or AUTO
 
@@ -178,7 +179,9 @@ def _parse_workers(option: Option, text: str) -> int | str:
 def _parse_stop_when(option: Option, text: str) -> str:
     if text == DECIDED:
         return text
-    raise UsageError(f"{option.name} takes `{DECIDED}`, not `{text}`", hint=f"write {option.name} {DECIDED}")
+    raise UsageError(
+        f"{option.name} must be `{DECIDED}`, not `{text}`", hint=f"write {option.name} {DECIDED}"
+    )
 
 
 def _parse_share(option: Option, text: str) -> float:
@@ -190,7 +193,7 @@ def _parse_scale(option: Option, text: str) -> tuple[float, float]:
     low, high = (float(found[1]), float(found[2])) if found is not None else (math.nan, math.nan)
     if not low < high:
         hint = f"for example {option.name} 1,5"
-        raise UsageError(f"{option.name} takes the lowest and the highest label, not `{text}`", hint=hint)
+        raise UsageError(f"{option.name} must be the lowest and the highest label, not `{text}`", hint=hint)
     return low, high
 
 
@@ -201,8 +204,8 @@ def _parse_costs(option: Option, text: str) -> tuple[float, float]:
     except ValueError:
         costs = 0.0, 0.0
     if not separator or not all(0 < cost < float("inf") for cost in costs):
-        hint = f"for example {option.name} 3:1, where a bad output that passes is three times as bad"
-        raise UsageError(f"{option.name} takes two positive numbers, not `{text}`", hint=hint)
+        hint = f"for example {option.name} 3:1 if a bad output that passes is three times as bad"
+        raise UsageError(f"{option.name} must be two positive numbers, not `{text}`", hint=hint)
     return costs
 
 
@@ -233,10 +236,8 @@ def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
         return list(configs)
     found = next((Path(name) for name in _CONFIG_NAMES if Path(name).is_file()), None)
     if found is None:
-        message = (
-            f"no config is named, and there is no {_CONFIG_NAMES[0]} or {_CONFIG_NAMES[3]} in this folder"
-        )
-        raise UsageError(message, hint="name one, or write one with `geval init`")
+        message = f"no config given, and no {_CONFIG_NAMES[0]} or {_CONFIG_NAMES[3]} in this folder"
+        raise UsageError(message, hint="pass a config, or write one with `geval init`")
     return [found]
 
 
@@ -259,7 +260,7 @@ def _files_of(config: Path) -> tuple[Path, ...]:
         return (config,)
     files = tuple(file.path for file in find_files(str(config), Path(), TRUSTED))
     if not files:
-        raise UsageError(f"no file fits `{config}`", hint="put the wildcard into quotes, or name the files")
+        raise UsageError(f"no file matches `{config}`", hint="put the wildcard in quotes, or list the files")
     return files
 
 
@@ -287,7 +288,7 @@ def parse_share(option: str, text: str) -> float:
         return number
     meant = percent_hint(number)
     hint = f"{meant} or {number:g}%" if meant else "for example 0.9, or 90%"
-    raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
+    raise UsageError(f"{option} must be between 0 and 1, not `{text}`", hint=hint)
 
 
 def check_scoring(scoring: Scoring | None, samples: int | str | None) -> None:
@@ -298,8 +299,8 @@ def check_scoring(scoring: Scoring | None, samples: int | str | None) -> None:
     """
     _check_known(scoring)
     if samples is not None and scoring not in (None, "samples"):
-        message = f"--samples means --scoring samples, not {scoring}"
-        raise UsageError(message, hint="leave one of the two out")
+        message = f"--samples cannot be combined with --scoring {scoring}"
+        raise UsageError(message, hint="remove one of the two")
 
 
 def parse_age(option: str, text: str) -> float:
@@ -310,8 +311,8 @@ def parse_age(option: str, text: str) -> float:
     """
     age_s = seconds_of_age(text)
     if age_s is None:
-        hint = f"a number and s, m, h, d or w for seconds to weeks: {option} 30d"
-        raise UsageError(f"{option} takes an age, not `{text}`", hint=hint)
+        hint = f"use a number with s, m, h, d or w (seconds to weeks): {option} 30d"
+        raise UsageError(f"{option} must be an age, not `{text}`", hint=hint)
     return age_s
 
 
@@ -323,11 +324,13 @@ def cache_choice(options: RunOptions) -> CacheChoice:
     """
     folder, ttl = options.cache_folder, options.cache_ttl
     if options.is_offline and not options.reads_cache:
-        hint = "leave one of the two out"
-        raise UsageError("with --offline only the cache answers, and --no-cache does not read it", hint=hint)
+        hint = "remove one of the two"
+        raise UsageError(
+            "--offline and --no-cache cannot be combined: offline, only the cache answers", hint=hint
+        )
     if options.is_offline and ttl is not None:
-        hint = "leave --cache-ttl out: with --offline answers never expire"
-        raise UsageError("--offline and --cache-ttl say different things", hint=hint)
+        hint = "remove --cache-ttl: with --offline, answers never expire"
+        raise UsageError("--offline and --cache-ttl cannot be combined", hint=hint)
     ttl_s = DEFAULT_TTL_S if ttl is None else None if ttl == _NEVER else parse_age("--cache-ttl", ttl)
     return CacheChoice(folder, ttl_s, is_offline=options.is_offline)
 
@@ -340,8 +343,8 @@ def check_options(options: RunOptions) -> None:
     """
     check_scoring(options.scoring, options.samples)
     if options.resume_latest and options.resume_from is not None:
-        hint = "--resume takes the latest unfinished run of the config, --resume-from the run that it names"
-        raise UsageError("--resume and --resume-from name two runs", hint=hint)
+        hint = "use --resume for the latest unfinished run of the config, --resume-from RUN for a certain run"
+        raise UsageError("--resume and --resume-from cannot be combined", hint=hint)
     _check_batches(options)
 
 
@@ -349,20 +352,22 @@ def _check_batches(options: RunOptions) -> None:
     is_batched = options.batch or options.batch_judge
     if is_batched and options.is_offline:
         raise UsageError(
-            "with --offline nothing is sent, and a batch would be", hint="leave one of the two out"
+            "batches cannot be combined with --offline, which sends nothing", hint="remove one of the two"
         )
     if options.batch and options.batch_judge:
-        hint = "--batch is for models and judges, --batch-judge for judges alone"
-        raise UsageError("--batch and --batch-judge say different things", hint=hint)
+        hint = "use --batch for models and judges, --batch-judge for judges only"
+        raise UsageError("--batch and --batch-judge cannot be combined", hint=hint)
     resumes = options.resume_latest or options.resume_from is not None or options.retry_errors
     if not options.waits and not is_batched and not resumes:
-        raise UsageError("--no-wait is for runs with batches", hint="add --batch or --batch-judge")
+        raise UsageError("--no-wait needs --batch or --batch-judge", hint="add --batch or --batch-judge")
     if is_batched and (options.workers is not None or options.ray is not None):
-        hint = "one process is enough: nothing is computed while batches are under way"
+        hint = "use one process: there is nothing to compute while batches are in progress"
         name = "--workers" if options.ray is None else "--ray"
-        raise UsageError(f"{name} does not go together with batches", hint=hint)
+        raise UsageError(f"{name} cannot be combined with batches", hint=hint)
     if options.watch and is_batched:
-        raise UsageError("--watch does not go together with batches", hint="they take hours; leave one out")
+        raise UsageError(
+            "--watch cannot be combined with batches", hint="remove one of them: batches take hours"
+        )
 
 
 def asked_dialect(named: Dialect | None, *, as_promptfoo: bool) -> Dialect | None:

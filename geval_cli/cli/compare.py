@@ -74,10 +74,10 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
 
 def _check(given: CompareOptions) -> None:
     if given.adjust not in ADJUSTMENTS:
-        raise UsageError(f"--adjust {given.adjust}: there is no such way", hint="write holm or bh")
+        raise UsageError(f"unknown method --adjust {given.adjust}", hint="use holm or bh")
     if not 0 < given.detect <= 1:
-        hint = "write how small a difference of scores matters to you, for example 0.05"
-        raise UsageError(f"--detect {given.detect:g} is not above 0 and up to 1", hint=hint)
+        hint = "give the smallest difference in scores that matters to you, for example 0.05"
+        raise UsageError(f"--detect {given.detect:g} must be above 0 and at most 1", hint=hint)
     problems = []
     for path in given.outputs:
         problem = check_output_path(path)

@@ -67,7 +67,7 @@ def _format_of(path: Path) -> ProblemFormat:
     found = next((form for ending, form in FILE_ENDINGS.items() if path.name.lower().endswith(ending)), None)
     if found is None:
         raise UsageError(
-            f"problems cannot be written to {path}: its ending names no format",
+            f"problems cannot be written to {path}: unknown file type",
             hint=f"use a name that ends in one of: {', '.join(sorted(FILE_ENDINGS))}",
         )
     return found
@@ -86,10 +86,10 @@ def write_starter(path: Path) -> None:
             file.write(starter.text)
     except FileExistsError as error:
         raise UsageError(
-            f"{path} exists already, and is left as it is", hint="name another file: geval init FILE"
+            f"{path} already exists and was not changed", hint="choose another file: geval init FILE"
         ) from error
     except OSError as error:
-        failed = output_error(path, error, advice="name a file in a folder that exists")
+        failed = output_error(path, error, advice="choose a file in a folder that exists")
         raise UsageError(failed.message, hint=failed.hint) from error
     sys.stdout.write(f"wrote {path}; try: geval run {path}\n{starter.why}\n")
 
@@ -147,7 +147,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
     portable = read_portable_suite(source, env=os.environ, env_file=env_file, access=_access_of(source))
     if output is not None and output.exists() and not may_replace:
         raise UsageError(
-            f"{output} exists already, and is left as it is", hint="name another file, or add --force"
+            f"{output} already exists and was not changed", hint="choose another file, or add --force"
         )
     has_secrets = portable.without_secrets().content != portable.content
     _write_portable(portable, portable.to_yaml(), source, output, is_private=has_secrets)
@@ -166,7 +166,7 @@ def _write_portable(
         sys.stdout.write(text)
         return
     if output.exists() and output.samefile(source):
-        raise UsageError(f"{output} would be written over itself", hint="name another file")
+        raise UsageError(f"{output} is also the input and would be overwritten", hint="name another file")
     _write(output, text, is_private=is_private)
 
 
@@ -182,7 +182,7 @@ def _write(path: Path, text: str, *, is_told: bool = True, is_private: bool = Fa
 
 def _listed(found: Sequence[ConfigDifference]) -> str:
     if not found:
-        return "nothing in it is known to differ from promptfoo\n"
+        return "no known differences from promptfoo\n"
     lines = [f"{plural(len(found), 'thing')} may differ from promptfoo:"]
     for item in found:
         more = f" and {plural(item.more, 'more place')}" if item.more else ""

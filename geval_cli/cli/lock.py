@@ -41,7 +41,9 @@ def lock_configs(
     """
     path = lock_path(requests[0].config)
     if any(lock_path(request.config).resolve() != path.resolve() for request in requests):
-        raise UsageError("the configs are in several folders", hint="lock those of each folder by themselves")
+        raise UsageError(
+            "the configs are in different folders", hint="run `geval lock` separately for each folder"
+        )
     if wall is not None:
         wall.put_up(requests, state_folders(home, cache), [path])
     prepared = prepare_all(requests)
@@ -61,7 +63,7 @@ def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str
     lines = [f"{path}: {plural(len(locked.entries), 'entry', 'entries')}, {locked.asked:,} of them new"]
     if locked.unlocked:
         verbs = "criterion names" if locked.unlocked == 1 else "criteria name"
-        lines.append(f"{locked.unlocked:,} {verbs} variables, which are data of tests: not locked")
+        lines.append(f"{locked.unlocked:,} {verbs} variables, which are test data: not locked")
     for entry in locked.unused:
         what = "removed" if removes_unused else "unused, --update removes it"
         lines.append(f"{what}: {one_line(entry.criteria, _SHOWN)}")

@@ -99,7 +99,7 @@ def _run_command() -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
         if not shows_tracebacks and (limit := MachineLimitError.of(error)):
-            sys.stderr.write(f"error: {limit.message} ({limit.hint}); what is finished is kept\n")
+            sys.stderr.write(f"error: {limit.message} ({limit.hint}); finished cases are kept\n")
             return limit.exit_code
         _print_traceback()
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
@@ -130,8 +130,8 @@ def _code_with_lost_output(code: int | str | None) -> int | str | None:
         return code
     from geval_cli.errors import ExitCode
 
-    sys.stderr.write(f"error: what geval says could not be written to stdout: {why}\n")
-    sys.stderr.write("    = a run is kept all the same: `geval show` shows it again\n")
+    sys.stderr.write(f"error: cannot write to stdout: {why}\n")
+    sys.stderr.write("    = a stored run is not lost: `geval show` shows it again\n")
     return ExitCode.NOT_JUDGED if code in (None, ExitCode.OK) else code
 
 

@@ -36,7 +36,7 @@ Record = TypeVar("Record")
 
 EXIT_CODES = """\
 Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
-could not be judged; 4 a bug in geval; 75 batches were submitted and are not done; 130 stopped by Ctrl-C;
+could not be judged; 4 a bug in geval; 75 submitted batches are not done yet; 130 stopped by Ctrl-C;
 143 terminated."""
 
 
@@ -66,42 +66,42 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where your confi
 Version = Annotated[bool, typer.Option("--version", "-V", help="Show the version.")]
 AsPromptfoo = Annotated[
     bool,
-    typer.Option("--promptfoo", help="Read it as promptfoo's, and say what may differ from promptfoo."),
+    typer.Option("--promptfoo", help="Read it by promptfoo's rules and list possible differences."),
 ]
-ProblemForm = Annotated[ProblemFormat, typer.Option("--format", help="How problems are written.")]
+ProblemForm = Annotated[ProblemFormat, typer.Option("--format", help="Format of the problems.")]
 ProblemsFile = Annotated[
     Path | None,
     typer.Option(
         "-o",
         "--output",
         metavar="FILE",
-        help="Write problems to a file too: .sarif, .codequality.json, .json.",
+        help="Also write problems to a .sarif, .codequality.json or .json file.",
     ),
 ]
-StarterFile = Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]
+StarterFile = Annotated[Path, typer.Argument(metavar="FILE", help="Output file.")]
 SchemaFile = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it to a file instead.")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: stdout]")
 ]
 SuiteFile = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Where to, as JSON. [default: stdout]"),
+    typer.Option("-o", "--output", metavar="FILE", help="Output file, JSON. [default: stdout]"),
 ]
-ExportedSuite = Annotated[Path, typer.Argument(metavar="FILE", help="What `geval export suite` wrote.")]
+ExportedSuite = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A file that `geval export suite` wrote.")
+]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Where to, as YAML. [default: stdout]"),
+    typer.Option("-o", "--output", metavar="FILE", help="Output file, YAML. [default: stdout]"),
 ]
-TracesFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Traces or logs, a JSON object in each line.")
-]
-TestsFile = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to: a .jsonl file.")]
+TracesFile = Annotated[Path, typer.Argument(metavar="FILE", help="Traces or logs, one JSON object per line.")]
+TestsFile = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Output file, .jsonl.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
-Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
+Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="Number of runs.")]
 JudgedRun = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        help="A run id or its first characters, `latest`, `latest~1`, or a results file.",
         show_default=False,
     ),
 ]
@@ -109,7 +109,7 @@ JudgingConfig = Annotated[
     Path | None,
     typer.Argument(
         metavar="CONFIG",
-        help="Judge by the assertions of this config. [default: that of the run]",
+        help="Use the assertions of this config. [default: the run's own]",
         show_default=False,
     ),
 ]
@@ -117,7 +117,7 @@ _METRICS = "Metrics"
 OnlyMetrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=_METRICS
+        "--only", metavar="METRIC", help="Judge only this metric; repeatable.", rich_help_panel=_METRICS
     ),
 ]
 Thresholds = Annotated[
@@ -129,14 +129,14 @@ Thresholds = Annotated[
         rich_help_panel=_METRICS,
     ),
 ]
-UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove unused entries.")]
 ResultsFile = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl, .parquet) or promptfoo (.json)."),
+    typer.Argument(metavar="FILE", help="Results from geval (.json, .jsonl, .parquet) or promptfoo (.json)."),
 ]
 RunFiles = Annotated[
     list[Path],
-    typer.Option("-o", "--output", metavar="FILE", help=f"Where to: {RESULTS_ENDINGS}; repeatable."),
+    typer.Option("-o", "--output", metavar="FILE", help=f"Output file: {RESULTS_ENDINGS}; repeatable."),
 ]
 ConfigOfRuns = Annotated[
     Path | None,
@@ -161,7 +161,7 @@ RunName = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        help="A run id or its first characters, `latest`, `latest~1`, or a results file.",
         autocompletion=complete_run,
     ),
 ]
@@ -169,33 +169,31 @@ RatedRuns = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run, or A,B for both outputs of the tests of two runs. Ids, `latest`, results files.",
+        help="A run, or A,B to rate the outputs of two runs. Ids, `latest`, results files.",
         autocompletion=complete_run,
     ),
 ]
 WaitedRun = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="A run's id, its beginning, `latest` or `latest~1`; all runs if left out."
+        metavar="[RUN]", help="A run id or its first characters, `latest` or `latest~1`; default: all runs."
     ),
 ]
-BatchIds = Annotated[
-    list[str], typer.Argument(metavar="ID...", help="Ids of batches, ours or the provider's.")
-]
-RemoteBatchId = Annotated[str, typer.Argument(metavar="REMOTE_ID", help="The provider's id of the batch.")]
+BatchIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Batch ids, geval's or the provider's.")]
+RemoteBatchId = Annotated[str, typer.Argument(metavar="REMOTE_ID", help="The provider's batch id.")]
 BatchProvider = Annotated[
-    str, typer.Option("--provider", metavar="PROVIDER", help="Who has it, for example openai:gpt-4.1.")
+    str, typer.Option("--provider", metavar="PROVIDER", help="The provider, for example openai:gpt-4.1.")
 ]
 RunNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
+    typer.Argument(metavar="[RUN]...", help="Run ids or their first characters, `latest` or `latest~1`."),
 ]
 GivenLabels = Annotated[Path, typer.Argument(metavar="LABELS", help="Human labels: .jsonl or .csv.")]
 LabelsFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="[LABELS]",
-        help="Human labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+        help="Human labels: .jsonl or .csv. [default: labels kept by `geval label`]",
         show_default=False,
     ),
 ]
@@ -215,13 +213,13 @@ class ServeOptions:
         str,
         Option(
             "--host",
-            "Address to listen on; others than this machine's own need a token.",
+            "Address to listen on; any but this machine's own needs a token.",
             OptionGroup.SERVER,
             syntax="ADDRESS",
         ),
     ] = "127.0.0.1"
     port: Annotated[
-        int, Option("--port -p", "Port; 0 takes a free one.", OptionGroup.SERVER, minimum=0, maximum=65535)
+        int, Option("--port -p", "Port; 0 picks a free one.", OptionGroup.SERVER, minimum=0, maximum=65535)
     ] = 3001
     grader: GraderOption = None
     scoring: ScoringOption = None
@@ -229,22 +227,25 @@ class ServeOptions:
     env_file: EnvFileOption = None
     home: HomeOption = None
     allow_code: Annotated[
-        bool, Option("--allow-code", "Also run configs that run code of their own.", OptionGroup.SAFETY)
+        bool, Option("--allow-code", "Also run configs that contain code.", OptionGroup.SAFETY)
     ] = False
     origins: Annotated[
         tuple[str, ...],
         Option(
-            "--cors", "Let pages of this origin use the API; repeatable.", OptionGroup.SAFETY, syntax="ORIGIN"
+            "--cors",
+            "Allow pages from this origin to use the API; repeatable.",
+            OptionGroup.SAFETY,
+            syntax="ORIGIN",
         ),
     ] = ()
     hosts: Annotated[
         tuple[str, ...],
         Option(
-            "--allowed-host", "A further name of this server; repeatable.", OptionGroup.SAFETY, syntax="NAME"
+            "--allowed-host", "Another name of this server; repeatable.", OptionGroup.SAFETY, syntax="NAME"
         ),
     ] = ()
     has_no_token: Annotated[
-        bool, Option("--no-token", "Let every user of this machine use pages and runs.", OptionGroup.SAFETY)
+        bool, Option("--no-token", "Open pages and runs to every user of this machine.", OptionGroup.SAFETY)
     ] = False
     opens_browser: bool = False
 
@@ -274,10 +275,12 @@ class TracesOptions:
     seed: Annotated[int, Option("--seed", "Random seed of --sample.", OptionGroup.SELECTION)] = 0
     each_call: Annotated[
         bool,
-        Option("--each-call", "A test for each model call, not one for each trace.", OptionGroup.SELECTION),
+        Option(
+            "--each-call", "Make one test per model call instead of one per trace.", OptionGroup.SELECTION
+        ),
     ] = False
     skips_bad: Annotated[
-        bool, Option("--skip-bad", "Leave out lines that are not understood.", OptionGroup.SELECTION)
+        bool, Option("--skip-bad", "Skip lines that cannot be read.", OptionGroup.SELECTION)
     ] = False
     may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", OptionGroup.RESULTS)] = (
         False
@@ -290,19 +293,17 @@ class ShowOptions:
 
     outputs: Annotated[
         tuple[Path, ...],
-        Option("-o --output", f"Write it to a file: {RESULTS_ENDINGS}.", OptionGroup.RESULTS, syntax="FILE"),
+        Option("-o --output", f"Output file: {RESULTS_ENDINGS}.", OptionGroup.RESULTS, syntax="FILE"),
     ] = ()
     case: Annotated[
-        str | None, Option("--case", "All of one case: 3, or 3.2 for its second repeat.", syntax="N")
+        str | None, Option("--case", "Show one case in full: 3, or 3.2 for its second repeat.", syntax="N")
     ] = None
-    failed: Annotated[bool, Option("--failed", "Only what failed.")] = False
-    errors: Annotated[bool, Option("--errors", "Only what could not be judged.")] = False
-    everything: Annotated[bool, Option("--all", "Every case, and nothing cut.")] = False
-    by: Annotated[str, Option("--by", "What failures are grouped by.", syntax="assertion|reason")] = (
-        "assertion"
-    )
+    failed: Annotated[bool, Option("--failed", "Only failed cases.")] = False
+    errors: Annotated[bool, Option("--errors", "Only cases that could not be judged.")] = False
+    everything: Annotated[bool, Option("--all", "Every case, nothing shortened.")] = False
+    by: Annotated[str, Option("--by", "How to group failures.", syntax="assertion|reason")] = "assertion"
     is_verbose: Annotated[bool, Option("-v --verbose", "Show passed assertions too.")] = False
-    as_json: Annotated[bool, Option("--json", "Print JSON, as -o results.json has it.")] = False
+    as_json: Annotated[bool, Option("--json", "Print the JSON of -o results.json.")] = False
     home: HomeOption = None
 
 
@@ -311,14 +312,14 @@ class RemoveOptions:
     """Options of `geval rm`."""
 
     older_than: Annotated[
-        str | None, Option("--older-than", "Runs older than this: 12h, 30d or 8w.", syntax="AGE")
+        str | None, Option("--older-than", "Remove runs older than this: 12h, 30d or 8w.", syntax="AGE")
     ] = None
-    keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
-    removes_labels: Annotated[bool, Option("--labels", "Remove the human labels of these runs, too.")] = False
-    keeps_answers: Annotated[bool, Option("--keep-answers", "Leave all cached answers where they are.")] = (
-        False
-    )
-    is_sure: Annotated[bool, Option("-y --yes", "Do not ask.")] = False
+    keep: Annotated[
+        int | None, Option("--keep", "Remove all but the newest N runs.", syntax="N", minimum=0)
+    ] = None
+    removes_labels: Annotated[bool, Option("--labels", "Also remove the human labels of these runs.")] = False
+    keeps_answers: Annotated[bool, Option("--keep-answers", "Keep all cached answers.")] = False
+    is_sure: Annotated[bool, Option("-y --yes", "Skip the confirmation.")] = False
     as_json: Annotated[bool, Option("--json", "Print JSON.")] = False
     cache_folder: CacheFolderOption = None
     home: HomeOption = None
@@ -330,9 +331,7 @@ class CompareOptions:
 
     outputs: Annotated[
         tuple[Path, ...],
-        Option(
-            "-o --output", "Write it to a file: .json, .md; repeatable.", OptionGroup.RESULTS, syntax="FILE"
-        ),
+        Option("-o --output", "Output file: .json, .md; repeatable.", OptionGroup.RESULTS, syntax="FILE"),
     ] = ()
     prints_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
     columns: Annotated[
@@ -349,7 +348,7 @@ class CompareOptions:
         float,
         Option(
             "--detect",
-            "Say how many tests would show this difference.",
+            "Show how many tests would detect this difference.",
             OptionGroup.COMPARING,
             syntax="DELTA",
         ),
@@ -367,7 +366,7 @@ class CompareOptions:
         str,
         Option(
             "--adjust",
-            "How p-values are adjusted for all rows: holm or bh.",
+            "Adjust p-values for multiple rows: holm or bh.",
             OptionGroup.COMPARING,
             syntax="METHOD",
         ),
@@ -376,16 +375,14 @@ class CompareOptions:
         Path | None,
         Option(
             "--labels",
-            "Correct the judge by human labels; `kept`: those of geval label.",
+            "Correct the judge with human labels; `kept`: from `geval label`.",
             OptionGroup.COMPARING,
             syntax="FILE",
         ),
     ] = None
     allow_unmatched: Annotated[
         bool,
-        Option(
-            "--allow-unmatched", "Leave out labels whose output is in neither run.", OptionGroup.COMPARING
-        ),
+        Option("--allow-unmatched", "Skip labels whose output is in neither run.", OptionGroup.COMPARING),
     ] = False
     home: HomeOption = None
 

@@ -47,8 +47,10 @@ def show_plans(
     """
     check_one_config(requests, outputs, "plan")
     if cache.is_offline:
-        hint = "leave one of the two out; `--plan --cache-ttl never` says how many answers the cache lacks"
-        raise UsageError("--plan says what would be asked, and with --offline nothing is", hint=hint)
+        hint = "remove one of the two; `--plan --cache-ttl never` counts the answers that the cache lacks"
+        raise UsageError(
+            "--plan and --offline cannot be combined: --plan counts requests, --offline sends none", hint=hint
+        )
     for path in outputs:
         if path.suffix.lower() != ".json":
             hint = "use a name that ends in .json"

@@ -61,11 +61,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
     """
     if bool(names) == (older_than_s is not None or given.keep is not None):
         hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
-        what = (
-            "runs are named by their ids or by --older-than and --keep, not by both"
-            if names
-            else "no run is named"
-        )
+        what = "run ids cannot be combined with --older-than or --keep" if names else "no run given"
         raise UsageError(what, hint=hint)
     told = _Told()
     with open_runs(given.home, os.environ) as runs:
@@ -87,9 +83,9 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
             run = going_on[0]
             who = runs.holder(run.id) or "another process"
             hint = "stop it first, then remove it"
-            raise UsageError(f"run {run.id} is going on: {who} works on it", hint=hint)
+            raise UsageError(f"run {run.id} is in progress in {who}", hint=hint)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
-        told.left = [_Left(run.id, "it is going on") for run in going_on]
+        told.left = [_Left(run.id, "it is in progress") for run in going_on]
         if (chosen or told.orphans or damaged) and _may_remove(chosen, damaged, told, given):
             for run_id in (*(item.run.id for item in chosen), *damaged):
                 _remove_one(runs, run_id, told, removes_labels=given.removes_labels)
@@ -114,7 +110,7 @@ def _may_remove(
 
 def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: bool) -> None:
     try:
-        why = "" if runs.remove(run_id) else "it was gone already"
+        why = "" if runs.remove(run_id) else "it was already gone"
     except UsageError as error:  # it was taken up again since it was listed, or another process removes it
         why = error.message
     if why:
@@ -130,8 +126,8 @@ def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: boo
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
     """Return the runs that are named, each once; all names are looked up before anything is removed."""
     for name in filter(is_results_file, names):
-        hint = "remove it as any other file; `geval list` shows the runs that are stored here"
-        raise UsageError(f"{name} is a results file and no stored run", hint=hint)
+        hint = "delete the file yourself; `geval list` shows the stored runs"
+        raise UsageError(f"{name} is a results file, not a stored run", hint=hint)
     pages = runs.pages()
     found = {stored.run.id: stored for stored in map(runs.find, names)}
     return [
@@ -174,8 +170,8 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     """
     runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
-        hint = "add --yes to remove them without being asked"
-        raise UsageError(f"{runs} would be removed, and there is no terminal to confirm it on", hint=hint)
+        hint = "add --yes to skip the confirmation"
+        raise UsageError(f"{runs} would be removed, but there is no terminal to confirm it", hint=hint)
     try:
         return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input

@@ -65,7 +65,7 @@ TERM_GRACE_S = 6.0
 
 _STUCK_S = 8.0
 
-_NOT_STORED = "this run is not stored either: fix that or name another file, and run again"
+_NOT_STORED = "this run is not stored either: fix that or choose another file, and run again"
 
 
 _OPENS_AFTER_S = 0.05
@@ -165,7 +165,7 @@ def run_configs(
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
     for path in outputs:
         if path.resolve() in {request.config.resolve() for request in requests}:
-            hint = "name another file: the config would be lost"
+            hint = "choose another file: the config would be lost"
             raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if wall is not None:
@@ -185,7 +185,7 @@ def run_configs(
         state = stack.enter_context(open_state(home, os.environ, cache))
         folder = _home(home)
         if is_new_home and folder.is_dir():  # the next run in another folder may look for it elsewhere
-            sys.stderr.write(f"note: made {DEFAULT_HOME} here, which keeps runs and cached answers\n")
+            sys.stderr.write(f"note: created {DEFAULT_HOME} here for runs and cached answers\n")
         display.note_written([folder / "running", folder / ".gitignore", *outputs[len(display.outputs) :]])
         print_warnings(state.warnings)
         _check_workers(prepared, state.cache)
@@ -233,10 +233,10 @@ def check_one_config(requests: Sequence[RunRequest], outputs: Sequence[Path], ve
     """
     if len(requests) > 1 and outputs:
         what = "results" if verb == "run" else verb
-        raise UsageError(f"-o takes the {what} of one config", hint=f"{verb} the configs one by one")
+        raise UsageError(f"-o can write the {what} of only one config", hint=f"{verb} the configs one by one")
     if len(requests) > 1 and any(request.resume_from is not None for request in requests):
         raise UsageError(
-            "--resume-from names one run, and there are several configs", hint="name its config alone"
+            "--resume-from is for one run, but there are several configs", hint="pass only its config"
         )
 
 
@@ -317,8 +317,8 @@ def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     if prepared.request.resumption is None:
         return None
     if not state.keeps_runs:
-        hint = "fix that first; without this option a new run begins, and ends without being stored"
-        message = "an earlier run can only be resumed where its results can be stored, and they cannot"
+        hint = "fix that first; without this option a new run starts and is not stored"
+        message = "an earlier run cannot be resumed because its results cannot be stored"
         raise UsageError(message, hint=hint)
     resumed = resume_run(prepared, state.runs)
     sys.stderr.write(f"resuming {describe_progress(resumed, prepared)}\n")
@@ -454,7 +454,7 @@ def _stopping(reason: StopReason, under_way: int | None) -> str:
     """Return what is said after the first signal; None as `under_way` where workers alone know."""
     again = "press Ctrl-C again" if reason is StopReason.SIGINT else "send a second signal"
     if under_way == 0:
-        return f"{reason}: stopping; what is finished is kept; {again} to stop at once"
+        return f"{reason}: stopping; finished cases are kept; {again} to stop at once"
     bound = f" at most {TERM_GRACE_S:g} s" if reason is StopReason.SIGTERM else ""
     counted = "requests" if under_way is None else plural(under_way, "request")
     dropped, paid = ("it", "it is") if under_way == 1 else ("them", "they are")
@@ -468,7 +468,8 @@ def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event,
         loop.call_soon_threadsafe(has_moved.set)
         if not has_moved.wait(_STUCK_S) and not has_ended.is_set():
             sys.stderr.write(
-                f"error: something has computed for {_STUCK_S:g} s and does not end; what is finished is kept\n"
+                f"error: something has been computing for {_STUCK_S:g} s without end; finished cases "
+                "are kept\n"
             )
             os._exit(code)
         has_ended.wait(1.0)

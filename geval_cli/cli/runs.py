@@ -80,8 +80,8 @@ def print_runs(
         print_warnings(runs.warnings)
         history = _readable_history(runs, chosen, limit)
         if not history.total and config is not None and not tags:
-            hint = "`geval list` shows the runs that are stored here"
-            raise UsageError(f"no run of {config} is stored here", hint=hint)
+            hint = "list the stored runs with `geval list`"
+            raise UsageError(f"no runs of {config} are stored here", hint=hint)
         if as_json:
             document = {
                 "schema_version": SCHEMA_VERSION,
@@ -106,7 +106,7 @@ def _readable_history(runs: RunStore, chosen: RunChoice, limit: int) -> RunHisto
         damaged = runs.damaged()
         if not damaged:
             raise
-        print_problems([Problem(f"{error.message}; left out", hint=error.hint, severity=Severity.WARNING)])
+        print_problems([Problem(f"{error.message}; skipped", hint=error.hint, severity=Severity.WARNING)])
         return read_history(runs, chosen, limit=limit, without=damaged)
 
 
@@ -209,8 +209,8 @@ def _no_case(choice: ShowChoice, report: RunReport) -> UsageError:
     numbers = {result.test_index + 1 for result in report.results()}
     if not numbers:
         return UsageError(
-            f"run {report.run.id} has no results", hint="`geval list` shows the runs that are stored here"
+            f"run {report.run.id} has no results", hint="list the stored runs with `geval list`"
         )
-    few = f"it has the tests {min(numbers)} to {max(numbers)}, and their repeats as 3.2"
+    few = f"use a test from {min(numbers)} to {max(numbers)}; 3.2 is the second repeat of test 3"
     what = "case" if not choice.wanted else f"{' or '.join(sorted(choice.wanted))} case"
     return UsageError(f"run {report.run.id} has no {what} {choice.case}", hint=few)

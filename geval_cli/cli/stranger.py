@@ -105,8 +105,8 @@ class Wall(Struct):
         ):
             return None
         own = _private_folder(folders)
-        what = f"{DEFAULT_HOME} beside the config may be the stranger's and is not used"
-        self.note = f"{what}; state is kept in {own}, where `--home {own}` finds it again"
+        what = f"{DEFAULT_HOME} next to the config may be the stranger's and is not used"
+        self.note = f"{what}; state is kept in {own}; use it again with `--home {own}`"
         return own
 
     def tell(self) -> None:
@@ -172,14 +172,17 @@ class Wall(Struct):
         except LandlockError:
             is_done = False
         if not is_done:
-            self._do_without("this kernel cannot restrict ports (Linux 6.7 can)")
+            self._do_without("this kernel cannot restrict ports (added in Linux 6.7)")
 
     def _do_without(self, why: str) -> None:
         message = f"the kernel does not confine this untrusted run: {why}"
         if self.is_strict:
-            hint = "run it where it can, or with --untrusted, which then relies on geval's own checks"
+            hint = (
+                "run it on a kernel that can, or use plain --untrusted, which then relies on geval's own "
+                "checks"
+            )
             raise UsageError(message, hint=hint)
-        sys.stderr.write(f"note: {message}; geval's own checks still hold\n")
+        sys.stderr.write(f"note: {message}; geval's own checks still apply\n")
 
 
 def _opened_folder(path: Path, stack: ExitStack) -> int:
@@ -204,7 +207,7 @@ def refuse_links_in(folder: Path) -> None:
             real_path(path)
     except LinkedError as error:
         raise UsageError(
-            f"{folder} is not used: {error.strerror}", hint="remove it, or name another folder"
+            f"{folder} is not used: {error.strerror}", hint="remove it, or choose another folder"
         ) from error
 
 
@@ -244,11 +247,11 @@ def _own_temporary_folder() -> Path:
 
 def _why_not(requests: Sequence[RunRequest]) -> str:
     if landlock_version() == 0:
-        return "it has no Landlock (Linux 5.13 has)"
+        return "it has no Landlock (added in Linux 5.13)"
     if any(_has_own_program(request) for request in requests):
-        return "the judge that you named may be a program, which needs more than a stranger's config"
+        return "the judge that you chose may be a program, which needs more access than a stranger's config"
     if threading.active_count() > 1:
-        return "threads are running already"
+        return "threads are already running"
     return ""
 
 

@@ -57,7 +57,7 @@ def watch(
             if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 return code
             names = ", ".join(sanitize(str(folder)) for folder in folders)
-            sys.stderr.write(f"\nwatching {names}; Ctrl-C ends it\n")
+            sys.stderr.write(f"\nwatching {names}; stop with Ctrl-C\n")
             ignored |= {path.resolve() for path in own()}
             written = _differing(before, stamps_of(folders, ignored, files_max)) - never_ignored - ignored
             again, written_before = written & written_before, written

@@ -107,7 +107,7 @@ def check_formulas(metrics: Iterable[DerivedMetric]) -> Iterator[Problem]:
         why = _formula_problem(metric.value)
         if why:
             message = f"the formula of the derived metric `{metric.name}` cannot be computed: {why}"
-            hint = "write arithmetic over names of metrics and __count, such as `APE / __count`"
+            hint = "write arithmetic with metric names and __count, such as `APE / __count`"
             yield Problem(message, metric.place.value("value"), hint)
 
 
@@ -137,7 +137,7 @@ def _parse(formula: str) -> ast.expr:
 def _check(node: ast.expr) -> None:
     match node:
         case ast.Constant(value=bool()):
-            raise ValueError(f"`{ast.unparse(node)}` is no number")
+            raise ValueError(f"`{ast.unparse(node)}` is not a number")
         case ast.Constant(value=int() | float()) | ast.Name():
             return
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
@@ -149,9 +149,9 @@ def _check(node: ast.expr) -> None:
             for argument in arguments:
                 _check(argument)
         case ast.Call(func=ast.Name(id=name)):
-            raise ValueError(f"there is no function `{name}`; there are {', '.join(_FUNCTIONS)}")
+            raise ValueError(f"unknown function `{name}`; use one of {', '.join(_FUNCTIONS)}")
         case _:
-            raise ValueError(f"`{ast.unparse(node)[:60]}` is no arithmetic")
+            raise ValueError(f"`{ast.unparse(node)[:60]}` is not arithmetic")
 
 
 def _compute(node: ast.expr, values: Mapping[str, float]) -> float:
@@ -290,15 +290,13 @@ class Notices(Struct):
         self._left_out.update((event.provider_id, name) for name in new)
         if "temperature" in new:
             self.say(
-                f"{event.provider_id} takes no `temperature` here: its ratings and samples are at the model's own, "
-                "not at 0 and 1, so another run may rate otherwise"
+                f"{event.provider_id} does not accept `temperature` here: ratings and samples use the "
+                "model's default instead of 0 and 1, so another run may rate differently"
             )
             new.remove("temperature")
         if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
             names = ", ".join(f"`{name}`" for name in new)
-            self.say(
-                f"{event.provider_id} does not take {names}; its answers in the cache were given without"
-            )
+            self.say(f"{event.provider_id} does not take {names}; its cached answers were made without")
 
 
 class _Repeats(Struct):

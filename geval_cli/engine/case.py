@@ -375,11 +375,9 @@ def _check_chat(job: Job, rendered: Rendered) -> None:
     """Refuse a chat that cannot be read: as one text of the user a model would answer it, and be judged for it."""
     mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
     if mistake:
-        message = (
-            f"the prompt `{job.prompt.label}` begins as a chat does, but cannot be read as one: {mistake}"
-        )
+        message = f"the prompt `{job.prompt.label}` starts like a chat, but cannot be read as one: {mistake}"
         raise TemplateError(
-            message, hint="write JSON with variables inside its texts, or `{{ name | dump }}`"
+            message, hint="write JSON with variables only inside strings, or `{{ name | dump }}`"
         )
 
 

@@ -156,7 +156,7 @@ class _Findings(Struct):
         for key, problem in self._first.items():
             further = self._further.get(key, 0)
             if further and key[0] != problem.message:
-                note = f"the same in {further} further test{'s' if further > 1 else ''}"
+                note = f"the same in {further} more test{'s' if further > 1 else ''}"
                 yield dataclasses.replace(problem, notes=(*problem.notes, note))
             else:
                 yield problem
@@ -335,9 +335,14 @@ class _AskedTheSame:
 
     def problems(self) -> Iterator[Problem]:
         for prompt in self._fixed if self._is_shown else ():
-            message = f"the prompt `{prompt.label or prompt.id}` uses no variable, so tests that differ only in theirs"
-            hint = "name them in it, as in {{ question }}"
-            yield Problem(f"{message} ask the same", prompt.place.value(), hint, severity=Severity.WARNING)
+            message = (
+                f"the prompt `{prompt.label or prompt.id}` uses no variables, so tests that differ only "
+                "in variables"
+            )
+            hint = "use them in it, as in {{ question }}"
+            yield Problem(
+                f"{message} send the same prompt", prompt.place.value(), hint, severity=Severity.WARNING
+            )
 
 
 def _is_fixed(prompt: PromptSpec) -> bool:
@@ -359,8 +364,8 @@ def _bare_paths(test: MergedTest, suite: LoadedSuite) -> Iterator[Problem]:
         if is_bare_path(value, suite.base_dir, suite.access):
             # Only now: to find places, the file is read once more.
             location = place.value(*keys) if isinstance(place, SourcePath) else place
-            message = f"the path `{value}` itself is used, not what is in the file"
-            hint = f"write file://{value} if its text is meant"
+            message = f"the path `{value}` itself is used, not the content of the file"
+            hint = f"write file://{value} to use its text"
             yield Problem(message, location, hint, severity=Severity.WARNING)
 
 
@@ -396,7 +401,7 @@ def _prompt_problem(
     written = suite.snapshot if isinstance(suite.snapshot, dict) else {}
     if error.missing and "prompts" in written and "tests" not in written:
         label = prompt.label or prompt.id
-        message = f"the config has no `tests`, and the prompt `{label}` needs the variable `{error.missing}`"
+        message = f"the config has no `tests`, but the prompt `{label}` needs the variable `{error.missing}`"
         return Problem(message, prompt.place.value(), f"add `tests:` with `vars: {{{error.missing}: ...}}`")
     key = "system" if prompt.system is not None else "messages" if prompt.messages is not None else "raw"
     where = f"in prompt `{prompt.label or prompt.id}` for {describe_test(test)}"
@@ -409,9 +414,9 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
     for provider in plan.providers:
         if asks_nothing and provider.id != NO_PROVIDER.id:
             yield Problem(
-                "the config has providers, but no `prompts`, so nothing would be asked",
+                "the config has providers but no `prompts`, so nothing would be sent",
                 provider.place.value(),
-                'add `prompts: ["{{ input }}"]`, or whatever they are to be asked',
+                'add `prompts: ["{{ input }}"]`, or the prompts to send',
             )
             return
 
@@ -423,7 +428,7 @@ def _check_unasked(plan: Plan) -> Iterator[Problem]:
         yield Problem(
             "no provider is called: the `turns` of every test end with an answer, which is judged",
             asked.place.value(),
-            "leave the last turn out to have a model answer",
+            "remove the last turn to have a model answer",
             severity=Severity.WARNING,
         )
 
@@ -441,30 +446,32 @@ def _check_output(test: MergedTest, plan: Plan) -> Iterator[Problem]:
         and not test.turns
         and all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
     ):
-        message = f"`provider` of {describe_test(test)} would be asked nothing: the config has no `prompts`"
+        message = f"`provider` of {describe_test(test)} would get no prompt: the config has no `prompts`"
         yield Problem(message, test.provider.place.value(), 'add `prompts: ["{{ input }}"]`')
     if test.promptfoo.output_replaces_answer:
         return
     has_output = test.has_output or ("output" in test.vars and plan.suite.rules.judges_output_variable)
     if judges_as_is and not has_output:
         yield Problem(
-            f"nothing to judge in {describe_test(test)}: there is no provider to ask, and the test has no `output`",
+            f"nothing to judge in {describe_test(test)}: there is no provider to call, and the test "
+            "has no `output`",
             test.place.value(),
             "add `providers:` to the config, or an `output` to the test",
         )
     if generates and not judges_as_is and test.trace is not None:
         yield Problem(
-            f"`trace` is not that of {describe_test(test)}'s answers, which come from the config's providers",
+            f"`trace` is ignored: the answers of {describe_test(test)} come from the config's providers",
             test.place.key("trace"),
-            "it is left aside; to judge it, give the test its `output`, and leave `providers` out",
+            "to judge it, give the test its `output` and leave `providers` out",
             severity=Severity.WARNING,
         )
     if generates and not judges_as_is and has_output:
         key = ("output",) if test.has_output else ("vars", "output")
         name = ".".join(key)
         yield Problem(
-            f"`{name}` is not judged in {describe_test(test)}: the config has providers, so their answers are",
+            f"`{name}` is not judged in {describe_test(test)}: the config has providers, so their "
+            "answers are judged",
             test.place.key(*key),
-            "to judge it as it is, leave `providers` out or use `providers: none`",
+            "to judge it, leave `providers` out or use `providers: none`",
             severity=Severity.WARNING,
         )

@@ -155,13 +155,13 @@ def check_column_name(
         return
     labels = column_labels(columns)
     if found:
-        message = f"`{key}: {name}` stands for {len(found):,} columns, and must stand for one"
+        message = f"`{key}: {name}` matches {len(found):,} columns, but must match one"
         hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
         labels = [labels[index] for index in found]
     else:
         names = {*labels, *(name for column in columns for name in names_of_column(column) if name)}
         near = did_you_mean(name, sorted(names))
-        message = f"no prompt, provider or pair of both is called `{name}`"
+        message = f"there is no prompt, provider or pair of both called `{name}`"
         hint = f"did you mean `{near}`?" if near else other
     more = f", and {len(labels) - _LABELS_LISTED:,} more" if len(labels) > _LABELS_LISTED else ""
     listed = ", ".join(f"`{label}`" for label in labels[:_LABELS_LISTED])

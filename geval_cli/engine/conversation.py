@@ -163,11 +163,11 @@ def check_conversation(
         forms.append(_parts_of_prompt(prompt, asked, templates, {})[1])
     if forms[0] is not None and forms[0] == forms[1]:
         message = (
-            f"the prompt `{prompt.label or prompt.id}` does not say what the user says in the turns ({where})"
+            f"the prompt `{prompt.label or prompt.id}` does not use the user's words from the turns ({where})"
         )
-        hint = "write {{ input }} where the user's words belong"
+        hint = "put {{ input }} where the user's words belong"
         if "input" in test.vars:
-            hint = "take the variable `input` out of `vars`: it hides them"
+            hint = "remove the variable `input` from `vars`: it hides them"
         yield Problem(message, prompt.place.value(), hint)
 
 
@@ -175,5 +175,5 @@ def check_input(test: MergedTest, *, where: str) -> Iterator[Problem]:
     """Yield a warning for an input that no one says: the turns have the user's words."""
     words = {turn.content for turn in test.turns if turn.role == USER}
     if test.turns and test.input is not None and test.input not in words:
-        message = f"`input` is not used ({where}): its `turns` have what the user says"
+        message = f"`input` is not used ({where}): the user's words come from its `turns`"
         yield Problem(message, test.place.key("input"), "leave one out", severity=Severity.WARNING)

@@ -90,6 +90,6 @@ def _unused(prompt: PromptSpec, key: str, why: str) -> Problem:
     return Problem(
         f"`{key}` of prompt `{prompt.label or prompt.id}` is not used: {why}",
         prompt.place.value(key),
-        "leave it out, or change `evaluation_mode`",
+        "remove it, or change `evaluation_mode`",
         severity=Severity.WARNING,
     )

@@ -122,7 +122,7 @@ class _Sums(Struct):
 
     def _nothing(self) -> str:
         if self.gate.statistic is Statistic.BORDERLINE:
-            return "no case has a score that was calibrated with enough labels"
+            return "no case has a score calibrated with enough labels"
         if self.gate.metric is not None:
             return f"no case has a score of {self.gate.metric}"
         if self.gate.tags and not self.cases:
@@ -233,8 +233,8 @@ class GateSubjects(Struct):
                 yield Problem(message, gate.place.value(), hint, (known,))
             elif gate.needs_baseline and gate.metric in self.metrics and gate.metric not in self.own:
                 message = (
-                    f"`{gate.metric}` of the gate `{gate.text}` compares the outputs of one run with each other, and is"
-                    " not compared between runs"
+                    f"`{gate.metric}` of the gate `{gate.text}` compares the outputs of one run with each "
+                    "other and cannot be compared between runs"
                 )
                 yield Problem(
                     message, gate.place.value(), "gate on a metric that rates each output by itself"
@@ -254,7 +254,7 @@ class GateSubjects(Struct):
             near = did_you_mean(name, self.metadata) if known is None else did_you_mean(value, known)
             if near and near not in {name, value}:
                 hint = f"did you mean `{near}`?"
-        message = f"no test has the metadata that the gate `{gate.text}` selects by"
+        message = f"no test has the metadata that the gate `{gate.text}` selects"
         return Problem(message, gate.place.value(), hint)
 
 

@@ -19,7 +19,7 @@ from geval_cli.source.images import (
 )
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 
-_WHO_CAN = "models of OpenAI, Anthropic and Google can, and those of servers that speak OpenAI's chat API"
+_WHO_CAN = "use a model from OpenAI, Anthropic or Google, or a server with OpenAI's chat API"
 _INSTRUCTIONS = ("system", "developer")
 
 
@@ -31,8 +31,8 @@ def check_prompt_images(
     place = prompt.place.value()
     for message in messages:
         if message.role in _INSTRUCTIONS and any(map(find_image, markers_in(message.content))):
-            hint = "put it into a message of the user"
-            yield Problem(f"an image stands in a {message.role} message ({where})", place, hint)
+            hint = "put it into a user message"
+            yield Problem(f"a {message.role} message has an image ({where})", place, hint)
     if not images:
         return
     problem = too_many(shown_images(messages, images))
@@ -41,7 +41,7 @@ def check_prompt_images(
     for provider in answerers:
         if provider.id != NO_PROVIDER.id and not sees_images(provider):
             named = _named(messages)
-            yield _blind(provider, f"cannot see images, and {named} is in its prompt ({where})", None)
+            yield _blind(provider, f"cannot see images, but {named} is in its prompt ({where})", None)
 
 
 def check_judged_images(
@@ -64,7 +64,7 @@ def check_judged_images(
         for judge in judges_of(spec, test, defaults):
             if not sees_images(judge):
                 yield _blind(
-                    judge, f"judges and cannot see images, which the test has ({where})", spec.place.value()
+                    judge, f"judges but cannot see images, which the test has ({where})", spec.place.value()
                 )
 
 

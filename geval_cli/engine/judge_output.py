@@ -369,7 +369,7 @@ def internal_error(error: Exception) -> ErrorInfo:
     """Return a bug as a value, with the end of its traceback; or what the machine has run out of."""
     if limit := MachineLimitError.of(error):
         return error_info(limit)
-    hint = "this is a bug in geval; please report it with the traceback, which a results file (-o FILE) holds"
+    hint = "this is a bug in geval; report it with the traceback from a results file (-o FILE)"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
 

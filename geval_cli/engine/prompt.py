@@ -213,14 +213,14 @@ def changed_for_claude(suite: LoadedSuite) -> Iterator[Problem]:
         changes = (
             [f"lines that begin with {', '.join(f'`{role}:`' for role in named)} set roles"] if named else []
         )
-        changes += ["blank lines are left out"] if any(not line.strip() for line in lines) else []
+        changes += ["blank lines are dropped"] if any(not line.strip() for line in lines) else []
         is_indented = any(line != line.strip() for line in lines)
-        changes += ["spaces around lines are left out"] if is_indented else []
+        changes += ["spaces around lines are dropped"] if is_indented else []
         if changes:
             message = (
-                f"Claude is not sent the prompt as it is written, as with promptfoo: {'; '.join(changes)}"
+                f"Claude does not get the prompt exactly as written, as in promptfoo: {'; '.join(changes)}"
             )
-            hint = "to send all of it, write a JSON list of messages"
+            hint = "to send it unchanged, write a JSON list of messages"
             yield Problem(message, prompt.place.value("raw"), hint, severity=Severity.WARNING)
 
 
@@ -401,7 +401,7 @@ def _rendered(
     if prompt.system is not None:
         if test.input is None:
             raise TemplateError(
-                "a `system` prompt needs the test's `input` as its user message",
+                "a `system` prompt needs the test's `input` as the user message",
                 hint="give the test an `input`",
             )
         # The input is data, as vars are: a question about templates must arrive as it is.

@@ -32,10 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--geval-home", metavar="FOLDER", help="where runs and cache are kept [$GEVAL_HOME or .geval]"
     )
     group.addoption("--geval-offline", action="store_true", help="only the cache answers; nothing is sent")
-    group.addoption("--geval-max-cost", type=float, metavar="USD", help="stop asking when this much is spent")
-    group.addoption("--geval-grader", metavar="PROVIDER", help="who judges, for example openai:gpt-4.1")
+    group.addoption(
+        "--geval-max-cost", type=float, metavar="USD", help="stop sending requests when this much is spent"
+    )
+    group.addoption("--geval-grader", metavar="PROVIDER", help="the judge, for example openai:gpt-4.1")
     parser.addini(
-        "geval_files", "collect *.geval.yaml files that are not named, too", type="bool", default=False
+        "geval_files", "also collect *.geval.yaml files that are not given", type="bool", default=False
     )
 
 
@@ -43,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "geval(grader=None, samples=None): who judges in this test, and how often an output is judged",
+        "geval(grader=None, samples=None): the judge of this test, and how often it judges an output",
     )
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_SessionStore(config), "geval-session")

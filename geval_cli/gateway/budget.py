@@ -14,7 +14,10 @@ from geval_cli.records import ModelResponse, Purpose, Role
 
 _ROUNDING = 1e-9
 
-HINT = "what is finished is kept; a larger budget does the rest: `geval run CONFIG --resume`, or `geval judge` again"
+HINT = (
+    "finished cases are kept; continue with a larger budget: `geval run CONFIG --resume`, or `geval "
+    "judge` again"
+)
 
 
 class Budget(Struct):
@@ -59,7 +62,9 @@ class Budget(Struct):
         if self._ended is not None:
             raise BudgetError(self._ended.message, hint=self._ended.hint)
         if self._unpriced is not None:
-            message = f"{self._unpriced} gave an answer whose cost is unknown, so --max-cost cannot be kept"
+            message = (
+                f"the cost of an answer from {self._unpriced} is unknown, so --max-cost cannot be enforced"
+            )
             raise BudgetError(message, hint=HINT)
         if self.max_requests is not None and self.requests >= self.max_requests:
             plural = "" if self.max_requests == 1 else "s"

@@ -270,13 +270,11 @@ class Offline:
         if provider.identity.kind in _SELF_CONTAINED:
             return await send_next(call)
         if call.outlives_run:
-            message = f"the cache has no answer of {provider.label} to this, and --offline sends nothing"
-            hint = (
-                "run it once without --offline; a config, prompt or base URL that was changed is asked again"
-            )
+            message = f"the cache has no answer from {provider.label} to this, and --offline sends nothing"
+            hint = "run once without --offline; a changed config, prompt or base URL needs new answers"
         else:
-            message = f"answers of {provider.label} are never kept in the cache, and --offline sends nothing"
-            hint = "have its output in the tests (`output:`), or leave --offline out"
+            message = f"answers from {provider.label} are never cached, and --offline sends nothing"
+            hint = "put its output into the tests (`output:`), or leave --offline out"
         raise OfflineError(message, provider_id=provider.id, hint=hint)
 
 

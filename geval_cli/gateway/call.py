@@ -182,7 +182,7 @@ class Wire(Struct):
             StoppedError: the run is to stop.
         """
         if self._closed.is_set():
-            raise StoppedError("the run was asked to stop")
+            raise StoppedError("the run was told to stop")
 
     def begin(self) -> None:
         """Count a request that leaves."""

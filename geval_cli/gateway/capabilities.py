@@ -135,15 +135,15 @@ class _Capabilities(Struct):
             self.left_out.update((LOGPROBS, "top_logprobs"))
             return "gives no token log-probabilities"
         self.left_out.add(parameter)
-        return f"does not take `{parameter}`, which is left out from now on"
+        return f"does not accept `{parameter}`, which is left out from now on"
 
     def _refuse_schema_form(self, sent: ModelRequest) -> str:
         refused = JSON_SCHEMA if sent.response_schema else "json_object"
         if refused in self.schema_forms:
             self.schema_forms.remove(refused)
         if self.schema_forms:
-            return "takes no JSON Schema for its answers; they are requested as plain JSON"
-        return "takes no response format; the prompt alone asks for JSON"
+            return "does not accept a JSON Schema; answers are requested as plain JSON"
+        return "does not accept a response format; only the prompt asks for JSON"
 
 
 class CapabilityLayer:

@@ -125,9 +125,7 @@ class FanOut:
 
     def _tell(self, call: ModelCall) -> None:
         label = call.provider.label
-        self._notice(
-            f"{label} gives one answer per request; several samples are asked for in parallel requests"
-        )
+        self._notice(f"{label} gives one answer per request; samples are sent as parallel requests")
 
 
 def _refuses_n(error: ProviderRequestError) -> bool:

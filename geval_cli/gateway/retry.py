@@ -216,14 +216,13 @@ class Retry:
         if not told.is_named:
             told.is_named = True
             self._notice(
-                f"{call.provider.label} limits how often it may be asked; geval waits as it demands, "
-                f"and gives up at {until}"
+                f"{call.provider.label} is rate-limiting; geval waits as it asks and gives up at {until}"
             )
         elif limited_s >= LONG_PAUSE_S and told.long_since != since:
             told.long_since = since
             self._notice(
-                f"{call.provider.label} still limits how often it may be asked, and has answered nothing for "
-                f"{limited_s:.0f} s; geval gives up at {until}"
+                f"{call.provider.label} is still rate-limiting and has not answered for {limited_s:.0f} "
+                f"s; geval gives up at {until}"
             )
 
     def _tell_of_giving_up(self, call: ModelCall, patience_s: float) -> None:
@@ -233,8 +232,8 @@ class Retry:
             told.given_up_since = since
             at = self._runtime.time_of_day(self._runtime.clock())
             self._notice(
-                f"{call.provider.label} was given up at {at}: it limits how often it may be asked, and geval waits for "
-                f"that no longer than {patience_s:g} s"
+                f"{call.provider.label} was given up at {at}: it is rate-limiting, and geval waits at "
+                f"most {patience_s:g} s for that"
             )
 
 
@@ -242,9 +241,9 @@ def _tell_what_was_tried(error: ProviderError, state: _RetryState) -> None:
     """Add to the error what was tried."""
     # In numbers that are the same for all calls to a provider, so that a report can show equal errors once.
     if state.patience_s is not None:
-        error.remark(f"geval waits for a rate limit no longer than {state.patience_s:g} s")
+        error.remark(f"geval waits at most {state.patience_s:g} s for a rate limit")
     elif error.is_retryable and state.retries > 1:
-        error.remark(f"asked {state.retries} times")
+        error.remark(f"sent {state.retries} times")
 
 
 def _named_delay_s(error: ProviderError) -> float | None:

@@ -216,7 +216,7 @@ def _weighed(
     if chances is not None and len(settled) == len(replies):
         checked = _checked(items, replies, output, [chance for chance, _ in chances])
         return _Answers(checked, "logprobs", coverage=min(known for _, known in chances))
-    shortcoming, taken = NO_LOGPROBS, "each yes and no was taken as it is"
+    shortcoming, taken = NO_LOGPROBS, "each yes or no was taken at face value"
     if chances is not None:
         open_ones = [str(number) for number in range(1, len(replies) + 1) if number not in settled]
         numbers = f"item{'s' * (len(open_ones) > 1)} {', '.join(open_ones)}"
@@ -224,9 +224,9 @@ def _weighed(
             f"the judge's token probabilities settle less than"
             f" {format_share(MIN_COVERAGE)} of the answer to {numbers}"
         )
-        taken = "there yes and no were taken as they are"
+        taken = "there yes or no was taken at face value"
     if must:
-        message = f"{shortcoming}, and `scoring: logprobs` asks for them"
+        message = f"{shortcoming}, but `scoring: logprobs` needs them"
         raise JudgeError(message, hint=LOGPROBS_HINT)
     known_chances = [chance if known >= MIN_COVERAGE else None for chance, known in chances or ()]
     checked = _checked(items, replies, output, known_chances or None)
@@ -305,7 +305,9 @@ def _missing_in_words(checked: CheckedItem) -> str:
     text = text if len(text) <= _ITEM_SHOWN else f"{text[: _ITEM_SHOWN - 1]}…"
     notes = ["required"] if checked.item.required else []
     if checked.reply.is_yes and checked.evidence_found is False:
-        notes.append("its quotation is not in the output" if checked.reply.evidence else "nothing is quoted")
+        notes.append(
+            ("the quoted words are not in the output") if checked.reply.evidence else "nothing is quoted"
+        )
     return f"{text} ({', '.join(notes)})" if notes else text
 
 

@@ -197,7 +197,7 @@ async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> RatingEst
     request = question.request(calls, want_logprobs=True)
     weighed = await _rated(question, request, calls)
     if not weighed.is_sure:
-        message = f"{weighed.shortcoming}, and `scoring: logprobs` asks for them"
+        message = f"{weighed.shortcoming}, but `scoring: logprobs` needs them"
         raise JudgeError(message, hint=LOGPROBS_HINT)
     return _weighted(weighed)
 
@@ -207,7 +207,7 @@ async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCal
     weighed = await _rated(question, request, calls)
     if weighed.is_sure:
         return _weighted(weighed)
-    fallback = f"{weighed.shortcoming}: one rating was taken as it is"
+    fallback = f"{weighed.shortcoming}: one rating was taken at face value"
     reply = weighed.reply
     return RatingEstimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
 
@@ -312,7 +312,7 @@ def _stopped(taken: "Taken[ParsedReply]", metric: Metric, decision: StopDecision
     elif decision.is_certain:
         why = f"the other {left} could not change the verdict"
     else:
-        why = f"the other {left} would hardly have changed the verdict"
+        why = f"the other {left} were unlikely to change the verdict"
     return {"taken": taken.requested, "upto": metric.samples, "p_pass": decision.p_pass, "why": why}
 
 
@@ -374,7 +374,7 @@ class Taken(Struct, Generic[Reply]):
         if problems:
             parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
         if lost:
-            parts.append(f"{lost} never came")
+            parts.append(f"{lost} never arrived")
         return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
 
 

@@ -129,7 +129,7 @@ def rated_cases(metric: Metric, case: JudgedCase) -> Mapping[int, JudgedCase]:
     if case.turns is None:
         hint = "give it `turns`"
         raise UsageError(
-            "`over: answers` rates the answers of a conversation, and the test has none", hint=hint
+            "`over: answers` rates the answers of a conversation, but the test has none", hint=hint
         )
     return dict(cases_of_answers(case, metric.window))
 

@@ -73,7 +73,7 @@ def normalise_rating(rating: float, score_range: ScoreRange) -> float:
     score = (rating - low) / (high - low)
     if not -_DUST <= score <= 1 + _DUST:
         span = f"{format_number(low)} to {format_number(high)}"
-        raise JudgeRangeError(f"the rating {rating!r} lies outside {span}")
+        raise JudgeRangeError(f"the rating {rating!r} is outside {span}")
     return min(max(score, 0.0), 1.0)
 
 

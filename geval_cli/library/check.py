@@ -142,7 +142,7 @@ def prepare_check(
     check_is_own(os.environ)
     unknown = sorted(given.keys() - CheckKeywords.__annotations__.keys())
     if unknown:
-        hint = f"there are {', '.join(CheckKeywords.__annotations__)}"
+        hint = f"use one of {', '.join(CheckKeywords.__annotations__)}"
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
     if "images" in test:

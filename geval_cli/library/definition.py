@@ -81,11 +81,11 @@ def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | 
     """Return the jury that `judges` and `jury` name; None when they name none, or with a problem."""
     written, rules = arguments.get("judges") or (), arguments.get("jury")
     if isinstance(written, str) or len(written) == 1 or (rules is not None and not written):
-        problems.append(Problem("`judges` must name several judges", hint="one is named in `model`"))
+        problems.append(Problem("`judges` needs at least two judges", hint="for a single judge use `model`"))
     if not written or isinstance(written, str):
         return None
     if arguments["model"] is not None:
-        problems.append(Problem("`model` and `judges` both say who judges", hint="leave one of them out"))
+        problems.append(Problem("`model` and `judges` cannot be combined", hint="leave one of them out"))
     members = [_read_judge(model, None, problems) for model in written]
     for index, model in enumerate(written):
         if model in written[:index]:
@@ -96,12 +96,14 @@ def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | 
     if spec is not None and spec.combine == "calibrated":
         problems.append(
             Problem(
-                "`combine: calibrated` needs a weight for each judge, and there are none here",
-                hint="the weights are in a calibration file, which a config names with `calibration:`",
+                "`combine: calibrated` needs a weight for each judge, but there are none",
+                hint="put the calibration file with the weights into a config as `calibration:`",
             )
         )
     if spec is not None and (spec.min_judges or 0) > len(members):
-        problems.append(Problem(f"`min_judges` is {spec.min_judges}, and there are {len(members)} judges"))
+        problems.append(
+            Problem(f"`min_judges` is {spec.min_judges}, but there are only {len(members)} judges")
+        )
     return None if spec is None else Jury(tuple(item for item in members if item is not None), spec)
 
 
@@ -168,22 +170,21 @@ def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
 def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
     given, name, joint = written_form(arguments), arguments["name"], arguments.get("joint")
     if not (isinstance(name, str) and name.strip()):
-        message = f"`name` must be a text that is not empty, found {describe_value(name)}"
+        message = f"`name` must be a non-empty string, found {describe_value(name)}"
         reading.problems.append(Problem(message))
     for text in _listed(given.get("criteria")):
         if is_file_reference(text):
-            reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
+            reading.problems.append(Problem("`criteria` is a file reference", hint="pass its text instead"))
             return None
-    if is_file_reference(given.get("examples")):
-        reading.problems.append(Problem("`examples` names a file", hint="give its entries instead"))
-        return None
     spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
     if spec is None or not joint:
         return spec
     one = next((part for part in spec.parts if part.dimension == arguments["dimension"]), None)
     if one is None:
-        reading.problems.append(Problem("`joint` must hold `dimension`, which is read from the same reply"))
+        reading.problems.append(
+            Problem("`joint` must include `dimension`, which is read from the same reply")
+        )
     return one
 
 
@@ -192,7 +193,7 @@ def _read_judge(
 ) -> ProviderSpec | ClientModel | Judge | None:
     if adapter is not None:
         if not isinstance(model, str):
-            message = "`adapter` needs `model`, the name of one of its models"
+            message = "`adapter` also needs `model`, the name of one of its models"
             problems.append(
                 Problem(message, hint='for example adapter="anthropic", model="claude-sonnet-4-5"')
             )
@@ -204,7 +205,7 @@ def _read_judge(
         return client_model(model, problems)
     written = provider_form(model)
     if written is None:
-        message = f"`model` must be text, a pair of texts, a mapping or a judge, found {_shown(model)}"
+        message = f"`model` must be a string, a pair of strings, a mapping or a judge, found {_shown(model)}"
         problems.append(Problem(message, hint='for example "openai:gpt-4.1"'))
         return None
     reading = _new_reading()
@@ -219,7 +220,7 @@ def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
     """Return the client and the model of a pair; a problem is added when `model` is none."""
     is_pair = isinstance(model, tuple | list) and len(model) == _PAIR and is_openai_client(model[0])
     if not is_pair or not isinstance(model[1], str) or not model[1].strip():
-        problems.append(Problem("`model` is a client, without the name of a model", hint=HINT))
+        problems.append(Problem("`model` is a client without a model name", hint=HINT))
         return None
     problem = client_problem(model[0])
     if problem is not None:

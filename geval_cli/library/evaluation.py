@@ -127,7 +127,7 @@ async def evaluate_in_batches(
     if driver is None or not any(
         judges.has_batches(_find_judge(judges, judge)) for judge in _all_judges(evaluation)
     ):
-        hint = "use a model of openai: or anthropic:, or leave `batch` out"
+        hint = "use an openai: or anthropic: model, or leave `batch` out"
         raise UsageError("the judge has no batch API", hint=hint)
 
     async def evaluate(judges: Session, evaluation: Evaluation, case: TestCase) -> Result:
@@ -197,7 +197,7 @@ def _images_of(case: TestCase, evaluation: Evaluation) -> list[Image]:
     for judge in _all_judges(evaluation) if images else ():
         is_seeing = isinstance(judge, ClientModel) or (isinstance(judge, ProviderSpec) and sees_images(judge))
         if not is_seeing:
-            hint = "name a model of OpenAI, Anthropic or Google"
+            hint = "use a model from OpenAI, Anthropic or Google"
             raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
     return images
 
@@ -254,12 +254,10 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
     is_whole = turns[-1].role == ASSISTANT
     if is_whole and has_output:
         raise UsageError(
-            "a test case whose `turns` end with an answer has no `actual_output`: the answer is it"
+            "`actual_output` cannot be given with `turns` that end with an answer: that answer is judged"
         )
     if not is_whole and not has_output:
-        raise UsageError(
-            "the last of the `turns` has no answer", hint="add the answer, or give `actual_output`"
-        )
+        raise UsageError("the last turn has no answer", hint="add the answer, or give `actual_output`")
     return turns if is_whole else (*turns, Turn(ASSISTANT, as_text(case.actual_output)))
 
 

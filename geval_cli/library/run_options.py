@@ -19,7 +19,10 @@ from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 
 _PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
-_SHARES = {"fail_under": (1.0, "a share from 0 to 1"), "max_cost": (math.inf, "US dollars from 0")}
+_SHARES = {
+    "fail_under": (1.0, "a share between 0 and 1"),
+    "max_cost": (math.inf, ("an amount in USD of at least 0")),
+}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -30,7 +33,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     problems = [*_unknown(options), *_wrong(options), *_contradictions(options)]
     if problems:
-        raise UsageError.of("these options make no sense", problems)
+        raise UsageError.of("these options are not valid", problems)
 
 
 def check_is_own(environ: Mapping[str, str]) -> None:
@@ -55,7 +58,7 @@ def _unknown(options: Mapping[str, Any]) -> Iterator[Problem]:
     known = RunKeywords.__annotations__
     for name in options.keys() - known.keys():
         near = did_you_mean(name, known)
-        hint = f"did you mean `{near}`?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
         yield Problem(f"`run` has no option `{name}`", hint=hint)
 
 
@@ -90,7 +93,7 @@ def _expected(name: str, value: Any) -> str | None:
                 isinstance(item, str | Path)
                 for item in (value if isinstance(value, list | tuple) else [value])
             )
-            else "a path, or several"
+            else "a path or a list of paths"
         )
     annotation = RunKeywords.__annotations__[name]
     kinds = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
@@ -116,9 +119,9 @@ def _expected_count(name: str, value: Any) -> str | None:
 
 def _contradictions(options: Mapping[str, Any]) -> Iterator[Problem]:
     if options.get("offline") and options.get("cache") is False:
-        yield Problem("offline=True means that only the cache answers, and cache=False does not read it")
+        yield Problem("offline=True and cache=False cannot be combined: offline, only the cache answers")
     if options.get("offline") and options.get("cache_ttl") is not None:
-        yield Problem("with offline=True answers never expire, and `cache_ttl` says when they do")
+        yield Problem("offline=True and `cache_ttl` cannot be combined: offline, answers never expire")
     if options.get("samples") is not None and options.get("scoring") not in (None, "samples"):
         yield Problem(f"`samples` means scoring='samples', not {options['scoring']!r}")
 

@@ -60,7 +60,7 @@ class Suite:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tests", tuple(_rows(self.tests)))
         if not isinstance(self.name, str) or not self.name.strip():
-            raise UsageError("`name` of a Suite must be a text that is not empty")
+            raise UsageError("`name` of a Suite must be a non-empty string")
 
     @property
     def path(self) -> Path:
@@ -133,10 +133,10 @@ class _SuiteWriter:
         if value is None or isinstance(value, bool | int | str):
             return getattr(value, "value", value)  # of an Enum whose members are texts
         if len(path) > _MAX_DEPTH:
-            return self._refuse("this is nested too deep", path)
+            return self._refuse("this is nested too deeply", path)
         if isinstance(value, float):
             is_finite = value - value == 0
-            return value if is_finite else self._refuse(f"{value} is no number that JSON knows", path)
+            return value if is_finite else self._refuse(f"JSON has no number {value}", path)
         if isinstance(value, Mapping):
             return self._mapping(value, path)
         if isinstance(value, list | tuple | set | frozenset):
@@ -184,7 +184,7 @@ class _SuiteWriter:
         if isinstance(value, Path):
             return str(value)
         what = "a function" if callable(value) else f"an object of the class {type(value).__name__}"
-        return self._refuse(f"{what} cannot stand here", path)
+        return self._refuse(f"{what} is not allowed here", path)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
         from geval_cli.library.definition import written_form

@@ -166,7 +166,7 @@ class SuiteItem(pytest.Item):
         if failed:
             raise FailedVerdictError("\n\n".join("\n".join(failed_lines(result)) for result in failed))
         if all(result.status is Status.NOT_EVALUATED for result in self._results):
-            pytest.skip("nothing of it is evaluated")
+            pytest.skip("nothing in it is evaluated")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the report of a verdict without a traceback, which would lead into geval."""

@@ -96,7 +96,9 @@ class SessionOptions:
         """
         home, amount = config.getoption("--geval-home"), config.getoption("--geval-max-cost")
         if amount is not None and not (math.isfinite(amount) and amount >= 0):
-            raise pytest.UsageError(f"--geval-max-cost takes US dollars from 0, not {amount:g}")
+            raise pytest.UsageError(
+                f"--geval-max-cost must be an amount in USD of at least 0, not {amount:g}"
+            )
         if amount is not None:
             amount /= getattr(config, "workerinput", {}).get("workercount", 1)
         return cls(
@@ -207,8 +209,8 @@ class GevalFixture:
         elif isinstance(assertion, Mapping):
             assertion = {**assertion, **keys}
         elif keys:
-            hint = "say it where the metric is made"
-            raise UsageError(f"`{next(iter(keys))}` cannot be given beside a GEval", hint=hint)
+            hint = "pass it to the GEval itself"
+            raise UsageError(f"`{next(iter(keys))}` cannot be combined with a GEval", hint=hint)
         max_cost = self._options.max_cost_usd
         prepared = prepare_check(
             output, assertion, about, is_offline=self._options.is_offline, max_cost_usd=max_cost
@@ -217,7 +219,7 @@ class GevalFixture:
 
     def _evaluation(self, metric: Any) -> Any:
         if not isinstance(metric, GEval):
-            hint = "judge(TestCase(...), GEval(...)); `check` takes other assertions"
+            hint = "judge(TestCase(...), GEval(...)); for other assertions use `check`"
             raise UsageError(f"a metric is a GEval, not {type(metric).__name__}", hint=hint)
         grader = self._marked().get("grader") or self._options.grader
         samples = self._marked().get("samples")

@@ -118,8 +118,8 @@ class Worker:
         for warning in warnings:
             _log.warning(warning)
         if options.batch_poll_s is not None and cache.is_temporary:
-            hint = "see the warning; GEVAL_HOME names another folder"
-            raise UsageError("batches outlive this process, and there is no place to note them", hint=hint)
+            hint = "see the warning; set GEVAL_HOME to another folder"
+            raise UsageError("batches outlive this process, but there is nowhere to record them", hint=hint)
         return cache
 
 

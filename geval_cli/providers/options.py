@@ -99,14 +99,14 @@ def _is_http_url(value: Any) -> bool:
 PASSTHROUGH = OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict))
 LIMIT_KEYS = (
     OwnKey(("timeout_s", "timeoutS"), "a number of seconds above 0", is_positive),
-    OwnKey(("max_retries", "maxRetries"), "a whole number from 0", _is_retry_count),
-    OwnKey(("max_concurrency", "maxConcurrency"), "a whole number from 1", is_count),
+    OwnKey(("max_retries", "maxRetries"), "a whole number of at least 0", _is_retry_count),
+    OwnKey(("max_concurrency", "maxConcurrency"), "a whole number of at least 1", is_count),
     OwnKey(("requests_per_minute", "requestsPerMinute"), "a number above 0", is_positive),
     OwnKey(("tokens_per_minute", "tokensPerMinute"), "a number above 0", is_positive),
-    OwnKey(("delay_ms", "delayMs"), "a number of milliseconds from 0", _is_duration),
+    OwnKey(("delay_ms", "delayMs"), "a number of milliseconds of at least 0", _is_duration),
     OwnKey(
         ("price",),
-        "a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens",
+        "a mapping with `input` and `output` (and `cached_input`), USD per million tokens",
         is_price,
     ),
 )
@@ -123,17 +123,17 @@ def _as_list(value: Any) -> str:
     if isinstance(value, str):
         with suppress(ValueError):
             words = shlex.split(value) or words
-    return f"no shell runs it: write {json.dumps(words, ensure_ascii=False)}"
+    return f"it runs without a shell: write {json.dumps(words, ensure_ascii=False)}"
 
 
 KEY_COMMAND = OwnKey(
-    ("api_key_command", "apiKeyCommand"), "a list of texts, a program and its arguments", is_words, _as_list
+    ("api_key_command", "apiKeyCommand"), "a list of strings, a program and its arguments", is_words, _as_list
 )
 """The program that prints the key."""
 
 ENDPOINT_KEYS = (
-    OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
-    OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// address", _is_http_url),
+    OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// URL", _is_http_url),
+    OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// URL", _is_http_url),
     OwnKey(("api_host", "apiHost"), "a host name", is_text),
     OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
@@ -141,14 +141,14 @@ ENDPOINT_KEYS = (
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
-    OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
+    OwnKey(("headers",), "a mapping of header names to strings", is_text_mapping),
     *CERTIFICATE_KEYS,
     PASSTHROUGH,
     *(key for key in LIMIT_KEYS if "price" not in key.spellings),
     OwnKey(
         ("price",),
-        "`list`, or a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens;"
-        " `batch` may hold another such mapping",
+        "`list`, or a mapping with `input` and `output` (and `cached_input`), USD per million tokens; "
+        "`batch` may hold another such mapping",
         is_endpoint_price,
     ),
     OwnKey(("batch",), "`openai` (the server has OpenAI's batch API) or false", _is_batch_choice),
@@ -157,11 +157,11 @@ ENDPOINT_KEYS = (
 SET_BY_GEVAL = {
     **dict.fromkeys(
         ("n", "candidateCount", "candidate_count"),
-        "how many samples are asked for follows from `samples` and `repeat`",
+        "set `samples` or `repeat` instead",
     ),
     "stream": "answers are read whole",
     "messages": "the prompt comes from `prompts`",
-    "model": "the model is a part of the provider's id",
+    "model": "the model is part of the provider's id",
 }
 """Keys of a model's config that are not sent as they are, and why."""
 
@@ -192,7 +192,7 @@ def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list
     for name, value in (headers or {}).items() if is_text_mapping(headers) else ():
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING_HEADERS:
             what = f"the header `{name[:60].splitlines()[0] if name.strip() else name!r}` cannot be set"
-            hint = "leave it out: how a request is framed is the HTTP client's to say"
+            hint = "leave it out: the HTTP client sets it"
             problems.append(source.problem(what, key="headers", hint=hint))
         elif _is_cut(str(value)):
             hint = "write its text on one line"
@@ -301,15 +301,15 @@ def _other_problems(
         names = ", ".join(f"`{name}`" for name in unknown)
         message = f"geval does not know {names} of `config` ({source.id}): {_FATES[others]}"
         hint = (
-            "put it under `passthrough` to say that this is meant"
+            "put it under `passthrough` to send it without this warning"
             if others is Others.SENT
             else "leave it out"
         )
         yield source.key_problem(message, key=unknown[0], hint=hint, severity=Severity.WARNING)
 
 
-_AS_IT_IS = "what is to be sent as it is stands under `passthrough`"
-_FATES = {Others.SENT: "sent as it is", Others.UNUSED: "nothing comes of it"}
+_AS_IT_IS = "put parameters to send unchanged under `passthrough`"
+_FATES = {Others.SENT: "sent as it is", Others.UNUSED: "it has no effect"}
 
 
 def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:

@@ -70,8 +70,8 @@ _FREE_NAMES = frozenset({"vllm", "ollama", "litellm", "databricks", "helicone"})
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
-    EMBEDDING: "name another, for example openai:embedding:text-embedding-3-large",
-    MODERATION: "name another, for example openai:moderation",
+    EMBEDDING: "use another, for example openai:embedding:text-embedding-3-large",
+    MODERATION: "use another, for example openai:moderation",
     CLASSIFICATION: "write huggingface:text-classification:MODEL",
 }
 
@@ -101,7 +101,7 @@ def check(source: ProviderSource) -> list[Problem]:
         problems += check_parameters(source, wire_format, is_responses=speaks_responses(source), told=changed)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
-        problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
+        problems.append(source.problem(f"`{source.id}` has no model name", hint=hint))
     elif not _is_spoken(preset_of(source), kind_of(source.spec.id), source):
         message = f"{kind_of(source.spec.id)} models of {source.kind} are not supported"
         problems.append(source.problem(message, hint=_NOT_SPOKEN[kind_of(source.spec.id)]))
@@ -118,9 +118,9 @@ def _left_out(source: ProviderSource, changed: Mapping[str, Any]) -> Iterator[Pr
         own = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
         known = sorted({*WIRE_SETTINGS, *own}, key=lambda word: (word.islower() != name.islower(), word))
         near = None if name in WIRE_SETTINGS else did_you_mean(name, known)
-        hint = f"did you mean `{near}`?" if near else "put it under `passthrough` to send it as it is"
+        hint = f"did you mean `{near}`?" if near else "put it under `passthrough` to send it unchanged"
         if name == "delay":
-            hint = "write it beside `id` for a pause between two requests"
+            hint = "put it next to `id` to pause between requests"
         what = "is not sent to this model" if value is None else f"is sent as {json.dumps(value)}"
         yield source.key_problem(
             f"`{name}` {what}, as with promptfoo", key=name, hint=hint, severity=Severity.WARNING
@@ -143,7 +143,7 @@ def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
             else "leave it out"
         )
         yield source.problem(
-            f"`batch: openai` is for servers that speak OpenAI's API, and {source.kind} does not",
+            f"`batch: openai` is for servers with OpenAI's API, which {source.kind} does not have",
             key="batch",
             hint=hint,
         )
@@ -159,10 +159,13 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
     if other is None or (kind in _FREE_NAMES and other is not OtherMode.OLD_API):
         return
     hints = {
-        OtherMode.OLD_API: f"geval speaks the chat API: write `{source.kind}:{model or 'MODEL'}`",
-        OtherMode.MEDIA: "geval asks for texts: let a Python provider ask for it, and return what is to be judged",
-        OtherMode.PROGRAM: "it is a program: let `exec:` or a Python provider run it, and return its answer",
-        OtherMode.SERVICE: "it is a service with an API of its own: let a Python provider ask it",
+        OtherMode.OLD_API: f"geval uses the chat API: write `{source.kind}:{model or 'MODEL'}`",
+        OtherMode.MEDIA: (
+            "geval requests text: write a Python provider that makes the request and returns the text to "
+            "judge"
+        ),
+        OtherMode.PROGRAM: "it is a program: run it with `exec:` or from a Python provider",
+        OtherMode.SERVICE: "it is a service with an API of its own: call it from a Python provider",
     }
     yield source.problem(f"`{source.kind}:{mode}{separator}` is not supported", hint=hints[other])
 
@@ -186,12 +189,12 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     if not url:
         named = "account_id" if preset.account_url else "base_url"
         hint = f"set `{named}` in its config, or the variable {names}"
-        problems.append(source.problem(f"{source.id} has no address", hint=hint))
+        problems.append(source.problem(f"{source.id} has no URL", hint=hint))
     elif not split_url(
         url
     ).hostname:  # in the config it is a problem of its own; here the environment named it
-        message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is no address"
-        problems.append(source.problem(message, hint=f"set `base_url` in its config, or correct {names}"))
+        message = f"{source.id} would be called at `{mask_text(public_url(url))}`, which is not a valid URL"
+        problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
     problems += missing_program(source)
     key, _ = _find_key(source, settings)
     if key is None and not has_key_command(settings) and _needs_key(source, settings):
@@ -202,7 +205,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
                 key="api_key_env" if "api_key_env" in source.spec.config else None,
                 hint=f"set {variable}, or use another provider",
                 notes=(
-                    "a judge can be chosen with --grader PROVIDER",
+                    "choose another judge with --grader PROVIDER",
                     "local:smollm2 runs on this machine and needs no key",
                 ),
             )

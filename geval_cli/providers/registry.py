@@ -28,7 +28,7 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import FunctionSpec, ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of
 
-_GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
+_GATEWAY = "put a gateway such as LiteLLM in front of it: litellm:MODEL"
 _SERVER = "it speaks OpenAI's chat API: write `openai:MODEL` and set base_url"
 _ELSEWHERE: Mapping[str, str] = {
     "bedrock": _GATEWAY,
@@ -36,26 +36,26 @@ _ELSEWHERE: Mapping[str, str] = {
     "sagemaker": _GATEWAY,
     "watsonx": _GATEWAY,
     "replicate": _GATEWAY,
-    "palm": "name the model at Google's API: google:gemini-2.5-flash",
-    "browser": "let a Python provider drive the browser",
-    "voyage": "name another model for embeddings, for example openai:embedding:text-embedding-3-large",
-    "webhook": "describe the request in an HTTP provider: http://...",
-    "package": "let Node run the package (`exec: node app.js`), or let it answer over HTTP",
-    "promptfoo": "it belongs to promptfoo itself: let a Python provider play the part",
+    "palm": "use the model through Google's API: google:gemini-2.5-flash",
+    "browser": "drive the browser from a Python provider",
+    "voyage": "use another embedding model, for example openai:embedding:text-embedding-3-large",
+    "webhook": "use an HTTP provider: http://...",
+    "package": "run the package with Node (`exec: node app.js`), or serve it over HTTP",
+    "promptfoo": "it is part of promptfoo itself: write a Python provider instead",
     **dict.fromkeys(("localai", "docker", "llama"), _SERVER),
-    **dict.fromkeys(("websocket", "ws", "wss", "mcp", "a2a"), "let a Python provider speak to the server"),
-    **dict.fromkeys(("golang", "go", "ruby", "rb"), "run it with `exec:`, or let it answer over HTTP"),
+    **dict.fromkeys(("websocket", "ws", "wss", "mcp", "a2a"), "talk to the server from a Python provider"),
+    **dict.fromkeys(("golang", "go", "ruby", "rb"), "run it with `exec:`, or serve it over HTTP"),
     **dict.fromkeys(
         ("sequence", "simulated-user", "manual-input", "agentic"),
-        "let a Python provider hold the conversation",
+        "hold the conversation from a Python provider",
     ),
     **dict.fromkeys(
         ("opencode", "openclaw", "openinterpreter", "transformers", "transformers.js"),
-        "it is a program: let `exec:` or a Python provider run it, and return its answer",
+        "it is a program: run it with `exec:` or from a Python provider",
     ),
     **dict.fromkeys(
         ("slack", "n8n", "elevenlabs", "fal", "quiverai", "modelslab"),
-        "it is a service with an API of its own: let a Python provider ask it",
+        "it is a service with an API of its own: call it from a Python provider",
     ),
 }
 """Vendors, programs and services that others ask and geval does not, with what to do instead."""
@@ -305,7 +305,8 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
         return None
     if not callable(getattr(plugin, "build", None)):
         raise UsageError(
-            f"the plugin `{kind}` is no provider", hint="its entry point must name what has `build`"
+            f"the plugin `{kind}` is not a provider",
+            hint="its entry point must name something with a `build` method",
         )
     return ProviderKind("", "", kind, f"{kind}:...", plugin=plugin)
 
@@ -323,7 +324,7 @@ def _unknown_kind(source: ProviderSource) -> Problem:
     elif ":" not in source.spec.id:
         hint = f"write the kind before the model, for example `openai:{source.id}`"
     else:
-        hint = "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"
+        hint = "for a server with OpenAI's chat API, write `openai:MODEL` and set base_url"
     return source.problem(
         f"unknown provider `{source.id}`", hint=hint, notes=(f"known kinds: {', '.join(kinds)}",)
     )

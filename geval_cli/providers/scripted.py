@@ -117,7 +117,7 @@ class _ScriptReader:
         for key in item.keys() - set(_ENTRY_KEYS):
             self._report(f"unknown key `{key}`", place, key, f"allowed: {', '.join(_ENTRY_KEYS)}")
         if not isinstance(item.get("match", ""), str):
-            self._report("`match` must be a text", place, "match")
+            self._report("`match` must be a string", place, "match")
             return None
         replies = self._replies(item, place)
         logprobs = self._logprobs(item, replies, place)
@@ -131,11 +131,11 @@ class _ScriptReader:
     def _replies(self, item: Mapping[str, Any], place: SourcePath) -> tuple[str, ...]:
         given = [key for key in ("reply", "replies", "default") if key in item]
         if len(given) > 1:
-            self._report(f"`{given[0]}` and `{given[1]}` exclude each other", place, given[1])
+            self._report(f"`{given[0]}` and `{given[1]}` cannot be combined", place, given[1])
         if "replies" in item:
             if isinstance(item["replies"], list) and item["replies"]:
                 return self._texts(item["replies"])
-            self._report("`replies` must be a list with at least one text", place, "replies")
+            self._report("`replies` must be a list with at least one string", place, "replies")
             return ("",)
         return self._texts([item[given[0]]]) if given else ()
 
@@ -179,7 +179,7 @@ class _ScriptReader:
     def _latency(self, item: Mapping[str, Any], place: SourcePath) -> float:
         value = item.get("latency_ms", 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            self._report("`latency_ms` must be a number from 0", place, "latency_ms")
+            self._report("`latency_ms` must be a number of at least 0", place, "latency_ms")
             return 0.0
         return float(value)
 
@@ -259,7 +259,7 @@ def check(source: ProviderSource) -> list[Problem]:
     problems = check_settings(source, LIMIT_KEYS)
     if not source.name:
         hint = "write its path after the colon: `scripted:replies.yaml`"
-        return [*problems, source.problem("the scripted provider names no file of replies", hint=hint)]
+        return [*problems, source.problem("the scripted provider has no file of replies", hint=hint)]
     try:
         read_script(_path(source), source.access, shown_as=_shown_path(source))
     except ConfigError as error:

@@ -69,12 +69,13 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
 def _stranger_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
     spec, kind = source.spec, _kind(source.spec)
     if kind in _ADDRESSES or kind not in {*PRESETS, *kinds, "none", "echo"}:
-        return _refused(f"`{spec.public_id}` is at an address of its own", spec)
+        return _refused(f"`{spec.public_id}` has a URL of its own", spec)
     if kind in _WITH_FILES and _is_outside(source):
         message = (
-            f"`{spec.public_id}` names a file outside the config's folder, which --untrusted does not allow"
+            f"`{spec.public_id}` refers to a file outside the config's folder, which --untrusted does "
+            "not allow"
         )
-        return Problem(message, spec.place.value("id"), "keep the file beside the config")
+        return Problem(message, spec.place.value("id"), "put the file next to the config")
     if own_env_of(spec):
         return _refused(f"`env` of `{spec.public_id}` sets environment values", spec)
     preset = VERTEX if kind == "vertex" else PRESETS.get(kind)
@@ -89,7 +90,7 @@ def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
     addresses = [settings[name] for name in ("base_url", "api_endpoint") if settings.get(name) is not None]
     has_own_host = settings.get("api_host") is not None
     if has_own_host or not all(_is_own_address(address, preset) for address in addresses):
-        return _refused(f"`{spec.public_id}` sends what it is asked to another host", spec)
+        return _refused(f"`{spec.public_id}` sends its requests to another host", spec)
     if own_settings(spec.config, CERTIFICATE_KEYS):
         return _refused(f"`{spec.public_id}` shows a certificate of this machine's", spec)
     if key_env is not None and key_env not in preset.key_envs:
@@ -126,7 +127,7 @@ def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
         return None  # what is wrong with the settings is told by their check, and nothing is built from them
     if not url or _origin(url) in own_origins(source, preset):
         return None
-    return _refused(f"`{source.spec.public_id}` sends what it is asked to another host", source.spec)
+    return _refused(f"`{source.spec.public_id}` sends its requests to another host", source.spec)
 
 
 def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:

@@ -45,9 +45,7 @@ _FLIPS_KEPT = 100
 """A summary is read whenever runs are listed; `geval compare` tells of all flipped tests."""
 NO_BASELINE = "none"
 """The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
-_HINT = (
-    "name one with --baseline RUN, or with `baseline:` in the config: a run's id, `latest`, or a results file"
-)
+_HINT = "set one with --baseline RUN or `baseline:` in the config: a run's id, `latest` or a results file"
 
 
 class Baseline(Struct, frozen=True):
@@ -92,10 +90,10 @@ def baseline_problems(
         if not gate.needs_baseline:
             continue
         if request.baseline == NO_BASELINE:
-            message = f"the gate `{gate.text}` is left out: there is no baseline"
+            message = f"the gate `{gate.text}` is skipped: there is no baseline"
             yield Problem(message, gate.place.value(), severity=Severity.WARNING)
         else:
-            message = f"the gate `{gate.text}` needs a baseline, and there is none"
+            message = f"the gate `{gate.text}` needs a baseline, but there is none"
             yield Problem(message, gate.place.value(), _HINT, severity=severity)
 
 
@@ -122,8 +120,8 @@ def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baselin
         raise ConfigError([refuse_parquet(Path(name), None)])
     report = named_report(name, runs, TRUSTED if request.baseline is not None else suite.access)
     if report.run.id == run_id:
-        hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"
-        raise UsageError(f"the baseline {name} is the run itself", hint=hint)
+        hint = "the latest run is the one being resumed: give the baseline as a run's id or `latest~1`"
+        raise UsageError(f"the baseline {name} is this run itself", hint=hint)
     earlier = EarlierRun(report)
     tests = TestPairs(earlier.tests)
     for test in suite.tests:

@@ -55,14 +55,14 @@ _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
 _MADE_UP = "A stand-in for "
-_AFTER_CODE = "none, if the cache knows what is asked after code of the config has run"
+_AFTER_CODE = "none, if the cache has the answers once the config's code has run"
 _SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
-    Purpose.FALLBACK_SAMPLES: "for each rating, if the judge gives no usable token probabilities",
-    Purpose.FURTHER_SAMPLES: "as many as it takes to settle the verdict",
-    Purpose.EXPLANATION: "one for each output that fails, or passes what it should not",
-    Purpose.VERDICT: "one for each output that claims something",
-    Purpose.EMBEDDING: "of made-up questions, as far as they differ",
+    Purpose.FALLBACK_SAMPLES: "per rating, if the judge gives no usable token probabilities",
+    Purpose.FURTHER_SAMPLES: "until the verdict is settled",
+    Purpose.EXPLANATION: "one per output that fails, or passes when it should not",
+    Purpose.VERDICT: "one per output that makes claims",
+    Purpose.EMBEDDING: "of generated questions, as far as they differ",
 }
 
 
@@ -255,7 +255,7 @@ class _DryRun(Struct, eq=False):
         """
         followed = self._judgement
         if followed is None:
-            raise UnjudgeableError("the judges are asked when the job is done")
+            raise UnjudgeableError("the judges are called once the job is done")
         found = None
         if not (
             followed.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES

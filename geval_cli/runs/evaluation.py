@@ -250,7 +250,7 @@ async def _begin(recording: Recording, run: RunRecord, state: State, prepared: P
         failure = recording.failure
     if failure is not None:
         raise StoreError(
-            f"{failure.message}; nothing was sent, as the answers would be paid for and not be stored",
+            f"{failure.message}; nothing was sent, because the answers would be paid for but not stored",
             path=failure.path,
             hint=failure.hint,
         ) from failure
@@ -277,10 +277,10 @@ async def _lack_of_room(state: State) -> StoreError | None:
 
 
 def _stop_paying(budget: Budget, failure: StoreError) -> None:
-    message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
+    message = f"{failure.message}, so further answers would be paid for but not stored"
     budget.end(
         message,
-        hint=f"{failure.hint}; then `geval run CONFIG --resume`, or `geval judge` again, does the rest",
+        hint=f"{failure.hint}; then finish with `geval run CONFIG --resume`, or run `geval judge` again",
     )
 
 
@@ -292,7 +292,7 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
     usage = sum((used for result in unstored for used in result.usage.values()), Usage())
     cost = "at an unknown cost" if usage.cost_usd is None else f"which cost {format_cost(usage.cost_usd)}"
     stored = f"{total - len(unstored):,} of {total:,} results are"
-    what = f": {stored}; the other {len(unstored):,}, {cost}, can only be seen now" if unstored else ""
+    what = f": {stored}; the other {len(unstored):,}, {cost}, are shown only now" if unstored else ""
     text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
     return replace(run, warnings=(*run.warnings, text))
 
@@ -301,7 +301,7 @@ def _what_changed(error: ConfigError) -> str:
     first, count = error.problems[0], len(error.problems)
     where = f" ({first.location})" if first.location else ""
     more = f", and {count - 1:,} more" if count > 1 else ""
-    return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
+    return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"
 
 
 async def _concluded(
@@ -328,7 +328,7 @@ def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices
     if stop.is_requested and total < prepared.total:
         return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
     if total != prepared.total:
-        notices.say(f"the tests changed while the run went on: {total:,} cases instead of {prepared.total:,}")
+        notices.say(f"the tests changed during the run: {total:,} cases instead of {prepared.total:,}")
     return RunStatus.COMPLETED
 
 

@@ -76,8 +76,8 @@ def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
         if option.decides_results and value is not None:
             values[field.name] = _from_json(field.name, value)
     if "filter_failing" in values or _ONLY in written:
-        hint = "choose them again in a terminal: `geval run CONFIG --filter-failing RUN`"
-        raise UsageError("this run had some tests of its suite only, and which ones is not kept", hint=hint)
+        hint = "select them again in a terminal: `geval run CONFIG --filter-failing RUN`"
+        raise UsageError("this run had only some tests of its suite, and it is not recorded which", hint=hint)
     return RunOptions(**values)
 
 
@@ -130,9 +130,9 @@ def changes(
     for part, old, new in _pairs(before.get(_SUITE), now.get(_SUITE)):
         lines += _part_changes(part, old, new, has_config_changes=has_config_changes)
     if before.get(_LOCK) != now.get(_LOCK):
-        lines.append("geval.lock: the evaluation steps that it settles")
+        lines.append("geval.lock: the evaluation steps in it")
     if before.get(_PROMPTS) != now.get(_PROMPTS):
-        lines.append("the prompts of the judge: they came with another version of geval")
+        lines.append("the judge's prompts: another version of geval wrote them")
     return lines
 
 
@@ -160,9 +160,9 @@ def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_chang
         name = part.removeprefix(FILE_PART)
         if old is None or new is None:
             if not has_config_changes:
-                yield f"file {name}: {'named now' if old is None else 'not named any more'}"
+                yield f"file {name}: {'now used' if old is None else 'no longer used'}"
         elif name == "...":
-            yield "files that the tests name: their content"
+            yield "files used by the tests: their content"
         else:
             yield f"file {name}: its content"
     elif part == ROWS_PART or part.startswith(CONFIG_PART):

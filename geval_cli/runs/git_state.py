@@ -85,7 +85,7 @@ def _git_folder(path: Path, access: Access) -> Path:
         return path
     written = _line(path, access)
     if not written.startswith("gitdir:"):
-        raise ValueError(f"{path} names no folder")
+        raise ValueError(f"{path} is not a folder")
     return path.parent / written.removeprefix("gitdir:").strip()
 
 

@@ -52,7 +52,7 @@ _MOST_PROBLEMS = 20
 _MOST_INDEX = 1 << 31
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
-_WHAT_IS_READ = "what `-o results.json`, `.jsonl` or `.parquet` wrote, or promptfoo's results of version 3"
+_WHAT_IS_READ = "use what `-o results.json`, `.jsonl` or `.parquet` wrote, or promptfoo results of version 3"
 
 
 class ImportedRun(Struct, frozen=True):
@@ -101,7 +101,7 @@ def read_importable(path: Path, access: Access = TRUSTED) -> ImportedRun:
         return _read_lines(text, path)
     value = _parsed(text, path)
     if not isinstance(value, dict):
-        raise ConfigError([_not_results(path, "it holds no JSON object")])
+        raise ConfigError([_not_results(path, "it contains no JSON object")])
     results = value.get("results")
     for reader in extras_of("results"):
         foreign = reader.read_results(value, lambda *keys: _place(text, path, *keys))
@@ -169,7 +169,7 @@ def newer_version(document: Mapping[str, JsonValue]) -> str | None:
     """Return the version of a results document if it is a later one than is read here, in words; else None."""
     found = document.get("schema_version")
     is_newer = isinstance(found, int) and found > SCHEMA_VERSION
-    return f"`schema_version` is {found}, and {SCHEMA_VERSION} is read" if is_newer else None
+    return f"`schema_version` is {found}; this geval reads {SCHEMA_VERSION}" if is_newer else None
 
 
 def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
@@ -221,9 +221,7 @@ def _text_of(path: Path, access: Access) -> str:
     except OSError as error:
         raise ConfigError([open_problem(path, error, None)]) from error
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(
-            [Problem(f"`{path}` is larger than 1 GiB", None, "split it, or import a part of it")]
-        )
+        raise ConfigError([Problem(f"`{path}` is larger than 1 GiB", None, "split it, or import part of it")])
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -255,7 +253,7 @@ def _place(text: str, path: Path, *keys: str | int, first_line: int = 1) -> Loca
 
 def _not_results(path: Path, why: str) -> Problem:
     return Problem(
-        f"`{path}` is no file of results: {why}", Location(str(path), 1, 1, length=0), _WHAT_IS_READ
+        f"`{path}` is not a results file: {why}", Location(str(path), 1, 1, length=0), _WHAT_IS_READ
     )
 
 
@@ -288,7 +286,7 @@ def _converted(
 def _why(error: Exception) -> str:
     """Return what is wrong with a result, without the name that it has in the code."""
     text = str(error)
-    return text.partition(": ")[2] if text.startswith("this is no ") else text
+    return text.partition(": ")[2] if text.startswith("this is not a ") else text
 
 
 def _places(text: str, path: Path, keys: Sequence[str], indexes: Iterable[int]) -> dict[int, Location | None]:
@@ -303,7 +301,7 @@ def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: in
     """Return a result that can be stored, its provider's id without keys; ValueError when its case is there already."""
     place = (case.test_index, case.repeat_index, case.column)
     if not all(0 <= number < _MOST_INDEX for number in place):
-        raise ValueError("test_index, repeat_index and column are whole numbers from 0")
+        raise ValueError("test_index, repeat_index and column must be whole numbers of at least 0")
     if place in cases:
         raise ValueError(f"case {'.'.join(map(str, place))} is result {cases[place] + 1} already")
     cases[place] = index

@@ -76,14 +76,14 @@ def judging_request(
     if path.is_file() and source.parts and _parts_of(request) == dict(source.parts):
         return request
     if not isinstance(source.run.config, dict) or not source.run.config:
-        hint = f"name one: geval judge {source.run.id} CONFIG"
+        hint = f"pass one: geval judge {source.run.id} CONFIG"
         raise UsageError(f"run {source.run.id} has no config of its own", hint=hint)
     request = replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
     changed = [] if not source.parts else list(_changed_files(_parts_of(request), source.parts))
     if changed:
         what = ", ".join(f"`{name}`" for name in changed)
-        hint = f"judge by the config as it is now: geval judge {source.run.id} {path}"
-        raise UsageError(f"files that run {source.run.id} was made with have changed: {what}", hint=hint)
+        hint = f"judge with the current config: geval judge {source.run.id} {path}"
+        raise UsageError(f"files used by run {source.run.id} have changed: {what}", hint=hint)
     return request
 
 

@@ -141,14 +141,14 @@ class JudgedTests(Struct):
                 hint = (
                     f"did you mean `{near}`?"
                     if near
-                    else f"there are: {known}"
+                    else f"one of: {known}"
                     if known
                     else "no metric has a name"
                 )
                 yield Problem(f"{option}: no assertion has the metric `{name}`", hint=hint)
         for name in self.judged.metrics.thresholds:
             if name in self.seen - self.changed:
-                hint = f"leave one of the two out, or add --only {name}"
+                hint = f"remove one of the two, or add --only {name}"
                 yield Problem(f"--threshold: --only leaves the metric `{name}` out", hint=hint)
         for name, why in self.refused.items():
             yield Problem(f"--threshold: {why}", hint=f"leave `{name}` out, or change it in the config")
@@ -158,7 +158,7 @@ def _no_threshold(spec: Assertion, threshold: float) -> str:
     if "threshold" not in type(spec).model_fields:
         return f"{spec.base_type} has no threshold"
     if spec.threshold_is_score and not 0 <= threshold <= 1:
-        return f"the threshold of {spec.base_type} is from 0 to 1, not {threshold:g}"
+        return f"the threshold of {spec.base_type} must be between 0 and 1, not {threshold:g}"
     return ""
 
 
@@ -270,7 +270,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         total += places
         left_out += not places
     if not total:
-        hint = "name the config that the run was made with, or one with the same prompts, providers and tests"
+        hint = "pass the config of that run, or one with the same prompts, providers and tests"
         raise UsageError(f"run {source.run.id} has no output for any test of {plan.suite.path}", hint=hint)
     return replace(found, left_out=left_out, total=total, steps=steps.agreed())
 

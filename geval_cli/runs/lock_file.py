@@ -87,7 +87,7 @@ def read_lock(config: Path, access: Access) -> LockFile | None:
     if not isinstance(value, dict) or not isinstance(entries, list):
         raise ConfigError([Problem(f"{LOCK_NAME} must have `version` and `entries`", place.value(), _HINT)])
     if value.get("version") != _VERSION:
-        message = f"{LOCK_NAME} is of another version than {_VERSION}"
+        message = f"{LOCK_NAME} does not have version {_VERSION}"
         raise ConfigError([Problem(message, place.value("version"), _HINT)])
     found: dict[StepsKey, LockEntry] = {}
     for index, item in enumerate(entries):
@@ -110,12 +110,12 @@ def _entry(item: JsonValue, place: SourcePath, problems: list[Problem]) -> LockE
         return None
     for name in item.keys() - set(_KEYS):
         problems.append(
-            Problem(f"an entry has no `{name}`", place.key(name), f"there are: {', '.join(_KEYS)}")
+            Problem(f"an entry has no `{name}`", place.key(name), f"an entry has {', '.join(_KEYS)}")
         )
     for name in _KEYS:
         is_list = name in ("params", "steps")
         if not (_is_texts(item.get(name)) if is_list else isinstance(item.get(name), str)):
-            what = "a list of texts that are not empty" if is_list else "a text"
+            what = "a list of non-empty strings" if is_list else "a text"
             where = place.value(name) if name in item else place.value()
             problems.append(Problem(f"`{name}` of an entry must be {what}", where, _HINT))
     if len(problems) > before:

@@ -163,8 +163,8 @@ def lock_problems(
     for needed in needs_of_plan(plan, templates, defaults).found.values():
         entry = entries.get(needed.key)
         if entry is None or is_stale(entry):
-            what = "has no steps for" if entry is None else "has steps of other judge prompts for"
-            hint = f"`geval lock {plan.suite.path}` asks {needed.judge.public_id} for them"
+            what = "has no steps for" if entry is None else "has steps from other judge prompts for"
+            hint = f"`geval lock {plan.suite.path}` gets them from {needed.judge.public_id}"
             yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
 
 

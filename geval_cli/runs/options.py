@@ -102,12 +102,12 @@ GraderOption = Annotated[
     str | None,
     Option(
         "--grader",
-        "Who judges, for example openai:gpt-4.1.",
+        "The judge, for example openai:gpt-4.1.",
         OptionGroup.JUDGING,
         syntax="PROVIDER",
         decides_results=True,
         is_always_written=True,
-        in_api=InApi("Who judges, as `--grader`."),
+        in_api=InApi("The judge, as `--grader`."),
         also_in=("judge", "lock", "validate"),
     ),
 ]
@@ -154,7 +154,7 @@ CacheFolderOption = Annotated[
     Path | None,
     Option(
         "--cache-dir",
-        "Where the cache is. [default: the home folder]",
+        "Folder of the cache. [default: the home folder]",
         OptionGroup.CACHE,
         syntax="FOLDER",
         also_in=("judge", "lock"),
@@ -164,7 +164,7 @@ HomeOption = Annotated[
     Path | None,
     Option(
         "--home",
-        "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
+        "Folder for runs and cache. [default: $GEVAL_HOME or the nearest .geval]",
         OptionGroup.OPTIONS,
         syntax="FOLDER",
         also_in=("judge", "lock", "demo"),
@@ -270,9 +270,9 @@ class RunOptions:
         int | None,
         Option(
             "-j --max-concurrency",
-            "Most requests under way at once.",
+            "Maximum number of requests in flight.",
             minimum=1,
-            in_api=InApi("Most requests under way at once.", maximum=1000),
+            in_api=InApi("Maximum number of requests in flight.", maximum=1000),
             also_in=("judge",),
             group=OptionGroup.RUNNING,
         ),
@@ -281,7 +281,7 @@ class RunOptions:
         int | str | None,
         Option(
             "--workers",
-            "Number of worker processes; auto takes one for each processor.",
+            "Number of worker processes; auto: one per processor.",
             syntax="N|auto",
             is_text=True,
             minimum=1,
@@ -293,7 +293,7 @@ class RunOptions:
         str | None,
         Option(
             "--ray",
-            "Run the cases on a Ray cluster; local starts one here.",
+            "Run the cases on a Ray cluster; local: start one here.",
             syntax="ADDRESS|local",
             group=OptionGroup.RUNNING,
         ),
@@ -312,7 +312,7 @@ class RunOptions:
         bool,
         Option(
             "--batch",
-            "Send the requests in batches: answers hours later, at half the price.",
+            "Send requests in batches: half the price, answers hours later.",
             group=OptionGroup.RUNNING,
         ),
     ] = False
@@ -320,7 +320,7 @@ class RunOptions:
         bool,
         Option(
             "--batch-judge",
-            "Send only judges' requests in batches; models answer directly.",
+            "Send only judge requests in batches; models answer directly.",
             group=OptionGroup.RUNNING,
         ),
     ] = False
@@ -351,7 +351,7 @@ class RunOptions:
         "Dialect | None",
         Option(
             "--dialect",
-            "geval or promptfoo. [default: as the config says itself]",
+            "geval or promptfoo. [default: as the config says]",
             OptionGroup.CONFIG,
             syntax="DIALECT",
             is_text=True,
@@ -441,7 +441,7 @@ class RunOptions:
         int | None,
         Option(
             "--filter-first-n",
-            "Only the first tests.",
+            "Only the first N tests.",
             OptionGroup.SELECTION,
             syntax="N",
             minimum=0,
@@ -489,7 +489,7 @@ class RunOptions:
         str | None,
         Option(
             "--baseline",
-            "Compare with this run or results file; none ignores the config's.",
+            "Compare with this run or results file; none: ignore the config's.",
             OptionGroup.GATES,
             syntax="RUN",
             also_in=("judge",),
@@ -509,7 +509,7 @@ class RunOptions:
         int | None,
         Option(
             "--max-errors",
-            "With gates: how many cases may error. [0]",
+            "With gates: number of cases that may error. [0]",
             OptionGroup.GATES,
             minimum=0,
             also_in=("judge",),
@@ -564,10 +564,10 @@ class RunOptions:
         bool,
         Option(
             "--no-cache",
-            "Use no answers from earlier runs.",
+            "Do not use answers from earlier runs.",
             OptionGroup.CACHE,
             is_negated=True,
-            in_api=InApi("Whether answers of earlier runs may be used."),
+            in_api=InApi("Whether answers from earlier runs may be used."),
             also_in=("judge", "lock"),
         ),
     ] = True
@@ -575,7 +575,7 @@ class RunOptions:
         bool,
         Option(
             "--offline",
-            "Only the cache answers; nothing is sent, no key is needed.",
+            "Answer only from the cache; nothing is sent, no key is needed.",
             OptionGroup.CACHE,
             also_in=("judge", "lock"),
         ),
@@ -597,8 +597,8 @@ class RunOptions:
         bool,
         Option(
             "--untrusted",
-            "For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
-            " With =strict also refused where the kernel cannot confine it.",
+            "For a stranger's config: no code, no environment values, no files elsewhere, known vendors "
+            "only. =strict: also refuse to run if the kernel cannot confine it.",
             OptionGroup.SAFETY,
             also_in=("judge", "lock", "validate"),
         ),

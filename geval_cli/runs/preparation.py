@@ -42,7 +42,7 @@ from geval_cli.templating import Templates, templates_of
 
 _CODE_WHILE_READING = "code while reading"
 _NOTHING_CHECKED = Problem(
-    "no test has an assertion, so nothing is checked: the run will pass whatever is answered",
+    "no test has an assertion, so nothing is checked: the run passes whatever the answers are",
     None,
     "add `assert` to the tests or to `defaultTest`",
     severity=Severity.WARNING,
@@ -244,12 +244,12 @@ def _with_needs(
 
 def _nothing_to_run(suite: LoadedSuite, request: RunRequest) -> Problem:
     if request.selection.takes_all and suite.providers and not Plan(suite).columns:
-        message = f"no provider of {suite.path} is asked any prompt, so there is nothing to run"
+        message = f"no provider of {suite.path} gets any prompt, so there is nothing to run"
         known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)
-        return Problem(message, None, f"name prompts under `prompts:` of a provider; there are {known}")
+        return Problem(message, None, f"list prompts under `prompts:` of a provider: {known}")
     if request.selection.takes_all:
         return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
-    hint = "take a wider filter, or allow it with --allow-empty"
+    hint = "use a wider filter, or allow it with --allow-empty"
     return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
 
 
@@ -296,8 +296,8 @@ def _check_providers(
     judging = [suite.resolved(spec) for spec in checked.judges]
     for judge in judging:
         if judge.id == NO_PROVIDER.id:
-            hint = "name a model, for example with --grader openai:gpt-4.1"
-            yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
+            hint = "choose a model, for example with --grader openai:gpt-4.1"
+            yield Problem("`none` cannot judge: it is not a provider", judge.place.value(), hint)
     named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
@@ -347,7 +347,7 @@ def _masked_keys(suite: LoadedSuite, checked: Checked, request: RunRequest) -> I
     for spec in _asked(suite, checked, request):
         if MASK in f"{spec.id} {spec.config}":
             message = f"the stored config lacks a key of {spec.public_id}: keys are not stored"
-            yield Problem(message, spec.place.value("id"), "name the config: geval judge RUN CONFIG")
+            yield Problem(message, spec.place.value("id"), "pass the config: geval judge RUN CONFIG")
 
 
 def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
@@ -360,13 +360,13 @@ def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> 
         built = build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
         if known_price(built) is None:
             yield Problem(
-                f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
+                f"the price of {spec.public_id} is unknown, so --max-cost cannot be enforced",
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
             )
         elif request.batched_roles and batch_api(built) and known_price(built, is_batched=True) is None:
             yield Problem(
-                f"the price of {spec.public_id} in batches is unknown, so --max-cost cannot be kept",
+                f"the price of {spec.public_id} in batches is unknown, so --max-cost cannot be enforced",
                 spec.place.value("id"),
                 "add `batch: {input: USD, output: USD}`, per million tokens, to `price` in its `config`",
             )

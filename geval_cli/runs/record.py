@@ -80,11 +80,11 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | Non
     old = resumed.run
     warnings = [text for text in old.warnings if not text.startswith((STOPPED, *DECIDED_EARLY))]
     if old.tool_version != __version__:
-        warnings.append(f"begun by geval {old.tool_version}, resumed by geval {__version__}")
+        warnings.append(f"started by geval {old.tool_version}, resumed by geval {__version__}")
     if git is not None and old.git is not None and git.commit != old.git.commit:
-        warnings.append(f"begun at commit {_short(old.git)}, resumed at commit {_short(git)}")
+        warnings.append(f"started at commit {_short(old.git)}, resumed at commit {_short(git)}")
     if _now() < old.started_at:
-        warnings.append("the system's clock stands before the time at which this run began")
+        warnings.append("the system clock is earlier than the start of this run")
     return replace(
         old,
         status=RunStatus.RUNNING,

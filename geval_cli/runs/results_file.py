@@ -43,7 +43,7 @@ _RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 T = TypeVar("T")
-_HINT = "name a file that `geval run -o FILE` wrote, or a run of `geval list`"
+_HINT = "use a file that `geval run -o FILE` wrote, or a run from `geval list`"
 
 
 _NAMELESS = RunRecord(
@@ -190,7 +190,7 @@ def _read(
     except ConfigError as error:
         raise _not_parquet(error) from error
     except _UNREADABLE as error:
-        raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+        raise UsageError(f"{path} is not a geval results file", hint=_HINT) from error
 
 
 def _same(asked: AskedTest | None, _: int) -> AskedTest | None:
@@ -259,7 +259,7 @@ def _head_of(path: Path, access: Access) -> tuple[RunRecord, RunSummary]:
     except OSError as error:
         raise _cannot_read(path, error) from error
     except _UNREADABLE as error:
-        raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+        raise UsageError(f"{path} is not a geval results file", hint=_HINT) from error
 
 
 def _parsed_head(path: Path, access: Access) -> Mapping[str, Any]:
@@ -347,5 +347,5 @@ def _whole(path: Path, access: Access) -> Mapping[str, JsonValue]:
 
 
 def _cannot_read(path: Path, error: OSError) -> UsageError:
-    hint = "name a run of `geval list`, or a file that `geval run -o FILE` wrote"
+    hint = "use a run from `geval list`, or a file that `geval run -o FILE` wrote"
     return UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", hint=hint)

@@ -56,7 +56,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     run_id = _chosen(prepared, runs, resumption, digest).run.id
     if not runs.claim(run_id):
         raise UsageError(
-            f"run {run_id} is still going on: {runs.holder(run_id) or 'another process'} works on it",
+            f"run {run_id} is still in progress in {runs.holder(run_id) or 'another process'}",
             hint="wait for it to end, or stop it first",
         )
     try:
@@ -93,7 +93,7 @@ def _chosen(prepared: PreparedRun, runs: RunStore, resumption: Resumption, diges
         found = [stored for stored in found if stored.run.status in _UNFINISHED]
     if not found:
         which = "unfinished run" if resumption.only_unfinished else "run"
-        hint = "`geval list` shows the runs that are stored here; without this option a new one begins"
+        hint = "list the stored runs with `geval list`, or leave the option out to start a new run"
         raise UsageError(f"no {which} of {path} is stored here", hint=hint)
     return found[0]
 
@@ -111,8 +111,8 @@ def _check_same(
         shown.append(f"and {len(lines) - len(shown):,} more")
     what = "".join(f"\n  - {line}" for line in shown)
     raise UsageError(
-        f"run {run.id} cannot be resumed: what decides its results has changed since{what}",
-        hint="take the changes back, or begin a new run: the cache answers what is still the same",
+        f"run {run.id} cannot be resumed, because its inputs have changed{what}",
+        hint="undo the changes, or start a new run: the cache answers what is unchanged",
     )
 
 

@@ -279,7 +279,10 @@ async def open_suite_session(
     """
     wanted, possible = _wanted_requests(prepared), request_limit(prepared)
     if possible < wanted:
-        text = f"only {possible} of {wanted} requests are sent at once: more files must not be open (`ulimit -n`)"
+        text = (
+            f"only {possible} of {wanted} requests are sent at once: the limit of open files is too low "
+            "(`ulimit -n`)"
+        )
         on_event(Noticed(text))
     gateway = Gateway(
         cache=cache,
@@ -314,7 +317,7 @@ class _Nobody:
     """Stands in the place of a gateway, and asks nobody."""
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        raise NotImplementedError("nothing is sent before everything is checked")
+        raise NotImplementedError("nothing is sent until everything is checked")
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Nothing is kept."""
@@ -412,7 +415,7 @@ def judge_problems(
     Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
     """
     if spec.id == NONE_PROVIDER:
-        yield Problem(f"`{spec.public_id}` is no model", hint="name one, for example openai:gpt-4.1")
+        yield Problem(f"`{spec.public_id}` is not a model", hint="choose one, for example openai:gpt-4.1")
         return
     problems = check_provider(spec, env=env, base_dir=base_dir, access=TRUSTED)
     if not problems and is_going_to_judge:

@@ -73,7 +73,7 @@ class SourceCopies:
         known = self._known(reference)
         if self.is_offline:
             if known is None:
-                hint = "run it once without --offline, which keeps a copy"
+                hint = "run once without --offline to keep a copy"
                 raise _downloads().DownloadError(
                     f"there is no copy of {_downloads().public_address(reference)} here", hint=hint
                 )

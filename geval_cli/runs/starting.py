@@ -48,10 +48,10 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
         variable = next((variable for variable in PRESETS[name].key_envs if env.get(variable)), None)
         if variable is not None:
             model = PRESETS[name].example
-            return Starter(starter_config(model), f"it asks {model}, since {variable} is set")
+            return Starter(starter_config(model), f"it calls {model}, because {variable} is set")
     if has_local_models():
         return Starter(
-            starter_config(_LOCAL), f"it asks {_LOCAL}, a small model on this machine: no key is set"
+            starter_config(_LOCAL), f"it calls {_LOCAL}, a small model on this machine: no key is set"
         )
     why = f"it runs offline with `echo`: no key is set, and no local model is installed ({install_hint('local')})"
     return Starter(starter_config(None), why)

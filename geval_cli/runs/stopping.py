@@ -67,24 +67,27 @@ def stop_problems(
     """Yield what keeps a run from ending when it is decided, if it is to."""
     if not stops_when_decided(request, plan.suite):
         return
-    hint = "leave one of the two out"
+    hint = "remove one of the two"
     if request.is_shared:
         name = "--workers" if request.ray is None else "--ray"
-        message = f"{name} does not go together with --stop-when: workers take many tests at once"
+        message = f"{name} cannot be combined with --stop-when: workers take many tests at once"
         yield Problem(message, hint=hint)
     if request.batched_roles:
-        message = "--stop-when does not go together with batches: they ask for everything at once"
+        message = "--stop-when cannot be combined with batches, which send everything at once"
         yield Problem(message, hint=hint)
     if is_serial:
-        message = "--stop-when draws tests in a random order, and tests here depend on those before them"
+        message = "--stop-when runs tests in random order, but tests here depend on earlier ones"
         yield Problem(message, hint="leave --stop-when out")
     decidable = _decidable(gates)
     refused = [gate for gate in gates if gate not in decidable and gate.statistic not in _JUDGED_AT_THE_END]
     for gate in refused:
-        message = f"the gate `{gate.text}` can only be judged when all tests have run, so --stop-when cannot be kept"
-        yield Problem(message, gate.place.value(), "leave out the gate or --stop-when")
+        message = (
+            f"the gate `{gate.text}` can be checked only after all tests have run, so --stop-when has no "
+            "effect"
+        )
+        yield Problem(message, gate.place.value(), "remove the gate or --stop-when")
     if not refused and not decidable and (gates or len(plan.columns) < 2):  # noqa: PLR2004
-        message = "there is nothing that --stop-when could wait for"
+        message = "--stop-when has nothing to wait for"
         yield Problem(message, hint="add a gate such as `pass_rate >= 80%`, or a second column to compare")
 
 

@@ -62,7 +62,7 @@ class Access(Struct, frozen=True):
     def require_host(self, what: str) -> None:
         """Raise UnjudgeableError when no address of the config's own may be asked; `what` would be."""
         if not self.reaches_any_host:
-            message = f"{what} sends outputs to a server of its own, which {self.refuser} not allow"
+            message = f"{what} sends outputs to another server, which {self.refuser} not allow"
             raise UnjudgeableError(message, hint=TRUST_HINT)
 
     @property
@@ -103,9 +103,9 @@ class Access(Struct, frozen=True):
         """Return the problem of a file that may not be read. It says nothing of whether there is one."""
         if not self.is_strangers:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
-            return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
-        message = f"`{path}` lies outside the folder of the config, which --untrusted does not allow"
-        return Problem(message, asked_at, "keep the file beside the config")
+            return Problem(f"`{path}` is outside the served folder", asked_at, hint)
+        message = f"`{path}` is outside the config's folder, which --untrusted does not allow"
+        return Problem(message, asked_at, "put the file next to the config")
 
 
 TRUSTED = Access()
@@ -144,7 +144,9 @@ def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
 def environment_problem(name: str, location: Location | None) -> Problem:
     """Return the problem of a stranger's config that asks for an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
-    return Problem(message, location, "write the value itself; keys come from the providers' own variables")
+    return Problem(
+        message, location, "write the value itself; providers read their keys from their own variables"
+    )
 
 
 def _resolved(folders: Iterable[Path]) -> tuple[Path, ...]:

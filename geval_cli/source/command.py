@@ -83,13 +83,13 @@ async def run_command(
         async with asyncio.timeout(timeout_s):
             output, complaint = await child.communicate()
     except TimeoutError as error:
-        raise ScriptTimeoutError(f"`{name}` did not end within {timeout_s:g} s") from error
+        raise ScriptTimeoutError(f"`{name}` did not finish within {timeout_s:g} s") from error
     finally:
         # After success too: the program may have left children that hold its output open.
         await kill_child(child)
     text, said = (part.decode("utf-8", "replace").strip() for part in (output, complaint))
     if child.returncode:
-        raise ScriptCrashError(f"`{name}` ended with status {child.returncode}", detail=said[-_SHOWN:])
+        raise ScriptCrashError(f"`{name}` exited with status {child.returncode}", detail=said[-_SHOWN:])
     if said and not text:
-        raise ScriptError(f"`{name}` printed nothing, and complained", detail=said[-_SHOWN:])
+        raise ScriptError(f"`{name}` printed nothing but an error", detail=said[-_SHOWN:])
     return text

@@ -55,7 +55,7 @@ def parse_env_file(text: str, file: str) -> dict[str, str]:
             if parsed is None:
                 where = Location(file, index + 1, 1, length=0)
                 problems.append(
-                    Problem("this line is not `NAME=value`", where, "quote values that hold spaces")
+                    Problem("this line is not `NAME=value`", where, "quote values that contain spaces")
                 )
             else:
                 name, values[name], taken = parsed
@@ -167,6 +167,6 @@ class EnvValues:
 
     def _undefined(self, name: str, place: SourcePath) -> Problem:
         near = did_you_mean(name, self.values)
-        hint = f"did you mean `{near}`?" if near else "set it, or name it in a .env file"
-        note = f"a fallback is written {{{{ env.{name} | default('text') }}}}"
+        hint = f"did you mean `{near}`?" if near else "set it, or add it to a .env file"
+        note = f"set it, or write a fallback: {{{{ env.{name} | default('text') }}}}"
         return Problem(f"the environment variable `{name}` is not set", place.value(), hint, (note,))

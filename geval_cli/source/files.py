@@ -60,8 +60,8 @@ def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_chara
         raise ConfigError([Problem(message, asked_at, "save it again, or convert it to text")]) from error
     text = "\n\n".join(pages).strip()
     if not text:
-        hint = "it may hold pictures of text: recognise the text first (OCR), and name the result"
-        raise ConfigError([Problem(f"`{path}` holds no text", asked_at, hint)])
+        hint = "it may contain scanned text: run OCR on it first and use the result"
+        raise ConfigError([Problem(f"`{path}` contains no text", asked_at, hint)])
     return text
 
 
@@ -88,7 +88,7 @@ def _package(path: Path, asked_at: Location | None) -> ModuleType:
 
 
 def _too_long(path: Path, limit: str, asked_at: Location | None) -> Problem:
-    return Problem(f"`{path}` has more than {limit}", asked_at, "name a shorter file")
+    return Problem(f"`{path}` has more than {limit}", asked_at, "use a shorter file")
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
     if isinstance(error, IsADirectoryError):
         return Problem(f"`{path}` is a folder, not a file", asked_at, "name a file in it")
     if isinstance(error, SpecialFileError):
-        hint = "write what it gives into a file, and name that"
+        hint = "save its content in a file and use that"
         return Problem(f"`{path}` is a pipe or a device, not a file", asked_at, hint)
     if isinstance(error, PermissionError):
         return Problem(f"`{path}` may not be read", asked_at, "check the file's permissions")
@@ -226,7 +226,7 @@ def matching_names(pattern: str, folder: Path) -> set[str]:
     found = {"/" if pattern.startswith("/") else ""}
     for index, part in enumerate(parts):
         if len(found) > _MOST_FOLDERS:
-            raise ValueError(f"`{pattern}` fits more than {_MOST_FOLDERS:,} folders")
+            raise ValueError(f"`{pattern}` matches more than {_MOST_FOLDERS:,} folders")
         if part == "**":
             found = _below(found, folder, with_files=index == len(parts) - 1)
         elif _MAGIC.search(part):
@@ -299,11 +299,9 @@ class SourceFiles:
         """
         name = reference.removeprefix(FILE_PREFIX)
         if not name.strip() or "\0" in name:
-            raise ConfigError(
-                [Problem("`file://` is followed by no path", asked_at, "write file://name.txt")]
-            )
+            raise ConfigError([Problem("`file://` has no path after it", asked_at, "write file://name.txt")])
         if "{{" in name:
-            hint = "only `{{ env.NAME }}` is known when files are read"
+            hint = "only `{{ env.NAME }}` works here, because files are read before the tests"
             raise ConfigError([Problem("a file:// path cannot contain a template", asked_at, hint)])
         path = self.base_dir / name
         if self.access.is_outside(path):
@@ -367,7 +365,7 @@ def _read_bytes(path: Path, access: Access, asked_at: Location | None, max_bytes
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if len(content) > max_bytes:
         limit = f"{max_bytes // (1024 * 1024)} MB"
-        hint = "large test sets belong in a .jsonl file" if asked_at is None else "name a smaller file"
+        hint = "put large test sets into a .jsonl file" if asked_at is None else "use a smaller file"
         raise ConfigError([Problem(f"`{path}` is larger than {limit}", asked_at, hint)])
     return content
 

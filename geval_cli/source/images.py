@@ -180,8 +180,8 @@ def data_url_image(url: str, asked_at: Location | None) -> Image:
     except binascii.Error:
         match = None
     if match is None:
-        hint = "write data:image/png;base64,... or name a file: file://picture.png"
-        raise ConfigError([Problem("this data URL is no image in base64", asked_at, hint)])
+        hint = "write data:image/png;base64,... or use a file: file://picture.png"
+        raise ConfigError([Problem("this data URL is not a base64 image", asked_at, hint)])
     media_type = _checked(content, "the data URL", match[1].lower().replace("jpg", "jpeg"), asked_at)
     digest = hashlib.sha256(content).hexdigest()
     return keep(Image(DATA_URL_NAME, media_type, digest, len(content), data=content))
@@ -201,8 +201,8 @@ class ConfigImages:
             ConfigError: one problem: it cannot be read, is no image, or is the marker of an image that no one has.
         """
         if is_marker(value):
-            hint = "name the config file, where the image is written out"
-            raise ConfigError([Problem("of this image a run has kept only the hash", asked_at, hint)])
+            hint = "use the config file, which has the whole image"
+            raise ConfigError([Problem("the run kept only the hash of this image", asked_at, hint)])
         if not value.startswith(FILE_PREFIX):
             return self._written(data_url_image(value, asked_at), asked_at)
         path = files.resolve(value, asked_at)
@@ -214,8 +214,8 @@ class ConfigImages:
         if image.sha256 not in self._held:
             self._written_out += image.size
             if self._written_out > _MOST_WRITTEN_OUT:
-                message = f"the data URLs of the tests have more than {_MOST_WRITTEN_OUT // _MB} MB together"
-                raise ConfigError([Problem(message, asked_at, "name files instead: file://picture.png")])
+                message = f"the data URLs of the tests add up to more than {_MOST_WRITTEN_OUT // _MB} MB"
+                raise ConfigError([Problem(message, asked_at, "use files instead: file://picture.png")])
             self._held[image.sha256] = image
         return image
 
@@ -227,14 +227,14 @@ def _checked(content: bytes, what: str, expected: str | None, asked_at: Location
     """Return the media type by the first bytes, which must be the one that the name promises."""
     found = media_type_of(content)
     if not content:
-        message, hint = f"{what} is empty", "name an image"
+        message, hint = f"{what} is empty", "use an image"
     elif len(content) > MAX_IMAGE_BYTES:
         message, hint = f"{what} is larger than {MAX_IMAGE_BYTES // _MB} MB", "make the image smaller"
     elif found is None:
-        message, hint = f"{what} is no image: its first bytes are of none", f"images are {_FORMATS}"
+        message, hint = f"{what} is not an image, judging by its first bytes", f"images are {_FORMATS}"
     elif expected is not None and found != expected:
-        message = f"{what} is called {_called(expected)}, and holds {_called(found)}"
-        hint = "call it what it is"
+        message = f"{what} is named {_called(expected)} but contains {_called(found)}"
+        hint = "give it the right file extension or media type"
     else:
         return found
     raise ConfigError([Problem(message, asked_at, hint)])
@@ -276,11 +276,11 @@ def with_images(request: ModelRequest) -> ModelRequest:
 def too_many(images: Sequence[Image]) -> str:
     """Return why a request may not hold these images, of which one may be there twice; "" when it may."""
     if len(images) > MAX_IMAGES:
-        return f"{len(images)} images are in one request, and {MAX_IMAGES} may be"
+        return f"one request has {len(images)} images; at most {MAX_IMAGES} are allowed"
     size = sum(image.size for image in images)
     if size > MAX_IMAGE_BYTES:
         most = MAX_IMAGE_BYTES // _MB
-        return f"the images of one request have {size / _MB:.1f} MB together, and {most} MB may be"
+        return f"the images of one request add up to {size / _MB:.1f} MB; at most {most} MB are allowed"
     return ""
 
 

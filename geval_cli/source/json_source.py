@@ -46,7 +46,7 @@ def json_line_positions(text: str, file: str, *, line: int, prefix: str) -> Posi
 
 
 def _no_spots() -> Span:
-    raise LookupError("a tree that only names places has no spans")
+    raise LookupError("a tree without positions has no spans")
 
 
 class _Scanner:
@@ -61,7 +61,7 @@ class _Scanner:
             self._fail("the file is empty")
         value, span = self._value(0)
         if self._peek():
-            self._fail("the JSON value ends before this", hint="keep one value in a file")
+            self._fail("there is more text after the JSON value", hint="keep one value per file")
         return value, span
 
     def _fail(self, message: str, *, hint: str = "", at: int | None = None) -> NoReturn:
@@ -95,7 +95,7 @@ class _Scanner:
             return value
         found = _NUMBER.match(self._text, self._offset)
         if not found:
-            self._fail("a JSON value is missing here", hint="texts and keys stand in double quotes")
+            self._fail("a JSON value is missing here", hint="put strings and keys in double quotes")
         return self._number(found)
 
     def _number(self, found: re.Match[str]) -> int | float:
@@ -111,7 +111,7 @@ class _Scanner:
         try:
             value, self._offset = _DECODER.raw_decode(self._text, self._offset)
         except json.JSONDecodeError as error:
-            self._fail(f"this text is broken: {error.msg.removesuffix(' at').lower()}", at=error.pos)
+            self._fail(f"this string is broken: {error.msg.removesuffix(' at').lower()}", at=error.pos)
         return str(value)
 
     def _list(self, depth: int) -> tuple[JsonValue, Span]:

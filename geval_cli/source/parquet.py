@@ -66,7 +66,7 @@ class ParquetRow(Struct, frozen=True):
 def refuse_parquet(path: Path, asked_at: Location | None) -> Problem:
     """Return the problem of a stranger's config that names a Parquet file."""
     message = f"`{path.name}` is a Parquet file, which --untrusted does not allow"
-    notes = ("a small one can be made to fill the memory; .csv and .jsonl cannot",)
+    notes = ("use .csv or .jsonl: a small Parquet file can be built to fill the memory",)
     return Problem(message, asked_at, TRUST_HINT, notes)
 
 
@@ -142,7 +142,7 @@ def _opened(path: Path, access: Access, asked_at: Location | None) -> Iterator[A
             yield file
     except (ArrowException, *_BROKEN) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        hint = "write the file again; it may be cut short, encrypted, or of another format"
+        hint = "write the file again; it may be truncated, encrypted or in another format"
         raise ConfigError([Problem(f"`{path}` cannot be read as Parquet: {why}", asked_at, hint)]) from error
 
 
@@ -182,7 +182,7 @@ def _read_cell(cell: Any) -> Any:
     try:
         return _plain_or_fault(cell.as_py(maps_as_pydicts="strict"))
     except UnicodeDecodeError:
-        return _NoJsonError("holds no UTF-8 text")
+        return _NoJsonError("does not contain UTF-8 text")
     except (ValueError, KeyError, OverflowError) as error:
         return _NoJsonError(f"cannot be read: {error}")
 
@@ -200,7 +200,7 @@ def _plain(value: Any) -> JsonValue:
     if isinstance(value, float):
         if math.isfinite(value):
             return value
-        raise _NoJsonError(f"holds {value}, which is no number in JSON")
+        raise _NoJsonError(f"contains {value}, which JSON cannot represent")
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -209,7 +209,7 @@ def _plain(value: Any) -> JsonValue:
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
         return str(value)
-    raise _NoJsonError(f"holds a value of {type(value).__name__}, which JSON lacks")
+    raise _NoJsonError(f"contains a value of type {type(value).__name__}, which JSON does not have")
 
 
 def _strange_type(kind: Any) -> str:

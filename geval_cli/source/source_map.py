@@ -187,7 +187,7 @@ class SpanTree:
         """Return the position of a key, in words for a message about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
-        return f"it already stands in line {there.line}{column}"
+        return f"it is already in line {there.line}{column}"
 
     def root(self) -> Span:
         if self._root is None:

@@ -54,7 +54,7 @@ def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
     if expected is None:
         raise ScalarError(f"the tag `!!{kind}` is not supported")
     if type(value) is not expected:
-        raise ScalarError(f"this value does not fit its tag `!!{kind}`")
+        raise ScalarError(f"this value does not match its tag `!!{kind}`")
     return value
 
 

@@ -22,22 +22,24 @@ _QUOTES = "put quotes around the text"
 # First match wins: a part of the parser's words (libyaml's or PyYAML's), our sentence, our hint.
 _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("mapping values are not allowed", "a `: ` is not allowed here", f"check the indentation, or {_QUOTES}"),
-    ("while scanning a quoted scalar", "the quote that opens here is never closed", "close it"),
-    ("unknown escape", "unknown escape in a double-quoted text", "double the backslash, or use single quotes"),
+    ("while scanning a quoted scalar", "the quote opened here is never closed", "close it"),
+    ("unknown escape", (
+        "unknown escape in a double-quoted string"
+    ), "double the backslash, or use single quotes"),
     ("while scanning an alias", "`*` begins a YAML alias, but this is not one", _QUOTES),
     ("while scanning an anchor", "`&` begins a YAML anchor, but this is not one", _QUOTES),
     ("while scanning a directive", "`%` begins a YAML directive, but this is not one", _QUOTES),
     ("while parsing a tag", "`!` begins a YAML tag, but this is not one", _QUOTES),
     ("while scanning a tag", "`!` begins a YAML tag, but this is not one", _QUOTES),
-    ("while scanning a block scalar", "this block text is broken", "indent its lines alike, with spaces"),
+    ("while scanning a block scalar", "this block text is broken", "indent its lines equally, with spaces"),
     ("could not find expected ':'", "this line is not `key: value`", "add `: `, or indent it under the text above"),
     ("sequence entries are not allowed", "a `- ` is not allowed here", f"check the indentation, or {_QUOTES}"),
-    ("parsing a flow sequence", "the list that opens here with `[` is not closed", "check commas and `]`"),
-    ("parsing a flow mapping", "the mapping that opens here with `{` is not closed", "check commas and `}`"),
+    ("parsing a flow sequence", "the list opened here with `[` is not closed", "check commas and `]`"),
+    ("parsing a flow mapping", "the mapping opened here with `{` is not closed", "check commas and `}`"),
     ("parsing a block mapping", "this does not belong to the mapping above it", "check indentation and quotes"),
     ("parsing a block collection", "this does not belong to the list above it", "check indentation and quotes"),
-    ("expected <document start>", "this does not belong to what stands above it", "check the indentation"),
-    ("document start", "this does not belong to what stands above it", "check the indentation"),
+    ("expected <document start>", "this does not belong to what is above it", "check the indentation"),
+    ("document start", "this does not belong to what is above it", "check the indentation"),
 )  # fmt: skip
 
 # Where the beginning of the construct tells more than the span where the parser gave up.
@@ -209,7 +211,7 @@ class _Composer:
         self._documents += 1
         if self._documents > 1:
             start, _ = _span(event)
-            self.report("a second document begins here", start, start + 3, hint="keep one document in a file")
+            self.report("a second document begins here", start, start + 3, hint="keep one document per file")
             raise _Abandoned
 
     def _add_scalar(self, event: yaml.ScalarEvent) -> None:
@@ -253,7 +255,7 @@ class _Composer:
         return None
 
     def _refuse_tag(self, tag: str, start: int, end: int) -> None:
-        hint = "put quotes around the text if the `!` is a part of it"
+        hint = "put quotes around the text if the `!` is part of it"
         self.report(f"the YAML tag `{tag}` is not supported", start, end, hint=hint)
 
     def _take_key(self, event: yaml.ScalarEvent, start: int, end: int) -> None:
@@ -311,8 +313,8 @@ class _Composer:
         name, (start, end) = event.anchor, _span(event)
         self._refuse_complex_key(start)
         if name not in self._anchors:
-            hint = "put quotes around the text if the `*` is a part of it"
-            self.report(f"no anchor `&{name}` stands above this alias", start, end, hint=hint)
+            hint = "put quotes around the text if the `*` is part of it"
+            self.report(f"there is no anchor `&{name}` above this alias", start, end, hint=hint)
             raise _Abandoned
         node = self._anchors[name]
         if node is None:
@@ -320,7 +322,7 @@ class _Composer:
             raise _Abandoned
         self._aliased += node.size
         if self._aliased > _MAX_ALIASED + _ALIASED_PER_NODE * self._nodes:
-            message = f"aliases blow this file up to more than {_MAX_ALIASED:,} values"
+            message = f"aliases expand this file to more than {_MAX_ALIASED:,} values"
             self.report(message, start, end, hint="write the values out, or use fewer aliases within aliases")
             raise _Abandoned
         self._add(_Node(node.value, Span(start, end, node.span.children), node.size))
@@ -348,7 +350,7 @@ class _Composer:
     def _check_merge(self, node: _Node) -> None:
         parts = node.value if isinstance(node.value, list) else [node.value]
         if not all(isinstance(part, dict) for part in parts):
-            self.report("`<<` takes a mapping, or a list of mappings", node.span.start, node.span.end)
+            self.report("`<<` needs a mapping or a list of mappings", node.span.start, node.span.end)
 
 
 def _span(event: yaml.Event) -> tuple[int, int]:

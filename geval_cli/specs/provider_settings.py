@@ -29,7 +29,7 @@ def _is_whole(value: Any) -> bool:
 
 _ANY = ValueKind("a value", lambda _: True, {})
 _AMOUNT = ValueKind(
-    "a number from 0", lambda value: _is_number(value) and value >= 0, {"type": "number", "minimum": 0}
+    "a number of at least 0", lambda value: _is_number(value) and value >= 0, {"type": "number", "minimum": 0}
 )
 _SHARE = ValueKind(
     "a number from 0 to 1",
@@ -39,7 +39,9 @@ _SHARE = ValueKind(
 _NUMBER = ValueKind("a number", _is_number, {"type": "number"})
 _WHOLE = ValueKind("a whole number", _is_whole, {"type": "integer"})
 _COUNT = ValueKind(
-    "a whole number from 1", lambda value: _is_whole(value) and value >= 1, {"type": "integer", "minimum": 1}
+    "a whole number of at least 1",
+    lambda value: _is_whole(value) and value >= 1,
+    {"type": "integer", "minimum": 1},
 )
 _FLAG = ValueKind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
 _FLAG_OR_WHOLE = ValueKind(
@@ -49,7 +51,7 @@ _FLAG_OR_WHOLE = ValueKind(
 )
 _TEXT = ValueKind("a text", lambda value: isinstance(value, str), {"type": "string"})
 _TEXTS = ValueKind(
-    "a text or a list of texts",
+    "a string or a list of strings",
     lambda value: (
         isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
     ),

@@ -1,7 +1,6 @@
 """Types and values in plain words: what a key takes, what was found instead, and what the writer probably meant."""
 
 import json
-import re
 import types
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -29,8 +28,7 @@ def expected_text(annotation: Any) -> str:
     texts = list(dict.fromkeys(options))
     if "a number" in texts and "a whole number" in texts:
         texts.remove("a whole number")
-    comma = "," if any(" or " in text for text in texts) and len(texts) > 1 else ""
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}{comma} or {texts[-1]}"
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
 def describe_value(value: JsonValue) -> str:
@@ -163,17 +161,8 @@ def _choice_text(choices: tuple[Any, ...]) -> str:
 
 
 def _list_text(item: str) -> str:
-    if item.startswith("one of "):
-        return f"a list with any of {item.removeprefix('one of ')}"
-    plurals = {
-        "text": "texts",
-        "a mapping": "mappings",
-        "a number": "numbers",
-        "a whole number": "whole numbers",
-        "a value": "values",
-        "true or false": "booleans",
-    }
-    return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
+    plural = {"text": "texts", "a mapping": "mappings", "a number": "numbers"}.get(item)
+    return f"a list of {plural}" if plural else f"a list, each {item}"
 
 
 def _bounds_text(limits: dict[str, float]) -> str:
@@ -204,7 +193,7 @@ def _hint_for_text(value: str, kinds: set[Any], choices: list[Any]) -> str:
 def _too_high_hint(share: float) -> str:
     if percent_hint(share):
         return f"scores run from 0 to 1: {percent_hint(share)} for {share:g} %"
-    return "was it meant on the rating scale? scores run from 0 to 1: 7 of 10 is 0.7"
+    return "scores run from 0 to 1; if you meant the rating scale: 7 of 10 is 0.7"
 
 
 def _is_number(text: str) -> bool:

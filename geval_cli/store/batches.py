@@ -357,9 +357,9 @@ def _batch(row: Sequence[JsonValue]) -> Batch:
         return Batch(**{**values, "role": Role(values["role"]), "state": BatchState(values["state"])})
     except ValueError as error:
         raise StoreError(
-            f"the response cache holds a batch that geval never made: {error}",
+            f"the response cache contains a batch that geval did not create: {error}",
             path="",
-            hint="choose another place with --home or --cache-dir",
+            hint="choose another folder with --home or --cache-dir",
         ) from error
 
 

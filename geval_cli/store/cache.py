@@ -393,10 +393,8 @@ class ResponseCache:
     def _writing(self) -> DatabaseThread:
         if self._writer is None:
             path = self._database.path
-            hint = "leave --offline out, or choose another place with --cache-dir"
-            raise StoreError(
-                f"the response cache {path} was opened for reading only", path=str(path), hint=hint
-            )
+            hint = "leave --offline out, or choose another folder with --cache-dir"
+            raise StoreError(f"the response cache {path} was opened read-only", path=str(path), hint=hint)
         return self._writer
 
 

@@ -111,5 +111,5 @@ def _opened_alone(path: Path) -> int:
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), _OWNER_FILE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is not a file")
     return descriptor

@@ -39,24 +39,24 @@ _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 _ADVICE = {
-    sqlite3.SQLITE_FULL: ("the disk is full", "free some space, or choose another place with --home"),
+    sqlite3.SQLITE_FULL: ("the disk is full", "free some space, or choose another folder with --home"),
     sqlite3.SQLITE_READONLY: (
         "it is read-only",
-        "make the file and its folder writable, or choose another place with --home",
+        "make the file and its folder writable, or choose another folder with --home",
     ),
-    sqlite3.SQLITE_PERM: ("permission is denied", "make the file and its folder writable, or use --home"),
+    sqlite3.SQLITE_PERM: ("permission denied", "make the file and its folder writable, or use --home"),
     sqlite3.SQLITE_CANTOPEN: (
         "it cannot be opened",
-        "check that its folder exists and can be written to, or choose another place with --home",
+        "check that its folder exists and can be written to, or choose another folder with --home",
     ),
-    sqlite3.SQLITE_BUSY: ("another process keeps it locked", "wait for that process to end, then try again"),
+    sqlite3.SQLITE_BUSY: ("another process has it locked", "wait for that process to end, then try again"),
     sqlite3.SQLITE_LOCKED: (
-        "another process keeps it locked",
+        "another process has it locked",
         "wait for that process to end, then try again",
     ),
     sqlite3.SQLITE_IOERR: (
         "reading or writing the disk failed",
-        "check the disk and its free space, or choose another place with --home",
+        "check the disk and its free space, or choose another folder with --home",
     ),
     sqlite3.SQLITE_CORRUPT: ("the file is damaged", "move it away and run again; a new one is made"),
     sqlite3.SQLITE_NOTADB: ("the file is not a database", "move it away and run again; a new one is made"),
@@ -191,7 +191,7 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
             raise StoreError(
                 f"the {schema.name} {path} cannot be read: {error.strerror or error}",
                 path=str(path),
-                hint="check that the file may be read and that there is room in the temporary folder",
+                hint="check the file's permissions and the free space of the temporary folder",
             ) from error
         yield database
 
@@ -234,7 +234,7 @@ def is_full(error: StoreError) -> bool:
 
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
     """Return a StoreError that says in words what went wrong with the database at `path`, and what to do."""
-    what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another place with --home"))
+    what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another folder with --home"))
     return StoreError(f"the {name} {path} cannot be used: {what}", path=str(path), hint=hint)
 
 
@@ -354,7 +354,7 @@ def _move_aside(path: Path) -> Path:
         raise StoreError(
             f"{path} is damaged and cannot be moved away: {error.strerror or error}",
             path=str(path),
-            hint="move it away by hand, or choose another place with --home",
+            hint="move it away by hand, or choose another folder with --home",
         ) from error
     return aside
 

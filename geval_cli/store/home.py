@@ -93,7 +93,7 @@ def make_shared_folder(folder: Path) -> None:
         raise StoreError(
             f"the folder {folder} cannot be created: {error.strerror or error}",
             path=str(folder),
-            hint="give a folder that can be written to",
+            hint="use a writable folder",
         ) from error
 
 
@@ -118,7 +118,7 @@ def make_folder(folder: Path) -> None:
         raise StoreError(
             f"the folder {folder} cannot be created: {error.strerror or error}",
             path=str(folder),
-            hint="give a folder that can be written to with --home or GEVAL_HOME",
+            hint="set --home or GEVAL_HOME to a writable folder",
         ) from error
 
 

@@ -161,22 +161,23 @@ def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schem
         )
     if connection.execute(_FOREIGN).fetchone() is not None:
         raise StoreError(
-            f"the {schema.name} {path} holds what geval never makes: views, triggers or virtual tables",
+            f"the {schema.name} {path} contains views, triggers or virtual tables, which geval never creates",
             path=str(path),
-            hint="someone else made it: look at it before you use it, or choose another place with --home",
+            hint="another program made it: inspect it before you use it, or choose another folder with "
+            "--home",
         )
     applied = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if applied > len(schema.migrations):
         raise StoreError(
             f"the {schema.name} {path} was written by a newer geval",
             path=str(path),
-            hint="update geval, or choose another place with --home",
+            hint="update geval, or choose another folder with --home",
         )
     if applied < 1:
         raise StoreError(
             f"the {schema.name} {path} was written by a geval older than 0.2.0",
             path=str(path),
-            hint="move it away, or choose another place with --home",
+            hint="move it away, or choose another folder with --home",
         )
     return applied
 

@@ -52,9 +52,9 @@ class RunLocks:
                 time.sleep(_PAUSE_S)
         except OSError as error:
             raise StoreError(
-                f"the run cannot be marked as going on in {path}: {error.strerror or error}",
+                f"the run cannot be marked as in progress in {path}: {error.strerror or error}",
                 path=str(path),
-                hint="make the folder writable, or choose another place with --home",
+                hint="make the folder writable, or choose another folder with --home",
             ) from error
         return False
 

@@ -295,7 +295,7 @@ class RunStore:
         """
         self._writing()
         if not self.claim(run_id):
-            raise self._going_on(run_id, hint="wait for its end, or stop it first")
+            raise self._going_on(run_id, hint="wait for it to finish, or stop it first")
         try:
             self._write(_ANNOTATE_RUN, (title, encode_json(dict(tags)).decode(), run_id)).result()
         finally:
@@ -374,8 +374,8 @@ class RunStore:
         if len(found) > 1 and found[0].run.id != name:
             several = ", ".join(stored.run.id for stored in found)
             more = ", ..." if len(found) == _PREFIXED_MAX else ""
-            hint = f"write more of it: {several}{more}"
-            raise UsageError(f"more than one run begins with `{name}`", hint=hint)
+            hint = f"give more of the id: {several}{more}"
+            raise UsageError(f"more than one run id starts with `{name}`", hint=hint)
         return found[0]
 
     def damaged(self) -> list[str]:
@@ -399,7 +399,7 @@ class RunStore:
 
     def _going_on(self, run_id: str, *, hint: str) -> UsageError:
         who = self.holder(run_id) or "another process"
-        return UsageError(f"run {run_id} is going on: {who} works on it", hint=hint)
+        return UsageError(f"run {run_id} is in progress in {who}", hint=hint)
 
     def _latest(self, back: int) -> StoredRun:
         found = self._select_runs(_SELECT_LATEST, back)
@@ -407,7 +407,7 @@ class RunStore:
             return found[0]
         count = self._select(_COUNT_RUNS, ())[0][0]
         if not count:
-            raise UsageError("no run is stored here yet", hint="`geval run CONFIG` makes one")
+            raise UsageError("no runs are stored here yet", hint="make one with `geval run CONFIG`")
         hint = f"{count} {'run is' if count == 1 else 'runs are'} stored here; `geval list` shows them"
         raise UsageError(f"there is no run `{LATEST}~{back}`", hint=hint)
 
@@ -416,7 +416,7 @@ class RunStore:
         ids = [str(row[0]) for row in self._select(_SELECT_IDS, (_IDS_COMPARED,))]
         near = get_close_matches(name[:_ID_MAX], ids, n=_NEAREST, cutoff=0.7)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"{meant}`geval list` shows the runs that are stored here"
+        return f"{meant}list the stored runs with `geval list`"
 
     def results(self, run_id: str) -> Iterator[CaseResult]:
         """Yield the results of a run by test, repeat and column, read while you iterate and never held all at once.
@@ -500,9 +500,9 @@ class RunStore:
     def _writing(self) -> DatabaseThread:
         if self._writer is None:
             raise StoreError(
-                f"the run database {self._database.path} was opened for reading only",
+                f"the run database {self._database.path} was opened read-only",
                 path=str(self._database.path),
-                hint="choose another place with --home",
+                hint="choose another folder with --home",
             )
         return self._writer
 
@@ -519,14 +519,15 @@ class RunStore:
             return StoreError(
                 f"run {damaged[0]}{several} damaged in the run database {path}",
                 path=str(path),
-                hint=f"`geval rm {' '.join(damaged[:_DAMAGED_NAMED])}` removes {what}; all else can be read then",
+                hint=f"`geval rm {' '.join(damaged[:_DAMAGED_NAMED])}` removes {what}; the rest can be "
+                "read then",
             )
         if isinstance(error, sqlite3.Error):
             return self._database.error(error)
         return StoreError(
-            f"the run database {path} holds something that this version of geval cannot read: {error}",
+            f"the run database {path} contains something that this version of geval cannot read: {error}",
             path=str(path),
-            hint="read it with the version that wrote it, or choose another place with --home",
+            hint="read it with the version that wrote it, or choose another folder with --home",
         )
 
 

@@ -122,7 +122,8 @@ def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStor
     folder = home_folder(home, env=environ, cwd=current_folder())
     if not RunStore.exists(folder):
         raise UsageError(
-            f"no run is stored in {folder}", hint="`geval run CONFIG` makes one; --home names another folder"
+            f"no runs are stored in {folder}",
+            hint="make one with `geval run CONFIG`, or set --home to another folder",
         )
     with ExitStack() as stack:
         try:
@@ -200,5 +201,5 @@ def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[Re
 
 def _check_exists(folder: Path) -> None:
     if not ResponseCache.exists(folder):
-        hint = "a run without --offline fills one; --cache-dir names its folder"
+        hint = "run without --offline to fill one, or set --cache-dir to its folder"
         raise UsageError(f"there is no response cache {folder / CACHE_FILE}", hint=hint)

@@ -90,7 +90,7 @@ class DatabaseThread:
     def _put(self, job: _Job) -> None:
         if self._is_closed:
             path = str(self._database.path)
-            raise StoreError(f"the {self._database.schema.name} {path} is closed already", path=path)
+            raise StoreError(f"the {self._database.schema.name} {path} is already closed", path=path)
         self._jobs.append(job)
         # What another loop gathers is not waited for: that loop may have ended before its time is up.
         if self._is_awake and (self._gathering is None or self._gathering is job.loop):

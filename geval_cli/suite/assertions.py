@@ -12,7 +12,6 @@ from geval_cli.assertions.graded.geval_fields import (
     ChecklistItemSpec,
     GEvalFields,
     RatedDimensionSpec,
-    RatedExampleSpec,
     RubricBandSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
@@ -22,7 +21,6 @@ from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
-from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
@@ -109,7 +107,7 @@ def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> Js
     """Return the content of the file: data for JSON and YAML, else text without the space around it."""
     suffix = PurePosixPath(reference).suffix.lower().partition(":")[0]
     if suffix in _PROGRAMS:
-        hint = "write what is expected, or check it in a `python` or `javascript` assertion"
+        hint = "write the expected value, or check it in a `python` or `javascript` assertion"
         reading.report("a program cannot be the `value` of this assertion", place.value(), hint)
         return None
     if suffix in _DOCUMENTS:
@@ -212,7 +210,7 @@ def _band_of_item(item: JsonValue, place: SourcePath, reading: LoadContext) -> R
         message = "the `score_range` of a band must be a list of two numbers"
         reading.report(message, at.value(), "for example [8, 10]")
         return None
-    reading.report("this is no band of a rubric", place.value(), notes=_FORMS)
+    reading.report("this is not a band of a rubric", place.value(), notes=_FORMS)
     return None
 
 
@@ -292,8 +290,8 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
         if name in fields.written and name not in fields.values:
             return None  # what is wrong with them is said
     if "dimension" in fields.values and "dimensions" in fields.values:
-        hint = "leave `dimension` out, and name it in `dimensions`"
-        reading.report("`dimension` and `dimensions` say the same twice", fields.place.key("dimension"), hint)
+        hint = "leave `dimension` out and list it in `dimensions`"
+        reading.report("`dimension` and `dimensions` cannot be combined", fields.place.key("dimension"), hint)
         return None
     _read_members(fields, reading)
     read_value(model, fields, reading)
@@ -330,11 +328,11 @@ def _read_members(fields: Fields, reading: LoadContext) -> None:
     members = read_assertions(list(written) if isinstance(written, tuple) else written, place, reading)
     for member in members:
         if member.members:
-            hint = "write its assertions into the outer set, or beside it"
+            hint = "put its assertions into the outer set, or next to it"
             reading.report("an assert-set cannot hold another assert-set", member.place.value("type"), hint)
         if member.compares_outputs:
-            message = f"{member.base_type} compares whole outputs and cannot stand in an assert-set"
-            reading.report(message, member.place.value("type"), "write it beside the set")
+            message = f"{member.base_type} compares whole outputs and cannot be in an assert-set"
+            reading.report(message, member.place.value("type"), "put it next to the set")
     if written == ():
         hint = "add assertions, or leave the set out"
         reading.report("an assert-set needs at least one assertion", place.value(), hint)
@@ -355,7 +353,7 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
         return kind
     notes = (
         f"known types: {', '.join(ASSERTION_TYPES)}",
-        "with `not-` before a type the verdict is inverted",
+        "prefix a type with `not-` to invert its verdict",
     )
     if "type" not in value:
         named = next((key for key in value if _is_known(key)), None)
@@ -414,7 +412,7 @@ def _read_dimensions(
     """Return several dimensions, each a name or a mapping; None with a problem for each that is wrong."""
     if not isinstance(value, list | tuple):
         message = f"`dimensions` must be a list of dimensions, found {describe_value(value)}"
-        reading.report(message, place.value(), "for one write `dimension`")
+        reading.report(message, place.value(), "for a single one use `dimension`")
         return None
     known, found = len(reading.problems), dict[str, RatedDimensionSpec]()
     for index, item in enumerate(value):
@@ -429,11 +427,11 @@ def _read_dimensions(
             reading.report(f"there is no dimension `{spec.dimension}`", at.value("dimension"), hint)
         elif spec.dimension in found:
             reading.report(
-                f"`{spec.dimension}` is named twice", at.value("dimension"), "leave one of them out"
+                f"`{spec.dimension}` is listed twice", at.value("dimension"), "leave one of them out"
             )
         found.setdefault(spec.dimension, spec)
     if len(value) < _PAIR and len(reading.problems) == known:
-        reading.report("`dimensions` needs at least two", place.value(), "for one write `dimension`")
+        reading.report("`dimensions` needs at least two", place.value(), "for a single one use `dimension`")
     return tuple(found.values()) if len(reading.problems) == known else None
 
 
@@ -453,61 +451,14 @@ def _read_checklist(
             read_spec(ChecklistItemSpec, written, place.child(index), "an item of `checklist`", reading)
         )
     if not value:
-        reading.report("`checklist` has no items", place.value(), "say what the output is to have")
+        reading.report("`checklist` has no items", place.value(), "list what the output must have")
         return None
     if len(value) > MOST_ITEMS:
-        message = f"`checklist` has {len(value)} items, and one reply answers {MOST_ITEMS} at most"
-        reading.report(message, place.value(), "share them out among several assertions")
+        message = f"`checklist` has {len(value)} items; the most that one reply can answer is {MOST_ITEMS}"
+        reading.report(message, place.value(), "split them into several assertions")
         return None
     known = tuple(item for item in found if item is not None)
     return known if len(known) == len(found) else None
-
-
-def _read_examples(
-    value: JsonValue, place: SourcePath, reading: LoadContext
-) -> tuple[RatedExampleSpec, ...] | None:
-    """Return rated examples, from a list or a file; None with a problem for each that is wrong."""
-    if is_file_reference(value):
-        items = _example_rows(value, place, reading)
-        if items is None:
-            return None
-    elif isinstance(value, list | tuple):
-        items = [(item, place.child(index)) for index, item in enumerate(value)]
-    else:
-        hint = "for example `examples: [{output: Paris., rating: 5}]`, or file://examples.jsonl"
-        reading.report(f"`examples` must be a list, found {describe_value(value)}", place.value(), hint)
-        return None
-    known, found = len(reading.problems), []
-    for item, at in items:
-        found.append(read_spec(RatedExampleSpec, item, at, "an entry of `examples`", reading))
-    return None if len(reading.problems) > known else tuple(item for item in found if item is not None)
-
-
-def _example_rows(
-    reference: str, place: SourcePath, reading: LoadContext
-) -> list[tuple[JsonValue, SourcePath]] | None:
-    """Return the entries of a file of examples, each with its place; None with a problem."""
-    suffix = PurePosixPath(reference).suffix.lower()
-    try:
-        if suffix in _DOCUMENTS:
-            document = reading.files.document(reference, place.value())
-            if isinstance(document.value, list):
-                return [(item, document.place.child(index)) for index, item in enumerate(document.value)]
-            message = f"a file of examples must hold a list, found {describe_value(document.value)}"
-            reading.report(message, place.value())
-        elif suffix == ".jsonl":
-            text, name = reading.files.text(reference, place.value()), reference.removeprefix("file://")
-            lines = [
-                read_json(line, name, first_line=number)
-                for number, line in enumerate(text.splitlines(), start=1)
-                if line.strip()
-            ]
-            return [(line.value, line.place) for line in lines]
-        else:
-            reading.report("examples are read from .jsonl, .json and .yaml files", place.value())
-    except ConfigError as error:
-        reading.problems.extend(error.problems)
-    return None
 
 
 def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
@@ -517,9 +468,9 @@ def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> Jso
 def _refuse_jury(fields: Fields, what: str, reading: LoadContext) -> None:
     """Report several judges where one is asked."""
     if isinstance(fields.values.get("provider"), JurySpec):
-        message = f"{what} one judge, and `provider` is a list"
+        message = f"{what} one judge, but `provider` is a list"
         reading.report(
-            message, fields.child("provider").value(), "name one; a g-eval assertion takes several"
+            message, fields.child("provider").value(), "name one; only a g-eval assertion can have several"
         )
         fields.drop("provider")
 
@@ -553,7 +504,6 @@ _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] =
     "jury": _read_jury,
     "dimensions": _read_dimensions,
     "checklist": _read_checklist,
-    "examples": _read_examples,
     "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
 }

@@ -75,11 +75,10 @@ def read_portable_suite(
     """
     document, rules = read_with_rules(path, access)
     if not rules.is_exportable:
-        hint = (
-            "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
-        )
+        hint = "share the config itself with the files it uses: `geval run` runs it unchanged"
         message = (
-            f"a config in {rules.name}'s dialect cannot be exported: the exported form has geval's own rules"
+            f"a config in {rules.name}'s dialect cannot be exported, because exported suites follow "
+            "geval's own rules"
         )
         raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent, access)
@@ -102,11 +101,14 @@ def read_portable_suite(
 def _files_that_stay(content: Mapping[str, JsonValue], place: SourcePath) -> Iterator[Problem]:
     for key, hint in _STAYING.items():
         if key in content:
-            message = f"`{content[key]}` stays a file of its own, which must go along with the suite"
+            message = f"`{content[key]}` remains a separate file that has to travel with the suite"
             yield Problem(message, place.value(key), hint, severity=Severity.WARNING)
 
 
-_STAYING = {"calibration": "thresholds out of it are numbers now", "labels": "gates on true figures need it"}
+_STAYING = {
+    "calibration": ("the thresholds it supplied are written out as numbers"),
+    "labels": "gates on true figures need it",
+}
 
 
 def _content(
@@ -157,7 +159,7 @@ def _secrets(content: Mapping[str, JsonValue], place: SourcePath) -> list[Proble
     if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
         return []
     hint = "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
-    return [Problem("the suite holds a key or a password", place.value(), hint, severity=Severity.WARNING)]
+    return [Problem("the suite contains a key or a password", place.value(), hint, severity=Severity.WARNING)]
 
 
 def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
@@ -200,7 +202,7 @@ class _PortableFiles(SourceFiles):
         return document
 
     def _keep(self, reference: str, asked_at: Location | None) -> str:
-        message = f"`{reference}` stays a file of its own, which must go along with the suite"
-        hint = "in a config its text would mean something else"
+        message = f"`{reference}` remains a separate file that has to travel with the suite"
+        hint = "its text would mean something else inside a config"
         self.kept.append(Problem(message, asked_at, hint, severity=Severity.WARNING))
         return reference

@@ -31,7 +31,7 @@ _WORDS = frozenset({"content", "desc", "expected", "meta", "option", "var"})
 _MAPPINGS = frozenset({"metadata", "options", "vars"})
 _LISTS = frozenset({"turns", "trace"})
 _FOREIGN = {
-    "__expected": "call it `assert.TYPE`, for example `assert.icontains`, and write only the value into it",
+    "__expected": "call it `assert.TYPE`, for example `assert.icontains`, with only the value in it",
     "__description": "call it `description`",
     "__threshold": "call it `threshold`",
     "__providerOutput": "call it `output`",
@@ -110,8 +110,8 @@ class FlatColumns:
     def _find_path(self, name: str, location: Location | None) -> KeyPath | None:
         foreign = next((hint for start, hint in _FOREIGN.items() if name.startswith(start)), None)
         if foreign:
-            notes = ("or have the whole config read by promptfoo's rules: `dialect: promptfoo`",)
-            message = f"`{name}` is a column of promptfoo's, which means nothing here"
+            notes = ("or read the whole config by promptfoo's rules: `dialect: promptfoo`",)
+            message = f"`{name}` is a promptfoo column and has no meaning here"
             self._reading.report(message, location, foreign, notes=notes)
             return None
         first, _, rest = name.partition(".")
@@ -253,8 +253,8 @@ class TableReader:
         """Return a cell as the test has it: an empty one says nothing, but an empty variable is an empty text."""
         path = self._flat.path_of(name, place)
         if text in _SHEET_ERRORS:
-            message = f"this cell holds the error {text} of a formula"
-            self._reading.report(message, place.value(name), "repair the formula, or empty the cell")
+            message = f"this cell contains the formula error {text}"
+            self._reading.report(message, place.value(name), "fix the formula, or clear the cell")
         if path is None or path[0] == "vars":
             return text
         if not text.strip():
@@ -274,7 +274,7 @@ class TableReader:
         try:
             return float(text)
         except ValueError:
-            hint = "write it with a point: 0.7" if "," in text else "scores run from 0 to 1"
+            hint = "use a decimal point: 0.7" if "," in text else "scores run from 0 to 1"
             self._reading.report(
                 f"`{name}` must be a number, found `{text.strip()}`", place.value(name), hint
             )

@@ -88,10 +88,11 @@ EQUIVALENCE = compile_later(
 )
 """A gate that holds where the difference from the baseline is shown to be at most the limit, in either direction."""
 _DELTA_FORM = (
-    "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` behind it if it must be shown"
+    "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` at the end if it must be proven"
 )
 _EQUIVALENCE_FORM = (
-    "write it like `fluency equivalent within 0.05 vs baseline`; pass_rate and score may stand for a metric"
+    "write it like `fluency equivalent within 0.05 vs baseline`; pass_rate and score can be used in "
+    "place of a metric"
 )
 _FORM = "write it like `coherence.mean >= 0.7`, `pass_rate[area=billing] >= 90%` or `errors <= 1%`"
 
@@ -196,14 +197,14 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
         if isinstance(item, str):
             gate = parse_gate(item, place.child(index))
         else:
-            message = f"a gate is one text, found {describe_value(item)}"
+            message = f"a gate must be text, found {describe_value(item)}"
             gate = Problem(message, place.value(index), _FORM)
         if (
             not isinstance(gate, Problem)
             and gate.statistic is Statistic.BORDERLINE
             and not _is_calibrated(reading)
         ):
-            message = f"nothing is calibrated, so the gate `{gate.text}` cannot be judged"
+            message = f"there is no calibration, so the gate `{gate.text}` cannot be checked"
             gate = Problem(message, gate.place.value(), "add `calibration: judge.cal.json` to the config")
         if isinstance(gate, Problem):
             reading.problems.append(gate)
@@ -230,7 +231,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     match = equivalence or GATE.match(text)
     if match is None:
         form = _EQUIVALENCE_FORM if "equivalent" in text.split() else _FORM
-        return Problem(f"this is no gate: `{text}`", place.value(), form)
+        return Problem(f"this is not a gate: `{text}`", place.value(), form)
     subject, percent = match["subject"], match["percent"]
     tags = _tags(match["tags"])
     if tags is None:
@@ -244,8 +245,8 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         near = did_you_mean(subject, _OF_RUNS)
         hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known)}"
         if subject in TRUE_FIGURES:
-            hint = f"name the metric that people labelled: `METRIC.{subject}`"
-        return Problem(f"nothing is called `{subject}`", place.value(), hint)
+            hint = f"name the metric that has human labels: `METRIC.{subject}`"
+        return Problem(f"there is no `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)
     misfit = _misfit(text, statistic, limit, is_against=bool(match["against"]))
@@ -277,12 +278,12 @@ def _equivalence(
     subject, percent = match["subject"], match["percent"]
     limit = float(match["limit"]) / (100 if percent else 1)
     if not 0 < limit < 1:
-        message = f"a margin that is not between 0 and 1 (or 100%) in the gate `{text}`"
+        message = f"the margin is not between 0 and 1 (or 100%) in the gate `{text}`"
         return Problem(message, place.value(), _EQUIVALENCE_FORM)
     of_run = {"pass_rate": Statistic.PASS_RATE_DELTA, "score": Statistic.DELTA}
     metric = None if subject in of_run else subject.strip("\"'")
     if metric == "":
-        return Problem(f"no metric is named in the gate `{text}`", place.value(), _EQUIVALENCE_FORM)
+        return Problem(f"the gate `{text}` names no metric", place.value(), _EQUIVALENCE_FORM)
     return Gate(
         text.strip(),
         of_run.get(subject, Statistic.DELTA),
@@ -319,8 +320,8 @@ def _misfit(text: str, statistic: Statistic, limit: float, *, is_against: bool) 
     if statistic in DELTAS:
         return None if is_against else (f"the gate `{text}` does not say what it compares with", _DELTA_FORM)
     if is_against:
-        return f"only a delta is compared with the baseline, not `{statistic}`", _DELTA_FORM
-    return (f"this is no gate: `{text}`", _FORM) if limit < 0 else None
+        return f"only `delta` can be compared with the baseline, not `{statistic}`", _DELTA_FORM
+    return (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
 
 
 def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str:
@@ -329,7 +330,7 @@ def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str
     if statistic in _SHARES and limit > 1:
         return "a limit above 1 (or 100%)"
     if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
-        return "a limit in per cent of something that is no share"
+        return "a limit in per cent of something that is not a share"
     return ""
 
 
@@ -340,7 +341,7 @@ def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> M
     except ValueError as error:
         place = place.child(str(error)) if isinstance(value, dict) else place
         wrong = value.get(str(error)) if isinstance(value, dict) else value
-        message = f"a margin is a number between 0 and 1, found {describe_value(wrong)}"
+        message = f"a margin must be a number between 0 and 1, found {describe_value(wrong)}"
         hint = "write `margin: 0.05`, or by metric `margin: {fluency: 0.05, pass_rate: 0.02}`"
         reading.report(message, place.value(), hint)
         return Margins()

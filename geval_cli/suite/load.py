@@ -109,8 +109,8 @@ def read_with_rules(
         ConfigError: the file cannot be read, or its content is broken.
     """
     if path.suffix.lower() in _PROGRAM_SUFFIXES:
-        hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
-        raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
+        hint = "write the config as YAML or JSON; the program can write tests to a .jsonl file"
+        raise ConfigError([Problem(f"geval does not run configs that are programs: `{path}`", None, hint)])
     document = read_document(path, access)
     # Comments are no part of the document, and an editor's schema comment says whose rules it follows.
     with open_regular(path, access) as stream:
@@ -278,7 +278,7 @@ def read_suite(
 
 def _cannot_join(document: Document) -> Problem:
     hint = "run them one after another, without --merge"
-    return Problem("only configs of promptfoo's dialect can be joined", document.place.value(), hint)
+    return Problem("only configs in promptfoo's dialect can be merged", document.place.value(), hint)
 
 
 def _top_mapping(document: Document) -> dict[str, JsonValue]:
@@ -360,7 +360,7 @@ def _check_env(fields: Fields, reading: LoadContext) -> None:
     """Report what is no text in `env`, without showing it: these are keys."""
     values, place = fields.values.get("env", {}), fields.child("env")
     if not isinstance(values, dict):
-        _report_unseen("`env` must be a mapping of names to texts", place.value(), reading)
+        _report_unseen("`env` must be a mapping of names to text", place.value(), reading)
         return
     for name, value in values.items():
         if not isinstance(value, str):

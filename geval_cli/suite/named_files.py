@@ -127,7 +127,7 @@ def missing_file(reference: str, folder: Path, access: Access, asked_at: Locatio
     """Return the problem of a reference that names no file."""
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
     if is_wildcard(name):
-        return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")
+        return Problem(f"no file matches `{name}`", asked_at, f"paths are relative to {folder}")
     path = folder / name
     if access.is_outside(path):
         return access.outside_problem(path, asked_at)
@@ -162,5 +162,5 @@ def _without_braces(pattern: str) -> list[str]:
             around = single[: found.start()], single[found.end() :]
             pending += [around[0] + choice + around[1] for choice in reversed(found[1].split(","))]
         if len(written_out) + len(pending) > _MOST_CHOICES:
-            raise ValueError(f"`{pattern}` stands for more than {_MOST_CHOICES:,} names")
+            raise ValueError(f"`{pattern}` expands to more than {_MOST_CHOICES:,} names")
     return written_out

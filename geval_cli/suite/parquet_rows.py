@@ -47,7 +47,7 @@ class ParquetRows(Struct, frozen=True):
             for row in self._read(reading):
                 place = self._place(row, index)
                 for name, fault in row.faults.items():
-                    reading.report(f"this cell {fault}", place.value(name), "write null or a text instead")
+                    reading.report(f"this cell {fault}", place.value(name), "write null or text instead")
                 yield self._test(row), place
                 index += 1
         except ConfigError as error:
@@ -55,7 +55,7 @@ class ParquetRows(Struct, frozen=True):
             return
         if not index:
             hint = "write a row for each test"
-            reading.report(f"`{self.path}` holds no tests", self.asked_at, hint)
+            reading.report(f"`{self.path}` contains no tests", self.asked_at, hint)
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         try:
@@ -143,8 +143,10 @@ def _column_problems(columns: tuple[ParquetColumn, ...], path: Path) -> Iterator
     for column in columns:
         where = Location(str(path), 1, column.number + 1, length=0, key_path=f"column {column.name}")
         if column.strange_type:
-            message = f"the column `{column.name}` holds {column.strange_type}, which has no form in JSON"
-            hint = f"leave it out: `columns: {{{column.name}: null}}` beside `path`"
+            message = (
+                f"the column `{column.name}` contains {column.strange_type}, which JSON cannot represent"
+            )
+            hint = f"leave it out with `columns: {{{column.name}: null}}` next to `path`"
             yield Problem(message, where, hint)
         if column.name in seen:
             yield Problem(

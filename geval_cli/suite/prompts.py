@@ -99,7 +99,7 @@ def _of_file(item: JsonValue, name: str, reference: str) -> dict[str, JsonValue]
 def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> PromptSpec | None:
     if isinstance(value, str):
         if is_bare_pattern(value, reading.files.base_dir, reading.files.access):
-            message = f"`{value}` itself would be sent, not what is in the files"
+            message = f"`{value}` itself would be sent, not the content of the files"
             reading.report(message, place.value(), f"write file://{value}")
         return _build(Fields("a prompt", place, {"raw": value}, {"raw": ""}), place, reading)
     if isinstance(value, list):
@@ -112,7 +112,7 @@ def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> P
         return None
     if "role" in value and "content" in value:
         hint = "put the messages of one prompt into a list of their own"
-        reading.report("a chat message stands where a prompt is expected", place.value(), hint)
+        reading.report("found a chat message where a prompt is expected", place.value(), hint)
         return None
     fields = read_fields(PromptSpec, value, place, "a prompt", reading, nullable=_MAY_BE_EMPTY)
     if fields is None or not _has_one_body(fields, reading):
@@ -180,9 +180,9 @@ def _chat_in(
     if _is_chat(value):
         return value, at
     is_near = value is None or (isinstance(value, list) and any(_is_chat([item]) for item in value))
-    hint = "to send a chat, write a list of {role, content}, with templates only inside of its texts"
+    hint = "to send a chat, write a list of {role, content}, with templates only inside the text"
     if isinstance(value, dict) and _is_chat(value.get("messages")):
-        hint = "to send a chat, write the list that is under `messages`, and nothing around it"
+        hint = "to send a chat, write only the list that is under `messages`"
     elif not (is_near and _LIKE_A_CHAT.match(text)):
         return None
     reading.warn(f"{what} looks like chat messages, but is sent as one text", place.value(), hint)

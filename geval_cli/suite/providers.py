@@ -31,7 +31,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
         return read_provider(value, place, reading)
     if len(value) < _FEWEST_JUDGES:
         hint = "name at least two" if not value else "write it without the brackets, or name more"
-        reading.report("a list of judges is a jury, and needs several", place.value(), hint)
+        reading.report("a list of judges is a jury and needs at least two", place.value(), hint)
         return None
     known = len(reading.problems)
     members = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
@@ -40,7 +40,7 @@ def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pr
     for index, judge in enumerate(judges):
         first = seen.setdefault(encode_json([judge.id, judge.config]), index)
         if first != index:
-            message = f"the jury has `{judge.title}` twice: one judge would count double"
+            message = f"the jury has `{judge.title}` twice, so one judge would count double"
             reading.report(message, place.value(index), "keep one of them, or give it other settings")
     if len(reading.problems) > known:
         return None

@@ -187,7 +187,7 @@ def csv_rows(
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     except UnicodeDecodeError as error:
-        hint = "save it as UTF-8; in Excel the kind `CSV UTF-8`"
+        hint = "save it as UTF-8; in Excel choose `CSV UTF-8`"
         raise ConfigError([Problem(f"`{path}` is not UTF-8 text", asked_at, hint)]) from error
     except csv.Error as error:
         raise ConfigError([_broken_row(path, begin, error)]) from error
@@ -205,9 +205,9 @@ def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
 
 
 def _too_wide(columns: int, where: Location | None) -> Problem:
-    message = f"this table has {columns:,} columns, and at most {MAX_COLUMNS:,} are read"
+    message = f"this table has {columns:,} columns; at most {MAX_COLUMNS:,} are allowed"
     return Problem(
-        message, where, "remove those that no test needs; in a sheet, empty ones with a format, too"
+        message, where, "remove unused columns; in a spreadsheet also empty ones that have formatting"
     )
 
 
@@ -220,11 +220,11 @@ def guess_delimiter(header: str) -> str:
 def _broken_row(path: Path, line: int, error: csv.Error) -> Problem:
     where = Location(str(path), line, 1, length=0)
     if "unexpected end of data" in str(error):
-        hint = 'close it; a quote within a quoted text is written twice: ""'
+        hint = 'close it; write a quote inside a quoted cell twice: ""'
         return Problem("a quote in this row is never closed", where, hint)
     if "expected after" in str(error):
-        hint = 'a quote within a quoted text is written twice: ""'
-        return Problem("there is text behind a closing quote in this row", where, hint)
+        hint = 'write a quote inside a quoted cell twice: ""'
+        return Problem("there is text after a closing quote in this row", where, hint)
     return Problem(f"this row cannot be read: {error}", where, "look for a quote that is not closed")
 
 
@@ -257,7 +257,8 @@ def sheet_rows(
             raise ConfigError([_too_wide(sheet_size[1], asked_at)])
         if sheet_size[0] * sheet_size[1] > _MAX_CELLS:
             message = (
-                f"the sheet `{name}` has {sheet_size[0]:,} rows of {sheet_size[1]:,} cells, which is too much"
+                f"the sheet `{name}` has {sheet_size[0]:,} rows of {sheet_size[1]:,} cells, which is "
+                "too large"
             )
             raise ConfigError([Problem(message, asked_at, "save it as .csv, which is read row by row")])
         written: Iterator[tuple[Any, ...]] = repeat(())
@@ -278,7 +279,7 @@ def sheet_rows(
             yield row
     except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
         hint = "save it again as .xlsx, or as .csv"
-        raise ConfigError([Problem(f"`{path}` is no sheet: {error}", asked_at, hint)]) from error
+        raise ConfigError([Problem(f"`{path}` is not a spreadsheet: {error}", asked_at, hint)]) from error
     finally:
         for book in books:
             book.close()
@@ -311,7 +312,7 @@ def _check_formulas(row: TableRow, formulas: tuple[Any, ...], path: Path) -> Non
     for column, (value, formula) in enumerate(zip(row.cells, formulas, strict=False)):
         if value is None and formula is not None:
             hint = "open the file in a spreadsheet program and save it, or write the values"
-            message = "this cell holds a formula whose value was never saved"
+            message = "this cell contains a formula whose value was never saved"
             raise ConfigError([Problem(message, row.location(path, column), hint)])
 
 
@@ -379,8 +380,8 @@ def _elements_left(stream: IO[bytes], left: int) -> int:
 
 def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:
     """Return the problem of a row that has more or fewer cells than the header."""
-    hint = "put quotes around texts with commas in them, without spaces before the quotes"
+    hint = "put quotes around cells that contain commas, without spaces before the quotes"
     if row.delimiter != ",":
-        hint = "put quotes around texts that hold the delimiter, without spaces before the quotes"
+        hint = "put quotes around cells that contain the delimiter, without spaces before the quotes"
     where = Location(str(path), row.last_line, 1, length=0)
     return Problem(f"this row has {len(row.cells)} cells, but the header has {width}", where, hint)

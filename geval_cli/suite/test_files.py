@@ -49,7 +49,7 @@ _ADDRESSES = ("https://", "http://", "s3://", "huggingface://")
 _FETCHED = _LINES | _DOCUMENTS | _CSV | _SHEETS | {PARQUET_SUFFIX}
 """Programs from elsewhere are never run."""
 _DEFAULT_FUNCTION = "generate_tests"
-_MAKE_FILE = "let the program write its tests into a .jsonl file, and name that"
+_MAKE_FILE = "let the program write its tests to a .jsonl file and use that"
 
 
 def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowSource:
@@ -194,26 +194,26 @@ def _fetched_sources(
 
 def _address_problem(reference: str, asked_at: Location | None, reading: LoadContext) -> Problem | None:
     if reading.files.access.is_strangers:
-        message = "tests from an address are fetched, which --untrusted does not allow"
+        message = "tests at a URL have to be fetched, which --untrusted does not allow"
         return Problem(message, asked_at, TRUST_HINT)
     if reading.fetch is None:
-        message = "tests from an address are not fetched here"
-        return Problem(message, asked_at, "download them into a file beside the config, and name that")
+        message = "tests at a URL are not fetched here"
+        return Problem(message, asked_at, "download them to a file next to the config and use that")
     if reference.startswith("huggingface://"):
         return None
     parts = split_url(reference)
     if not parts.netloc:
-        return Problem("this is no address of a file", asked_at, "for example https://example.com/tests.csv")
+        return Problem("this is not the URL of a file", asked_at, "for example https://example.com/tests.csv")
     if parts.scheme == "http" and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
-        return Problem("tests may be changed on the way by http://", asked_at, "write https://")
+        return Problem(
+            "http:// is not safe: the tests could be changed in transit", asked_at, "write https://"
+        )
     suffix = PurePosixPath(parts.path).suffix.lower()
     if suffix not in _FETCHED:
-        what = (
-            f"`{suffix}` is no ending of a file of tests" if suffix else "the address names no file of tests"
-        )
+        what = f"`{suffix}` is not a known file type for tests" if suffix else "the URL has no file of tests"
         return Problem(what, asked_at, f"known: {', '.join(sorted(_FETCHED))}")
     if is_wildcard(parts.path):
-        return Problem("an address names one file, not a wildcard", asked_at, "name each file in the list")
+        return Problem("a URL names one file and cannot have wildcards", asked_at, "list each file")
     return None
 
 
@@ -246,7 +246,9 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
     if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder, and no error
         found = [file for file in found if not file.path.name.startswith(".")]
         if not found:
-            raise ConfigError([Problem(f"the folder `{path}` holds no files", asked_at, "name another one")])
+            raise ConfigError(
+                [Problem(f"the folder `{path}` contains no files", asked_at, "use another one")]
+            )
     if found:
         return sorted(found, key=lambda file: file.path.parts)
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
@@ -297,10 +299,10 @@ def _file_rows(
     if suffix in PYTHON_SUFFIXES:
         return _flat(_generated_rows(file, asked_at, reading), path, names)
     if suffix in CODE_SUFFIXES:
-        reading.report(f"tests come from programs in Python only: `{path.name}`", asked_at, _MAKE_FILE)
+        reading.report(f"only Python programs can make tests: `{path.name}`", asked_at, _MAKE_FILE)
         return None
     if suffix not in _LINES | _CSV | _SHEETS:
-        reading.report(f"`{path.name}` is no file of tests", asked_at, _KNOWN)
+        reading.report(f"`{path.name}` is not a file of tests", asked_at, _KNOWN)
         return None
     try:
         with open_regular(path, reading.files.access):  # so that it is missed before anything else is done
@@ -316,7 +318,7 @@ def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) 
     document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
     items = document.value
     if not isinstance(items, list):
-        message = f"a file of tests must hold a list of tests, found {describe_value(items)}"
+        message = f"a file of tests must contain a list of tests, found {describe_value(items)}"
         reading.report(message, document.place.value())
         return None
     if document.may_use_env:
@@ -391,7 +393,7 @@ class FileRows(Struct, frozen=True):
                 yield test
         if not index:
             hint = "write a header, and a row for each test"
-            reading.report(f"`{self.file.path}` holds no tests", self.asked_at, hint)
+            reading.report(f"`{self.file.path}` contains no tests", self.asked_at, hint)
 
     def _cells(self, reading: LoadContext) -> Iterator[TableRow]:
         path, access = self.file.path, reading.files.access
@@ -416,7 +418,7 @@ def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadCon
         reading.report(error.message, asked_at, error.hint)
         return None
     if reading.scripts is None:
-        reading.report(f"tests that a program makes are not read here: `{name}`", asked_at, _MAKE_FILE)
+        reading.report(f"tests made by a program are not read here: `{name}`", asked_at, _MAKE_FILE)
         return None
     rows = reading.scripts().rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
     return GeneratedRows(rows, name, asked_at)

@@ -55,7 +55,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
         reading: takes the problems.
     """
     if is_file_reference(value):
-        hint = "`tests: file://...` names one file for all tests"
+        hint = "use `tests: file://...` to load all tests from one file"
         reading.report("a single test cannot be a file", place.value(), hint)
         return None
     fields = read_fields(TestSpec, value, place, what, reading, nullable=("output", "evaluation_schema"))
@@ -131,10 +131,8 @@ def _read_answerer(fields: Fields, what: str, reading: LoadContext) -> None:
     place = fields.child("provider")
     answerer = None
     if what == "defaultTest":
-        hint = "who answers belongs under `providers`, who judges under `options` of defaultTest"
-        reading.report(
-            "`provider` of defaultTest does not say what it does", fields.place.key("provider"), hint
-        )
+        hint = "put models under `providers`, and the judge under `options` of defaultTest"
+        reading.report("`provider` of defaultTest is ambiguous", fields.place.key("provider"), hint)
     else:
         answerer = read_provider(fields.values["provider"], place, reading)
     if answerer is None:
@@ -204,13 +202,13 @@ def _no_image(item: JsonValue, location: Location | None) -> tuple[str, Location
         return f"an image must be text, found {describe_value(item)}", location, "for example file://cat.png"
     if item.lower().startswith(("http://", "https://")):
         return (
-            "an address of an image is not fetched",
+            "images are not fetched from URLs",
             location,
-            "save the image, and name it: file://cat.png",
+            "save the image and use the file: file://cat.png",
         )
     shown = item if len(item) <= _SHOWN else f"{item[:_SHOWN]}..."
     hint = "images are png, jpeg, gif or webp: file://cat.png, or data:image/png;base64,..."
-    return f"`{shown}` is no image", location, hint
+    return f"`{shown}` is not an image", location, hint
 
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
@@ -308,7 +306,9 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
                         where = Location(str(self.path), number, 1, length=0)
                         limit = f"{MAX_LINE_BYTES >> 20} MB"
                         reading.report(
-                            f"this line is longer than {limit}", where, "split it, or name its texts as files"
+                            f"this line is longer than {limit}",
+                            where,
+                            "split it, or move long text into files",
                         )
                         return
                     content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
@@ -322,7 +322,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
             return
         if index == 0:
             reading.report(
-                f"`{self.path}` holds no tests", self.asked_at, "write one JSON object in each line"
+                f"`{self.path}` contains no tests", self.asked_at, "write one JSON object per line"
             )
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
@@ -405,7 +405,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
                 yield index, spec
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(
-                    f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind tests[{index}]", None
+                    f"more than {MAX_PROBLEMS:,} problems: nothing after tests[{index}] is checked", None
                 )
                 break
         if reading.problems:

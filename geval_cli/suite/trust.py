@@ -109,8 +109,8 @@ class WatchedTests:
 
 
 def _changed(location: Location | None, number: int) -> Problem:
-    message = f"test {number + 1} is not what was checked: a file that the tests come from has changed since"
-    return Problem(message, location, "leave the files alone while a run goes on, and run again")
+    message = f"test {number + 1} has changed since it was checked: a file of tests was modified"
+    return Problem(message, location, "do not change the files during a run, and run again")
 
 
 def _digest(test: MergedTest) -> bytes:
@@ -142,7 +142,7 @@ def _of_test(test: MergedTest) -> Iterator[Problem]:
         yield _refused(part)
     for spec in each_assertion(test.assertions):
         if spec.calls_server:
-            message = "a webhook sends outputs to a server of its own, which --untrusted does not allow"
+            message = "a webhook sends outputs to another server, which --untrusted does not allow"
             yield Problem(message, spec.place.value("type"), TRUST_HINT)
 
 

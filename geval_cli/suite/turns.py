@@ -12,8 +12,8 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
-_TWO_FORMS = "either `role` and `content` in all of them, or `user` alone"
-_ENDS = ("the model answers what the user, or a tool, said last; where the assistant did, that is judged",)
+_TWO_FORMS = "use either `role` and `content` in all of them, or only `user`"
+_ENDS = ("end with a user or tool turn for the model to answer, or with an assistant turn to judge",)
 
 
 def read_turns(fields: Fields, reading: LoadContext) -> None:
@@ -115,15 +115,15 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
                 return
         if not turn.user.strip():
             reading.report(
-                f"in turn {number} the user says nothing", place.value("user"), "write what is said"
+                f"the user's text in turn {number} is empty", place.value("user"), "write what is said"
             )
         return
     if turn.role is None:
         reading.report(f"turn {number} does not say who speaks", place.value(), f"write {_TWO_FORMS}")
     elif turn.tool_calls and turn.role != ASSISTANT:
-        hint = "only an assistant calls tools"
+        hint = "only an assistant can call tools"
         reading.report(
-            f"turn {number} is of the {turn.role} and has `tool_calls`", place.key("tool_calls"), hint
+            f"turn {number} has the role {turn.role} but also `tool_calls`", place.key("tool_calls"), hint
         )
     elif turn.content is None and not turn.tool_calls:
         reading.report(f"turn {number} has no `content`", place.value(), "write what was said")
@@ -131,7 +131,7 @@ def _check_turn(turn: TurnSpec, number: int, place: SourcePath, reading: LoadCon
         if not _names_tool(call):
             at = place.child("tool_calls", index).value()
             hint = "write {name, args}, or the call as a chat API writes it"
-            reading.report(f"in turn {number} a call does not name its tool", at, hint)
+            reading.report(f"a call in turn {number} has no tool name", at, hint)
 
 
 def _names_tool(call: Mapping[str, JsonValue]) -> bool:
@@ -146,14 +146,12 @@ def _check_whole(turns: Sequence[TurnSpec], fields: Fields, place: SourcePath, r
     played = [turn.user is not None for turn in turns]
     if any(played) and not all(played):
         at = place.child(played.index(not played[0])).value()
-        reading.report(
-            "`turns` are of two kinds: some were said, others are to be played", at, f"write {_TWO_FORMS}"
-        )
+        reading.report("`turns` mixes recorded turns with `user` turns to play", at, f"write {_TWO_FORMS}")
         return
     last = turns[-1]
     if not all(played) and last.role in {"system", "developer"}:
         reading.report(
-            f"the last turn is of the {last.role}, so that nothing is sent",
+            f"the last turn has the role {last.role}, so nothing is sent",
             place.child(len(turns) - 1).value("role"),
             notes=_ENDS,
         )
@@ -170,5 +168,9 @@ def check_output_of_test(test: TestSpec, default: TestSpec | None, reading: Load
 
 def _check_output(turns: Sequence[TurnSpec], whose: str, place: SourcePath, reading: LoadContext) -> None:
     if are_played(turns) or turns[-1].role == ASSISTANT:
-        why = "answers come from the model" if are_played(turns) else "the assistant's last turn is it"
-        reading.report(f"a test with these `turns`{whose} has no `output`", place.key("output"), why)
+        why = (
+            "answers come from the model"
+            if are_played(turns)
+            else ("leave it out: the assistant's last turn is the output")
+        )
+        reading.report(f"a test with these `turns`{whose} cannot have an `output`", place.key("output"), why)

@@ -106,7 +106,7 @@ _OF_PROVIDERS = frozenset(
 _MEANT = {"expected": "expected_output"}
 """Keys that begin several others, and which of these people mean."""
 
-_STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
+_STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "put model settings under `config`"}
 
 
 class LoadContext(Struct, frozen=True):
@@ -155,7 +155,7 @@ class LoadContext(Struct, frozen=True):
             ):
                 hint = f"write file://{value}"
                 self.report(
-                    f"the path `{value}` itself would be sent, not what is in the file",
+                    f"the path `{value}` itself would be sent, not the content of the file",
                     find_location(),
                     hint,
                 )

@@ -135,9 +135,9 @@ def _includes(items: list[Any], item: Any = UNDEFINED, start: Any = 0) -> bool:
 def _repeated(text: str, count: Any = 0) -> str:
     times = _place(count)
     if times < 0:
-        raise ValueError("a text cannot be repeated less than no time")
+        raise ValueError("the repeat count must not be negative")
     if len(text) * times > _MOST_REPEATED:
-        raise ValueError(f"a repeated text may have at most {_MOST_REPEATED:,} characters")
+        raise ValueError(f"repeated text may have at most {_MOST_REPEATED:,} characters")
     return text * times
 
 
@@ -150,7 +150,7 @@ def _replaced(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
 def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
     searched, given = js_primitive_text(old), js_primitive_text(new)
     if len(text) + text.count(searched) * len(given) > _MOST_REPEATED:
-        raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
+        raise ValueError(f"replaced text may have at most {_MOST_REPEATED:,} characters")
     return text.replace(searched, given)
 
 
@@ -161,7 +161,7 @@ def _inserted(new: str, found: str, before: str, after: str) -> str:
     stands_for = {"$": "$", "&": found, "`": before, "'": after}
     made = _STANDS_FOR.sub(lambda sign: stands_for[sign[1]], new)
     if len(made) > _MOST_REPEATED:
-        raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
+        raise ValueError(f"replaced text may have at most {_MOST_REPEATED:,} characters")
     return made
 
 
@@ -187,7 +187,7 @@ def _reversed(items: list[Any]) -> list[Any]:
 def _joined(items: list[Any], separator: Any = UNDEFINED) -> str:
     between = "," if isinstance(separator, Undefined) else js_primitive_text(separator)
     if len(items) * len(between) > _MOST_REPEATED:
-        raise ValueError(f"a joined text may have at most {_MOST_REPEATED:,} characters")
+        raise ValueError(f"joined text may have at most {_MOST_REPEATED:,} characters")
     return between.join(map(js_text, items))
 
 
@@ -200,7 +200,7 @@ def _padding(text: str, width: Any, fill: Any) -> str:
 def _fixed(number: float, places: Any = 0) -> str:
     digits = _place(places)
     if not 0 <= digits <= _MOST_PLACES:
-        raise ValueError(f"toFixed takes from 0 to {_MOST_PLACES} places")
+        raise ValueError(f"toFixed takes 0 to {_MOST_PLACES} places")
     if not math.isfinite(number) or abs(number) >= _NOT_FIXED:
         return js_text(number)
     # The digits that a number stands for, not those that it is written with, and halves away from zero.
@@ -213,7 +213,7 @@ def _in_base(number: float, base: Any = 10) -> str:
     if radix == 10 or not isinstance(number, int):  # noqa: PLR2004
         return js_text(number)
     if not 2 <= radix <= len(_NUMERALS):  # noqa: PLR2004
-        raise ValueError(f"toString takes a base from 2 to {len(_NUMERALS)}")
+        raise ValueError(f"toString takes a base of 2 to {len(_NUMERALS)}")
     left, digits = abs(number), ""
     while left or not digits:
         left, digit = divmod(left, radix)

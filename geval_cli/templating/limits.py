@@ -76,7 +76,7 @@ def take_steps(count: int) -> None:
 def bounded(length: int) -> None:
     """Raise TemplateLimitError when a text of `length` characters is longer than any may be."""
     if length > MAX_CHARACTERS:
-        raise TemplateLimitError(f"it makes a text of more than {MAX_CHARACTERS // (1024 * 1024)} MB")
+        raise TemplateLimitError(f"it makes text of more than {MAX_CHARACTERS // (1024 * 1024)} MB")
     take_steps(1 + length // _CHARACTERS_A_STEP)
 
 
@@ -238,7 +238,7 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
 
 def _check_bits(count: int) -> None:
     if count > _MAX_BITS:
-        raise TemplateLimitError("it computes a number that is far too large")
+        raise TemplateLimitError("it computes a number that is much too large")
 
 
 def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
@@ -253,7 +253,7 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
     for number in further if name not in {"replace", "join"} else ():
         if _is_wide(number):
             raise TemplateLimitError(
-                f"`{name}` gets the number {number!s:.20}, and may get {_MAX_WIDTH:,} at most"
+                f"`{name}` gets the number {number!s:.20}; at most {_MAX_WIDTH:,} is allowed"
             )
     texts = [item for item in further if isinstance(item, str)]
     if name == "join":

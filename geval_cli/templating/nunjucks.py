@@ -257,4 +257,4 @@ class _NunjucksEnvironment(LimitedEnvironment):
         try:
             return parse_nunjucks(self, source, name, filename)
         except RecursionError as error:
-            raise JinjaError("nested too deep") from error
+            raise JinjaError("nested too deeply") from error

@@ -90,13 +90,13 @@ class Templates:
         except UndefinedError as error:
             raise self._undefined(error, variables) from error
         except SecurityError as error:
-            raise TemplateError(f"the template does what templates may not: {error}") from error
+            raise TemplateError(f"the template does something that is not allowed: {error}") from error
         except TemplateLimitError as error:
-            hint = "make the text outside the template, and put it in as a variable"
-            raise TemplateError(f"the template is stopped: {error}", hint=hint) from error
+            hint = "build the text outside the template and pass it in as a variable"
+            raise TemplateError(f"the template was stopped: {error}", hint=hint) from error
         except (MemoryError, OverflowError) as error:
-            why = str(error) or "it needs more memory than there is"
-            raise TemplateError(f"the template is stopped: {why}", hint="make it do less") from error
+            why = str(error) or "it needs more memory than is available"
+            raise TemplateError(f"the template was stopped: {why}", hint="make it do less") from error
         except _RENDER_FAILURES as error:
             raise TemplateError(f"the template cannot be rendered: {error}") from error
         finally:
@@ -138,7 +138,7 @@ class Templates:
             said = syntax_error_in_words(error.message or "it cannot be read")
             raise TemplateError(
                 f"broken template, line {error.lineno}: {said}",
-                hint="write {% raw %}...{% endraw %} around text that is not a template",
+                hint="put {% raw %}...{% endraw %} around text that is not a template",
             ) from error
 
 
@@ -197,5 +197,5 @@ def template_problem(error: TemplateError, *, where: str, location: Location | N
     if not error.known:
         return Problem(f"{error.message} ({where})", location, error.hint)
     guess = did_you_mean(error.missing, error.known) if error.missing else None
-    hint = f"did you mean `{guess}`?" if guess else error.hint or "nothing of that name is defined"
+    hint = f"did you mean `{guess}`?" if guess else error.hint or "no variables are defined"
     return Problem(f"{error.message} ({where})", location, hint, (f"defined here: {', '.join(error.known)}",))

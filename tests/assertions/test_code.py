@@ -75,13 +75,13 @@ def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
     table = [
         (js("output.a.b"), "cannot read property 'b' of undefined"),
         (py("1 / 0"), "ZeroDivisionError"),
-        (js("undefined"), "gave nothing"),
-        (js("'perhaps'"), "gave a text"),
-        (js("[1]"), "gave a list"),
-        (js("output.length"), "not within 0 and 1"),
-        (js("0 / 0"), "a number that is none"),
+        (js("undefined"), "returned nothing"),
+        (js("'perhaps'"), "returned a text"),
+        (js("[1]"), "returned a list"),
+        (js("output.length"), "not between 0 and 1"),
+        (js("0 / 0"), "returned NaN"),
         (js("process.env.HOME"), "process is not available"),
-        (js("({pass: 'yes'})"), "wrong kind"),
+        (js("({pass: 'yes'})"), "wrong type"),
         (py("import os; os._exit(1)"), "ended its process"),
     ]
     found = judged(tmp_path, *(item for item, _ in table))
@@ -139,7 +139,7 @@ def test_broken_code_is_refused_with_its_place_before_anything_is_sent(tmp_path:
     for line, words in [
         (6, "SyntaxError"),
         (8, "syntax error"),
-        (10, "asks for a module"),
+        (10, "loads a module"),
         (12, "`absent.py` cannot be read"),
         (15, "SyntaxError"),
     ]:

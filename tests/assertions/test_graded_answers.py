@@ -79,7 +79,7 @@ def test_each_turn_is_judged_within_its_window() -> None:
     )
     assert (result.status, result.score) == (Status.PASSED, 0.75)
     assert [prompt.count("question ") for prompt in judge.prompts] == [1, 2, 2, 2]
-    assert "1 of 4 answers do not fit" in result.reason
+    assert "1 of 4 answers are not relevant" in result.reason
 
 
 def test_without_turns_prompt_and_output_are_the_conversation() -> None:

@@ -31,4 +31,4 @@ def test_verdicts(kind: str, output: object, expected: bool) -> None:
 
 def test_the_reason_shows_the_text_outside_of_elements() -> None:
     reason = judged("is-html", "Here you go: <p>x</p>").reason
-    assert reason == 'the output has text outside of any element: "Here you go:"'
+    assert reason == 'the output has text outside any element: "Here you go:"'

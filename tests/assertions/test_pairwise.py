@@ -362,17 +362,17 @@ def planned(*providers: ProviderSpec, test: MergedTest | None = None, **keys: An
     ("plan", "problem"),
     [
         (planned(A), "pairwise compares outputs, and test 1 has only one"),
-        (planned(A, B, against="d"), "no prompt, provider or pair of both is called `d`"),
-        (planned(A, B, against="P"), "`against: P` stands for 2 columns, and must stand for one"),
+        (planned(A, B, against="d"), "there is no prompt, provider or pair of both called `d`"),
+        (planned(A, B, against="P"), "`against: P` matches 2 columns, but must match one"),
         (
             planned(A, B, against="expected_output"),
-            "test 1 lacks expected_output, which pairwise compares with",
+            "test 1 has no expected_output for pairwise to compare with",
         ),
-        (planned(A, against="expected_output"), "test 1 lacks expected_output, which pairwise compares with"),
+        (planned(A, against="expected_output"), "test 1 has no expected_output for pairwise to compare with"),
         (planned(A, B, type="not-pairwise"), "there is no `not-pairwise`"),
         (
             planned(A, B, transform="output.trim()"),
-            "pairwise compares whole outputs, and takes no `transform`",
+            "pairwise compares whole outputs and cannot have a `transform`",
         ),
         (planned(A, B, criteria=" "), "pairwise has no criteria"),
         (planned(A, B, criteria="{{ nobody }}"), "undefined variable `nobody`"),

@@ -59,7 +59,7 @@ def test_relevance_of_the_users_own_prompt_counts_quoted_lines() -> None:
         "context-relevance", graded_tools("Insufficient Information"), test=CONTEXT, rubricPrompt=own
     )
     assert nothing.score == 0
-    with pytest.raises(JudgeError, match="quotes nothing"):
+    with pytest.raises(JudgeError, match="quoted nothing"):
         graded("context-relevance", graded_tools("Hello."), test=CONTEXT, rubricPrompt=own)
 
 

@@ -78,7 +78,7 @@ def test_what_has_no_embedding_is_an_error() -> None:
 
 
 def test_a_threshold_beyond_all_similarity_is_a_problem() -> None:
-    assert "must be from 0 to 1" in problems("similar", value="x", threshold=2)[0].message
+    assert "must be between 0 and 1" in problems("similar", value="x", threshold=2)[0].message
     assert problems("similar:euclidean", value="x", threshold=2) == []
     assert "nothing to compare" in problems("similar", value=[])[0].message
 

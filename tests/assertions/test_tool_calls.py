@@ -103,12 +103,12 @@ def test_verdicts(kind: str, config: dict[str, JsonValue], output: JsonValue, st
 def test_the_reason_says_what_does_not_fit() -> None:
     output = [tool("get_weather", {"town": "x"})]
     reason = judged("is-valid-openai-tools-call", output, seen=seen(output, TOOLS)).reason or ""
-    assert reason.startswith("the arguments of `get_weather` do not fit: $: ")
+    assert reason.startswith("the arguments of `get_weather` do not match its parameters: $: ")
 
 
 @pytest.mark.parametrize("config", [{}, {"tools": "file://tools.json"}, FUNCTIONS])
 def test_a_provider_without_tools_cannot_be_checked_against(config: dict[str, JsonValue]) -> None:
-    with pytest.raises(UnjudgeableError, match="names no functions") as caught:
+    with pytest.raises(UnjudgeableError, match="has no functions") as caught:
         judged("is-valid-openai-tools-call", "x", seen=seen([tool("now", {})], config))
     assert "`tools`" in caught.value.hint
 
@@ -208,8 +208,8 @@ def test_an_output_of_broken_json_is_no_verdict_and_takes_no_time() -> None:
 
 
 def test_tools_must_be_expected() -> None:
-    assert "expects no tool" in problems("tool-call-f1", value=" , ")[0].message
-    assert "expects no tool" in problems("tool-call-f1", value=[])[0].message
+    assert "has no expected tools" in problems("tool-call-f1", value=" , ")[0].message
+    assert "has no expected tools" in problems("tool-call-f1", value=[])[0].message
     assert "broken template" in problems("tool-call-f1", value=["{{ a"])[0].message
     assert problems("tool-call-f1", value="{{ a }}", vars={"a": "now"}) == []
 

@@ -225,26 +225,26 @@ def test_calls_of_earlier_turns_come_first_with_what_they_gave_back() -> None:
 
 
 PROBLEMS = [
-    (USED, [], "trajectory:tool-used names no tool"),
-    (USED, [" "], "a tool of trajectory:tool-used has no name"),
+    (USED, [], "trajectory:tool-used needs at least one tool name"),
+    (USED, [" "], "trajectory:tool-used has an empty tool name"),
     (USED, 7, "`value` must be"),
-    (USED, {"min": 1}, "a tool that is counted has neither `name` nor `pattern`"),
+    (USED, {"min": 1}, "a tool count has neither `name` nor `pattern`"),
     (USED, {"name": "a", "max": 0}, "`max: 0` without `min` can never pass"),
     (USED, {"name": "a", "min": 3, "max": 2}, "`min` (3) must not be above `max` (2)"),
-    (SEQUENCE, [], "trajectory:tool-sequence names no tool"),
-    (SEQUENCE, {"steps": []}, "`steps` names no tool"),
+    (SEQUENCE, [], "trajectory:tool-sequence needs at least one tool name"),
+    (SEQUENCE, {"steps": []}, "`steps` lists no tools"),
     (SEQUENCE, {"steps": ["a"], "mode": "any"}, "`mode` must be"),
     (SEQUENCE, [{"nam": "a"}], "value[0]"),
-    (SEQUENCE, [{}], "a tool of trajectory:tool-sequence has no name"),
-    (ARGS, {"name": "a"}, "a call of a tool needs `args`"),
-    (ARGS, {"args": {}}, "a call that is looked for has neither `name` nor `pattern`"),
+    (SEQUENCE, [{}], "trajectory:tool-sequence has an empty tool name"),
+    (ARGS, {"name": "a"}, "a tool call needs `args`"),
+    (ARGS, {"args": {}}, "an expected call has neither `name` nor `pattern`"),
     (ARGS, {"name": "a", "args": {}, "mode": "most"}, "`mode` must be"),
     (ARGS, {"name": "a", "args": "{{ x"}, "template"),
-    (COUNT, {"type": "tool"}, "a count of steps needs `min`, `max` or both"),
+    (COUNT, {"type": "tool"}, "a number of steps needs `min`, `max` or both"),
     (COUNT, {"type": "commands", "max": 1}, "`type` must be"),
-    (SPANS, {"max": 1}, "a count of spans needs `pattern`"),
-    (SPANS, {"pattern": "*"}, "a count of spans needs `min`, `max` or both"),
-    (TIME, {"pattern": "*"}, "a limit of time needs `max`"),
+    (SPANS, {"max": 1}, "a number of spans needs `pattern`"),
+    (SPANS, {"pattern": "*"}, "a number of spans needs `min`, `max` or both"),
+    (TIME, {"pattern": "*"}, "a time limit needs `max`"),
     (TIME, {"max": 1, "percentile": 101}, "`percentile` must be"),
     (ERRORS, {"max_percentage": -1}, "`max_percentage` must be"),
     (ERRORS, -1, "`value` must be"),
@@ -374,7 +374,7 @@ def test_a_trace_beside_a_provider_is_left_aside_and_said(product: Product) -> N
     test = {"trace": TRACE, "assert": [asserted, {"type": USED, "value": "search"}]}
     with a_judge(prompts) as server:
         found = product.run({"providers": "echo", "prompts": ["Hi"], "tests": [test]}, server)
-    assert "`trace` is not that of test 1's answers" in found.stderr
+    assert "`trace` is ignored: the answers of test 1" in found.stderr
     assert [item["status"] for item in found.verdicts] == ["passed", "error"]
     assert len(prompts) == 2  # the steps once: what is asked ahead is what is asked for
     assert "<<<BEGIN Trace " not in prompts[1]
@@ -391,7 +391,7 @@ def test_a_trace_that_is_named_and_missing_is_told_before_anything_is_sent(
     }
     finished = product.run({"tests": [{"output": "Words.", "assert": [asserted]}]}, nobody)
     assert finished.code == 2
-    assert "test 1 lacks trace" in finished.stderr
+    assert "test 1 has no trace" in finished.stderr
 
 
 def test_promptfoo_configs_have_these_types_and_need_a_trace(

@@ -25,7 +25,7 @@ def test_verdicts(value: object, output: object, expected: bool) -> None:
 
 def test_the_reason_says_how_many_there_are_and_how_many_are_wanted() -> None:
     reason = judged("word-count", "one", value=WordRange(min=2, max=5)).reason
-    assert reason == "the output has 1 word; wanted: from 2 to 5"
+    assert reason == "the output has 1 word; expected from 2 to 5"
 
 
 def test_a_text_that_is_no_number_is_a_problem() -> None:

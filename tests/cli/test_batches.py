@@ -158,11 +158,11 @@ def test_results_of_another_machine_are_adopted(tmp_path, server):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("run", "config.json", "--batch", "--offline"), "with --offline nothing is sent"),
-        (("run", "config.json", "--no-wait"), "--no-wait is for runs with batches"),
-        (("run", "config.json", "--batch", "--batch-judge"), "say different things"),
-        (("run", "config.json", "--batch", "--watch"), "--watch does not go together with batches"),
-        (("run", "config.json", "--batch", "--workers", "2"), "--workers does not go together with batches"),
+        (("run", "config.json", "--batch", "--offline"), "batches cannot be combined with --offline"),
+        (("run", "config.json", "--no-wait"), "--no-wait needs --batch or --batch-judge"),
+        (("run", "config.json", "--batch", "--batch-judge"), "cannot be combined"),
+        (("run", "config.json", "--batch", "--watch"), "--watch cannot be combined with batches"),
+        (("run", "config.json", "--batch", "--workers", "2"), "--workers cannot be combined with batches"),
         (("batches", "cancel", "x"), "there is no response cache"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

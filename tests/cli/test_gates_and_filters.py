@@ -100,12 +100,12 @@ def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "written", "said"),
     [
-        ("--filter-pattern", "(", "--filter-pattern takes a regular expression"),
-        ("--filter-metadata", ["area"], "--filter-metadata takes NAME=VALUE"),
-        ("--var", ["area"], "--var takes NAME=VALUE"),
+        ("--filter-pattern", "(", "--filter-pattern must be a regular expression"),
+        ("--filter-metadata", ["area"], "--filter-metadata must be NAME=VALUE"),
+        ("--var", ["area"], "--var must be NAME=VALUE"),
         ("--filter-failing", "no-such-run", "no-such-run"),
         ("--filter-failing", "missing.json", "cannot read missing.json"),
-        ("--filter-failing", "suite.json", "suite.json holds no results"),
+        ("--filter-failing", "suite.json", "suite.json is not a geval results file"),
     ],
 )
 def test_broken_filters(

@@ -132,7 +132,7 @@ def test_a_signal_stops_the_run_and_keeps_what_is_finished(
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "3 passed" in out
-    assert f"{sent.name}: stopping; what is finished is kept" in err
+    assert f"{sent.name}: stopping; finished cases are kept" in err
     assert "Traceback" not in err
     report = json.loads((project / "out.json").read_text(encoding="utf-8"))
     assert report["run"]["status"] == "interrupted"

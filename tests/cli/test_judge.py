@@ -306,7 +306,7 @@ def test_a_threshold_holds_also_within_a_set_that_is_chosen_as_a_whole(
     [
         ("--only", "polit", "no assertion has the metric `polit`"),
         ("--threshold", "polit=0.5", "no assertion has the metric `polit`"),
-        ("--threshold", "polite=1.5", "the threshold of g-eval is from 0 to 1, not 1.5"),
+        ("--threshold", "polite=1.5", "the threshold of g-eval must be between 0 and 1, not 1.5"),
         ("--threshold", "word=0.5", "contains has no threshold"),
         ("--threshold", "polite", "takes METRIC=SCORE"),
         ("--threshold", "=0.5", "takes METRIC=SCORE"),
@@ -463,7 +463,7 @@ def test_it_is_held_against_a_baseline_and_has_tags_of_its_own(
     left_out = product.command(server, "judge", source, "--baseline", "none")
 
     assert (refused.code, refused.results) == (2, {})
-    assert "needs a baseline, and there is none" in refused.stderr
+    assert "needs a baseline, but there is none" in refused.stderr
     gates = {item["gate"]: item["status"] for item in again.results["summary"]["gates"]}
     assert gates[gate] == "passed"
     assert again.results["summary"]["baseline"]["a"]["id"] == source
@@ -499,7 +499,7 @@ def test_the_store_of_a_stranger_s_folder_is_not_read(product: Product, server: 
         main()
 
     assert ended.value.code == 2
-    assert "no run is stored in" in product.capsys.readouterr().err
+    assert "no runs are stored in" in product.capsys.readouterr().err
 
 
 def test_reading_the_source_leaves_no_thread_that_a_wall_cannot_hold(

@@ -152,7 +152,7 @@ def test_locked_refuses_before_anything_is_sent(
     assert (run.code, judge.prompts) == (2, [])
     assert "config.yaml:" in run.stderr
     assert (
-        "steps of other judge prompts" if change == "stale" else "has no steps for a criterion"
+        "steps from other judge prompts" if change == "stale" else "has no steps for a criterion"
     ) in run.stderr
     assert product.run(product.folder / "config.yaml", server).code == 0  # without --locked they are bought
     assert lock(product, server).code == 0
@@ -166,7 +166,7 @@ def test_criteria_with_variables_are_not_locked_and_that_is_said(
 
     said = lock(product, server).stdout
 
-    assert "1 criterion names variables, which are data of tests: not locked" in said
+    assert "1 criterion names variables, which are test data: not locked" in said
     assert [entry["criteria"] for entry in entries(product)] == ["Polite."]
     assert product.run(product.folder / "config.yaml", server, "--locked").code == 0
 

@@ -47,9 +47,9 @@ def test_with_few_open_files_fewer_requests_are_sent_at_once(tmp_path: Path, wor
     [
         (MemoryError(), "the memory is used up"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "the memory is used up"),
-        (RuntimeError("can't start new thread"), "no further thread"),
+        (RuntimeError("can't start new thread"), "no more threads"),
         (OSError(errno.EMFILE, "Too many open files"), "too many files are open"),
-        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "no space is left for /tmp/x"),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "no space left for /tmp/x"),
         (RuntimeError("a bug"), None),
         (OSError(errno.ENOENT, "No such file"), None),
     ],

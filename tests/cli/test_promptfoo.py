@@ -165,5 +165,5 @@ def test_validate_says_what_would_differ_from_promptfoo(tmp_path: Path) -> None:
     content["tests"] = [{"assert": [{"type": "contains", "value": "x"}]}]
     write_files(tmp_path, {"c.yaml": json.dumps(content)})
     done = run_geval("validate", "--promptfoo", "c.yaml", cwd=tmp_path)
-    assert "nothing in it is known to differ from promptfoo" in done.stdout
+    assert "no known differences from promptfoo" in done.stdout
     assert run_geval("validate", "--dialect", "other", "c.yaml", cwd=tmp_path).code == 2

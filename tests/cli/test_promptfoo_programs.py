@@ -101,12 +101,13 @@ def test_programs_that_fail_are_errors_of_their_cases_alone(tmp_path: Path) -> N
     assert done.code == 3
     assert [row["status"] for row in rows] == ["error", "error", "error", "passed", "error", "error"]
     messages = [row["error"]["message"] for row in rows if row["error"]]
-    assert "prompts.py:broken` could not be made" in messages[0]
+    assert "cannot make the prompt `" in messages[0]
+    assert "prompts.py:broken`" in messages[0]
     assert "out of ideas" in messages[0]
-    assert "gave nothing" in messages[1]
-    assert "ended with status 3: no luck" in messages[2]
-    assert messages[3] == "the variable `y` could not be made: no such record"
-    assert "gave no `output`" in messages[4]
+    assert "returned nothing" in messages[1]
+    assert "exited with status 3: no luck" in messages[2]
+    assert messages[3] == "cannot make the variable `y`: no such record"
+    assert "returned no `output`" in messages[4]
 
 
 def test_what_programs_make_is_asked_without_prefix_and_suffix(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_chat_that_a_variable_breaks_is_an_error_and_not_sent_as_one_text(tmp_
     assert [row["output"] for row in rows if row["provider"]["id"] == "openai:a"] == ["a: 2", None]
     assert [len(request.json["messages"]) for request in requests] == [2]
     (said,) = (row["error"]["message"] for row in rows if row["error"])
-    assert "begins as a chat does, but cannot be read" in said
+    assert "starts like a chat, but cannot be read" in said
 
 
 THINKING = {"type": "enabled", "budget_tokens": 2000}
@@ -129,12 +129,12 @@ def test_what_claude_is_not_sent_of_a_prompt_is_a_warning(tmp_path: Path) -> Non
     for provider in ("anthropic:claude-sonnet-4-5", "openai:gpt-4.1"):
         write_files(tmp_path, {NAME: json.dumps({**content, "providers": [provider]})})
         done = run_geval("validate", NAME, cwd=tmp_path, env=clean_environment(ANTHROPIC_API_KEY="x"))
-        said = re.findall(r"Claude is not sent the prompt .*?promptfoo: (.*)", done.stdout + done.stderr)
+        said = re.findall(r"Claude does not get the prompt .*?promptfoo: (.*)", done.stdout + done.stderr)
         if provider.startswith("openai"):
             assert said == []
             continue
         assert said == [
-            "blank lines are left out; spaces around lines are left out",
+            "blank lines are dropped; spaces around lines are dropped",
             "lines that begin with `user:`, `system:` set roles",
         ]
 
@@ -244,7 +244,7 @@ def test_a_config_need_not_be_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     lost = run_geval("run", cwd=tmp_path / "empty")
     assert lost.code == 2
-    assert "no config is named" in lost.stderr
+    assert "no config given" in lost.stderr
 
 
 def test_filtered_runs_of_filtering_configs_are_gone_on_with(tmp_path: Path) -> None:

@@ -155,7 +155,10 @@ def test_help_names_no_types_of_python_and_no_brackets_twice() -> None:
         ("run --repeat 0", "error: invalid value for `--repeat`: it should be at least 1\n"),
         ("view -p 99999", "error: invalid value for `--port`: it should be at most 65535\n"),
         ("run -j x", "error: invalid value for `--max-concurrency`: it should be a whole number\n"),
-        ("compare latest", "error: missing argument 'B'\n    = `geval compare --help` lists what it takes"),
+        (
+            "compare latest",
+            ("error: missing argument 'B'\n    = `geval compare --help` lists its options and arguments"),
+        ),
         (
             "models pul",
             "error: there is no command `geval models pul`\n    = did you mean `geval models pull`?",

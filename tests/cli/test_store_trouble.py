@@ -98,7 +98,7 @@ def test_results_that_no_disk_takes_are_shown_and_the_advice_is_one_that_helps(p
 def test_no_run_is_gone_on_with_where_nothing_can_be_stored(project: Path) -> None:
     finished = run_with_room(project, 0, "--resume")
     assert finished.returncode == 2
-    assert "where its results can be stored" in finished.stderr
+    assert "because its results cannot be stored" in finished.stderr
     assert "passed" not in finished.stdout
 
 
@@ -163,5 +163,5 @@ def test_a_database_that_another_process_keeps_locked_stops_no_run(
         other.execute("BEGIN EXCLUSIVE")
         with open_state(tmp_path, {}) as state:
             [warning] = state.warnings
-    assert "another process keeps it locked" in warning
+    assert "another process has it locked" in warning
     assert "the results of this run are kept in a temporary folder" in warning

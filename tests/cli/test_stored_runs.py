@@ -155,7 +155,7 @@ class TestList:
         again = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["run"]
         assert (again["id"], again["git"], again["tags"]) == (read["id"], read["git"], {"a": "b"})
         second = git("rev-parse", "HEAD")
-        assert f"begun at commit {first[:9]}, resumed at commit {second[:9]}" in again["warnings"]
+        assert f"started at commit {first[:9]}, resumed at commit {second[:9]}" in again["warnings"]
         with (tmp_path / "config.json").open("a", encoding="utf-8") as file:
             file.write("\n")
         assert json.loads(store_and_read(tmp_path))["git"] == {
@@ -195,7 +195,7 @@ class TestList:
             ids[name] = store_run(Path("c.json"))
         assert [item["run"]["id"] for item in listed(Path("../one/c.json"))["runs"]] == [ids["one"]]
         assert listed()["runs"][0]["change"] is None  # the run before is of another config
-        with pytest.raises(UsageError, match="no run of three"):
+        with pytest.raises(UsageError, match="no runs of three"):
             listed(Path("three.json"))
 
     def test_a_change_is_of_the_tests_that_both_runs_have(
@@ -336,7 +336,7 @@ class TestShow:
     def test_what_is_no_results_file_is_said(self, content: str, tmp_path: Path) -> None:
         file = tmp_path / "x.json"
         file.write_bytes(content.encode("latin-1"))
-        with pytest.raises(UsageError, match="holds no results of geval"):
+        with pytest.raises(UsageError, match="is not a geval results file"):
             read_all(file)
         with pytest.raises(UsageError, match="no such file"):
             read_all(tmp_path / "none.json")
@@ -356,7 +356,7 @@ class TestShow:
             for name, said in (
                 ("latest~3", "3 runs are stored here"),
                 (wrong, f"did you mean .*{ids[0]}"),
-                (ids[0][:6], "write more of it: .*, "),
+                (ids[0][:6], "give more of the id: .*, "),
                 ("", "`geval list`"),
                 ("x" * 100_000, "^`geval list`"),
             ):
@@ -369,7 +369,7 @@ class TestShow:
         if text == "१२":
             assert parse_case(text) == "#12"
             return
-        with pytest.raises(UsageError, match="--case takes the number"):
+        with pytest.raises(UsageError, match="--case must be the number"):
             parse_case(text)
 
     def test_mistakes_are_said(self, tmp_path: Path, shown: Callable[..., str]) -> None:
@@ -439,12 +439,12 @@ class TestRemove:
         with closing(RunStore.open(tmp_path / ".geval")) as runs:
             run = runs.find(going_on).run
             runs.begin(replace(run, status=RunStatus.RUNNING))
-            with pytest.raises(UsageError, match=f"run {going_on} is going on: process"):
+            with pytest.raises(UsageError, match=f"run {going_on} is in progress in process"):
                 self.remove(tmp_path, gone, going_on)
             assert self.left(tmp_path) == [going_on, gone]
             self.remove(tmp_path, keep=0)
             document = json.loads(capsys.readouterr().out)
-            assert document["left"] == [{"run": going_on, "why": "it is going on"}]
+            assert document["left"] == [{"run": going_on, "why": "it is in progress"}]
             assert self.left(tmp_path) == [going_on]
 
     def test_a_run_that_is_resumed_meanwhile_stays(self, tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ class TestRemove:
         home = tmp_path / ".geval"
         with closing(RunStore.open(home)) as other, closing(RunStore.open(home)) as runs:
             assert other.claim(run_id)
-            with pytest.raises(UsageError, match="is going on"):
+            with pytest.raises(UsageError, match="is in progress"):
                 runs.remove(run_id)
             other.release(run_id)
             assert (runs.remove(run_id), runs.remove(run_id)) == (True, False)
@@ -478,10 +478,10 @@ class TestRemove:
     @pytest.mark.parametrize(
         ("names", "options", "said"),
         [
-            ((), {}, "no run is named"),
-            (("latest",), {"keep": 3}, "not by both"),
+            ((), {}, "no run given"),
+            (("latest",), {"keep": 3}, "cannot be combined"),
             (("latest", "20200101"), {}, "there is no run `20200101`"),
-            (("latest", "results.json"), {}, "is a results file and no stored run"),
+            (("latest", "results.json"), {}, "is a results file, not a stored run"),
         ],
     )
     def test_what_does_not_say_which_runs_removes_none(
@@ -634,7 +634,7 @@ def test_the_commands_of_a_repository_share_one_state(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write_config(tmp_path, "config.json", [*rows_of("a"), {"vars": {"x": "b"}, "assert": checks("a")}])
     first = run_geval("run", "config.json", "--fail-fast", "-j", "1", cwd=tmp_path)
-    assert "note: made .geval here, which keeps runs and cached answers" in first.stderr
+    assert "note: created .geval here for runs and cached answers" in first.stderr
     below = run_geval("run", "../config.json", "--retry-errors", cwd=tmp_path / "sub")
     assert (below.code, "resuming run <ID>" in below.stderr, "note:" in below.stderr) == (1, True, False)
     assert not (tmp_path / "sub" / ".geval").exists()

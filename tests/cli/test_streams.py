@@ -89,7 +89,7 @@ def test_a_full_disk_behind_stdout_is_told_and_never_leaves_a_green_run(
     finished = run_geval("run", "config.yaml", cwd=tmp_path, streams={"stdout": full})
     os.close(full)
     assert finished.code == code
-    assert "could not be written to stdout: No space left on device" in finished.stderr
+    assert "cannot write to stdout: No space left on device" in finished.stderr
     assert "Traceback" not in finished.stderr
     assert "2 " in run_geval("show", cwd=tmp_path).stdout
 

@@ -45,7 +45,7 @@ def test_an_undefined_variable_names_the_test_and_the_names_that_exist() -> None
 def test_the_same_mistake_in_many_tests_is_one_problem() -> None:
     [problem] = check([case(index, vars={"y": 1}) for index in range(100)]).problems
     assert problem.message == "undefined variable `x` (in prompt `p` for test 1)"
-    assert problem.notes[-1] == "the same in 99 further tests"
+    assert problem.notes[-1] == "the same in 99 more tests"
 
 
 def test_of_very_many_problems_the_rest_is_counted() -> None:
@@ -92,7 +92,7 @@ def test_a_test_without_output_needs_a_provider() -> None:
     [problem] = check([case(0, vars={"x": 1})], providers=()).problems
     assert (
         problem.message
-        == "nothing to judge in test 1: there is no provider to ask, and the test has no `output`"
+        == "nothing to judge in test 1: there is no provider to call, and the test has no `output`"
     )
 
 
@@ -141,4 +141,4 @@ def test_criteria_that_render_to_nothing_are_a_problem() -> None:
 def test_a_parameter_that_the_test_lacks_is_found_before_anything_is_sent() -> None:
     spec = assertion("g-eval", criteria="c", evaluation_params=("actual_output", "expected_output"))
     [problem] = check([case(0, vars={"x": 1}, assertions=(spec,))]).problems
-    assert problem.message == "test 1 lacks expected_output, which evaluation_params names"
+    assert problem.message == "test 1 has no expected_output, which evaluation_params lists"

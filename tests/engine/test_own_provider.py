@@ -81,10 +81,10 @@ def test_a_config_needs_no_provider_where_each_test_names_its_own(tmp_path: Path
     ("content", "message"),
     [
         ({"prompts": ["x"], "tests": [{"provider": "opnai:gpt"}]}, "unknown provider `opnai:gpt`"),
-        ({"tests": [{"provider": "echo", "input": "x"}]}, "would be asked nothing"),
+        ({"tests": [{"provider": "echo", "input": "x"}]}, "would get no prompt"),
         (
             {"prompts": ["x"], "providers": "echo", "defaultTest": {"provider": "echo"}, "tests": [{}]},
-            "`provider` of defaultTest does not say what it does",
+            "`provider` of defaultTest is ambiguous",
         ),
         ({"prompts": ["x"], "tests": [{"provider": 7}]}, "a provider must be text or a mapping"),
         ({"prompts": ["x"], "tests": [{"provider": "none"}]}, "nothing to judge in test 1"),

@@ -111,4 +111,4 @@ def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> Non
     with LoopbackServer() as server:
         finished = product.run(config(1), server, "--max-cost", amount)
     assert finished.code == 2
-    assert "--max-cost takes US dollars from 0" in finished.stderr
+    assert "--max-cost takes an amount in USD of at least 0" in finished.stderr

@@ -96,7 +96,7 @@ def test_going_on_with_a_run_on_a_full_disk_asks_nothing_again_and_again(
                 assert "free some space" in words(finished.stderr)
             else:
                 assert finished.code == 2
-                assert "where its results can be stored" in words(finished.stderr)
+                assert "because its results cannot be stored" in words(finished.stderr)
         disk.free()
         finished = run(product, server, home, "--resume")
         assert (finished.code, len(server.requests)) == (0, TESTS)
@@ -113,7 +113,7 @@ def test_a_new_run_on_a_full_disk_asks_nothing(product: Product, disk: Disk, is_
         before = len(server.requests)
         finished = run(product, server, home)
         assert (finished.code, len(server.requests)) == (3, before)
-    assert "nothing was sent, as the answers would be paid for and not be stored" in words(finished.stderr)
+    assert "nothing was sent, because the answers would be paid for but not stored" in words(finished.stderr)
 
 
 def test_what_costs_nothing_is_asked_all_the_same_and_shown(product: Product, disk: Disk) -> None:
@@ -147,7 +147,7 @@ def test_a_disk_that_fills_up_stops_a_run_and_what_is_not_stored_is_told(
     assert re.search(
         rf"not all of this run is stored: \d+ of {asked} results are; the other \d+, which", told
     )
-    assert "would be paid for and not be stored" in words(finished.stderr)
+    assert "would be paid for but not stored" in words(finished.stderr)
     disk.free()
     with LoopbackServer(respond=fine) as server:
         finished = run(product, server, home, "--resume")
@@ -198,4 +198,4 @@ def test_a_database_that_another_process_keeps_locked_lets_nothing_be_asked(
             other.execute("BEGIN IMMEDIATE")
             finished = run(product, server, home, *(["--resume"] if is_there else []))
         assert (finished.code, len(server.requests)) == (3, 2)
-    assert "another process keeps it locked; nothing was sent" in words(finished.stderr)
+    assert "another process has it locked; nothing was sent" in words(finished.stderr)

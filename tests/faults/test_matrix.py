@@ -42,7 +42,7 @@ def test_a_model_that_fails_is_never_taken_for_a_bad_one(product: Product, rate:
         if case["status"] == "error":
             kind = case["provider"]["id"].removeprefix("openai:")
             assert case["error"]["type"] == ERROR_TYPES[kind]
-            assert case["error"]["message"].endswith("(asked 3 times)")
+            assert case["error"]["message"].endswith("(sent 3 times)")
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

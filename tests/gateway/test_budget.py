@@ -239,7 +239,7 @@ def test_an_answer_of_unknown_cost_ends_a_budget_of_money(world):
     provider = FakeProvider(costing(None))
     answers = ask_many(world, provider, Budget(max_cost_usd=1.0), asks(9), max_concurrency=1)
     assert len(answered(answers)) == 1
-    assert "fake:fake-1 gave an answer whose cost is unknown" in answers[-1].message
+    assert "the cost of an answer from fake:fake-1 is unknown" in answers[-1].message
 
 
 def test_an_answer_of_unknown_cost_is_no_matter_for_a_budget_of_requests(world):

@@ -69,7 +69,7 @@ def test_after_max_retries_the_last_error_is_raised(world):
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "retries", "asked"), [(0, 2, "down (asked 3 times)"), (120, 1, "down (asked 2 times)")]
+    ("wait_s", "retries", "asked"), [(0, 2, "down (sent 3 times)"), (120, 1, "down (sent 2 times)")]
 )
 def test_an_error_says_how_often_the_model_was_asked(world, wait_s, retries, asked):
     limits = ProviderLimits(max_retries=retries, timeout_s=60)
@@ -203,15 +203,11 @@ def test_a_pause_and_giving_up_are_told_once_each_with_the_time_on_the_clock(wor
     many(world, server, 200, limits=limits)
     assert len(server.refused_at) > 100
     first, still, given_up = world.notices
-    assert first == (
-        f"fake:fake-1 limits how often it may be asked; geval waits as it demands, and gives up at {at(2500)}"
-    )
-    assert still.startswith(
-        "fake:fake-1 still limits how often it may be asked, and has answered nothing for "
-    )
+    assert first == (f"fake:fake-1 is rate-limiting; geval waits as it asks and gives up at {at(2500)}")
+    assert still.startswith("fake:fake-1 is still rate-limiting and has not answered for ")
     assert still.endswith(f"geval gives up at {at(2500)}")
     assert f"was given up at {at(world.time.now)}" in given_up or f"was given up at {at(2500)}" in given_up
-    assert "no longer than 1500 s" in given_up
+    assert "at most 1500 s" in given_up
 
 
 def test_a_quota_that_renews_each_minute_has_one_line(world):

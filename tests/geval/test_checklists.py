@@ -190,7 +190,7 @@ def test_a_program_gives_a_checklist(library: Callable[[LoopbackServer], None]) 
         ({"checklist": []}, "no items"),
         ({"checklist": ["a"] * 51}, "51 items"),
         ({"checklist": ["a", " a "]}, "are the same"),
-        ({"checklist": ["a"], "criteria": "b"}, "does not go with"),
+        ({"checklist": ["a"], "criteria": "b"}, "cannot be combined with"),
         ({"checklist": [{"item": "a", "required": "perhaps"}]}, "true or false"),
     ],
 )

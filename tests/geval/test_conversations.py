@@ -328,7 +328,7 @@ def test_an_output_that_the_turns_of_default_test_leave_unused_is_a_problem(
         written = {"defaultTest": {"turns": turns}, "tests": [{"output": "b"}], "providers": MODEL}
         found = product.run(written, server)
         assert server.requests == []
-    assert (found.code, "`turns` of defaultTest has no `output`" in found.stderr) == (2, True)
+    assert (found.code, "`turns` of defaultTest cannot have an `output`" in found.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -469,25 +469,27 @@ PROBLEMS: list[tuple[Any, dict[str, Any], Any, str]] = [
     ([{"role": "user", "content": None}], {}, AS_WHOLE, "turn 1 has no `content`"),
     ([{"role": "robot", "content": "x"}], {}, AS_WHOLE, "`role` must be"),
     ([{"role": "user", "content": 7}], {}, AS_WHOLE, "`content` must be text, found the number"),
-    ([{"user": " "}], {}, AS_WHOLE, "in turn 1 the user says nothing"),
+    ([{"user": " "}], {}, AS_WHOLE, "the user's text in turn 1 is empty"),
     ([{"user": "a", "content": "b"}], {}, AS_WHOLE, "turn 1 has `user` and `content`"),
-    ([{"user": "a"}, HELD[0]], {}, AS_WHOLE, "`turns` are of two kinds"),
-    ([{"role": "system", "content": "x"}], {}, AS_WHOLE, "the last turn is of the system"),
-    ([{"role": "user", "content": "x", "tool_calls": [{}]}], {}, AS_WHOLE, "turn 1 is of the user and has `tool"),
+    ([{"user": "a"}, HELD[0]], {}, AS_WHOLE, "`turns` mixes recorded turns"),
+    ([{"role": "system", "content": "x"}], {}, AS_WHOLE, "the last turn has the role system"),
+    ([{"role": "user", "content": "x", "tool_calls": [{}]}], {}, AS_WHOLE, "turn 1 has the role user but also `tool"),
     *(
-        ([{"role": "assistant", "tool_calls": [{"name": "f"}, call]}], {}, AS_WHOLE, "a call does not name its tool")
+        ([{"role": "assistant", "tool_calls": [{"name": "f"}, call]}], {}, AS_WHOLE, "has no tool name")
         for call in ({}, {"name": 3}, {"name": " "}, {"function": "f"}, {"type": "function", "function": {"name": ""}})
     ),
-    (HELD, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` has no `output`"),
-    (PLAYED, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` has no `output`"),
+    (HELD, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` cannot have an `output`"),
+    (PLAYED, {"test": {"output": "x"}}, AS_WHOLE, "a test with these `turns` cannot have an `output`"),
     (PLAYED, {"providers": "none"}, AS_WHOLE, "nothing to judge in test 1"),
-    (PLAYED, {"prompts": ["Say hello."]}, AS_WHOLE, "the prompt `Say hello.` does not say what the user says"),
+    (PLAYED, {"prompts": ["Say hello."]}, AS_WHOLE, "the prompt `Say hello.` does not use the user's words"),
     (PLAYED, {"prompts": ["{{ input }}"], "test": {"vars": {"input": "x"}}}, AS_WHOLE, "it hides them"),
-    (HELD, {}, {**AS_WHOLE, "window": 3}, "`window` says how much of a conversation"),
+    (HELD, {}, {**AS_WHOLE, "window": 3}, "`window` works only with `over: answers`"),
     (HELD, {}, {**BY_ANSWER, "window": 0}, "`window` must be"),
-    (HELD, {}, {"type": "g-eval", "checklist": ["a"], "over": "answers"}, "`over` does not go with a `checklist`"),
+    (HELD, {}, {"type": "g-eval", "checklist": ["a"], "over": "answers"}, (
+        "`over` cannot be combined with a `checklist`"
+    )),
     (HELD, {}, {**AS_WHOLE, "over": "turns"}, "`over` must be"),
-    (HELD, {}, {**AS_WHOLE, "evaluation_params": ["turns", "scenario"]}, "test 1 lacks scenario"),
+    (HELD, {}, {**AS_WHOLE, "evaluation_params": ["turns", "scenario"]}, "test 1 has no scenario"),
 ]  # fmt: skip
 
 
@@ -514,14 +516,14 @@ def test_over_needs_turns_and_providers_without_turns_need_prompts(product: Prod
         finished = product.run({"tests": [test]}, server)
         mixed = product.run({"providers": MODEL, "tests": [{"turns": PLAYED}, {"vars": {"a": "b"}}]}, server)
         assert server.requests == []
-    assert "`over` is about the turns of a conversation, and test 1 has none" in finished.stderr
+    assert "`over` needs the turns of a conversation, but test 1 has none" in finished.stderr
     assert "no `prompts`" in mixed.stderr
 
 
 def test_an_input_beside_other_words_of_the_user_is_warned_about(product: Product) -> None:
     with server_of() as server:
         found = product.run(config(PLAYED, AS_WHOLE, providers=MODEL, test={"input": "Elsewhere."}), server)
-    assert "`input` is not used (test 1): its `turns` have what the user says" in found.stderr
+    assert "`input` is not used (test 1): the user's words come from its `turns`" in found.stderr
 
 
 def test_tables_have_turns_as_json(product: Product) -> None:
@@ -568,10 +570,10 @@ def test_the_library_judges_conversations(monkeypatch: pytest.MonkeyPatch) -> No
 
 CASES: list[tuple[TestCase, str]] = [
     (TestCase(input="x"), "a test case needs `actual_output`"),
-    (TestCase(turns=HELD, actual_output="x"), "has no `actual_output`: the answer is it"),
-    (TestCase(turns=HELD[:1]), "the last of the `turns` has no answer"),
+    (TestCase(turns=HELD, actual_output="x"), "`actual_output` cannot be given"),
+    (TestCase(turns=HELD[:1]), "the last turn has no answer"),
     (TestCase(turns=[{"role": "user"}], actual_output="x"), "turn 1 has no `content`"),
-    (TestCase(input="x", actual_output="y"), "rates the answers of a conversation, and the test has none"),
+    (TestCase(input="x", actual_output="y"), "rates the answers of a conversation, but the test has none"),
 ]
 
 

@@ -112,11 +112,11 @@ def test_when_too_few_can_still_be_valid_no_more_are_asked_for(product: Product)
 
 
 ALL: list[tuple[str, dict[str, Any]]] = [
-    ("a gate holds the mean of `coherence`", {"gates": ["coherence.mean >= 0.1"]}),
+    ("a gate compares the mean of `coherence`", {"gates": ["coherence.mean >= 0.1"]}),
     ("a gate on `score.mean`", {"gates": ["score.mean >= 0.1"]}),
     ("a derived metric", {"derivedMetrics": [{"name": "half", "value": "coherence / 2"}]}),
     ("the `threshold` of the test", {"test": {"threshold": 0.5}}),
-    ("with the weight 0", {"keys": {"weight": 0}}),
+    ("its weight is 0", {"keys": {"weight": 0}}),
 ]
 
 
@@ -130,7 +130,7 @@ def test_all_samples_are_taken_where_the_score_itself_counts(
     with saying("5" * 20) as server:
         finished = product.run(config, server)
     assert wanted(server) == [20]
-    assert "all 20 samples are taken, since" in finished.stderr
+    assert "all 20 samples are taken because" in finished.stderr
     assert why in " ".join(finished.stderr.split())
 
 
@@ -172,11 +172,11 @@ def test_a_plan_gives_the_span_and_knows_what_is_cached(product: Product) -> Non
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("upto:1", "--samples takes a number up to 1000"),
-        ("upto:", "--samples takes a number up to 1000"),
-        ("0", "--samples takes a number up to 1000"),
-        ("1001", "--samples takes a number up to 1000"),
-        ("upto:²", "--samples takes a number up to 1000"),
+        ("upto:1", "--samples must be a number up to 1000"),
+        ("upto:", "--samples must be a number up to 1000"),
+        ("0", "--samples must be a number up to 1000"),
+        ("1001", "--samples must be a number up to 1000"),
+        ("upto:²", "--samples must be a number up to 1000"),
         ("many", "not `many`"),
     ],
 )
@@ -220,9 +220,9 @@ def test_the_library_ends_early_too() -> None:
 
 
 WARNED = [
-    ({"dimension": "coherence", "threshold": 0.75}, "rating 4 of 1 to 5", "0.625 or 0.875; 0.7 will do"),
-    ({"dimension": "fluency", "threshold": 0.5}, "rating 2 of 1 to 3", "0.25 or 0.75; 0.4 will do"),
-    ({"dimension": "coherence", "threshold": 1}, "rating 5 of 1 to 5", "0.875; 0.95 will do"),
+    ({"dimension": "coherence", "threshold": 0.75}, "rating 4 of 1 to 5", "0.625 or 0.875, or 0.7"),
+    ({"dimension": "fluency", "threshold": 0.5}, "rating 2 of 1 to 3", "0.25 or 0.75, or 0.4"),
+    ({"dimension": "coherence", "threshold": 1}, "rating 5 of 1 to 5", "0.875, or 0.95"),
     (
         {"criteria": "Be kind.", "threshold": 0.7, "scoring": "samples"},
         "rating 7 of 0 to 10",
@@ -257,7 +257,7 @@ def test_a_threshold_on_a_rating_is_warned_about_once(
     with ModelServer() as server:
         finished = product.run(config, server, "--plan")
     told = " ".join(finished.stderr.split())
-    assert told.count("lies exactly on the rating") == 1
+    assert told.count("is exactly the rating") == 1
     assert where in told
     assert hint in told
 
@@ -268,7 +268,7 @@ def test_a_threshold_that_hangs_on_no_hair_is_not(product: Product, keys: dict[s
         finished = product.run(
             {"tests": [{"output": "One.", "assert": [{"type": "g-eval", **keys}]}]}, server, "--plan"
         )
-    assert "lies exactly" not in finished.stderr
+    assert "is exactly" not in finished.stderr
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason=f"the recordings are not at {RECORDED}")

@@ -102,4 +102,4 @@ def test_strict_mode_takes_the_judges_yes_or_no_whatever_the_threshold(product: 
     assert server.asked("steps") == []
     verdict = finished.verdict
     assert (verdict["score"], verdict["threshold"], verdict["detail"]["score_range"]) == (1.0, 1.0, [0, 1])
-    assert "`strict_mode` takes 1 for the threshold, not 0.8" in finished.stderr
+    assert "with `strict_mode` the threshold is 1, not 0.8" in finished.stderr

@@ -209,30 +209,30 @@ def test_as_many_images_as_are_allowed_are_sent(product: Product) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "too many": (many(MAX_IMAGES + 1), "21 images are in one request, and 20 may be"),
+    "too many": (many(MAX_IMAGES + 1), "one request has 21 images; at most 20 are allowed"),
     "one is too large": ({"vars": {"photo": "file://huge.png"}}, "`huge.png` is larger than 20 MB"),
     "too large together": (
         {"images": ["file://half.png", "file://more.png"]},
-        "MB together, and 20 MB may be",
+        "MB; at most 20 MB are allowed",
     ),
     "one is shown too often": (
         {"vars": {"photo": "file://half.png"}, "images": ["file://half2.png"], "input": "file://half.png"},
-        "MB together, and 20 MB may be",
+        "MB; at most 20 MB are allowed",
     ),
-    "no image": ({"vars": {"photo": "file://fake.png"}}, "`fake.png` is no image"),
-    "another image": ({"vars": {"photo": "file://jpeg.png"}}, "`jpeg.png` is called PNG, and holds JPEG"),
+    "no image": ({"vars": {"photo": "file://fake.png"}}, "`fake.png` is not an image"),
+    "another image": ({"vars": {"photo": "file://jpeg.png"}}, "`jpeg.png` is named PNG but contains JPEG"),
     "empty": ({"images": ["file://empty.png"]}, "`empty.png` is empty"),
     "missing": ({"vars": {"photo": "file://huge.pnG"}}, "there is no file `huge.pnG`"),
     "a folder": ({"images": ["file://folder.png"]}, "`folder.png` is a folder"),
-    "an address": ({"images": ["https://example.com/cat.png"]}, "an address of an image is not fetched"),
-    "a path": ({"images": ["cat.png"]}, "`cat.png` is no image"),
+    "an address": ({"images": ["https://example.com/cat.png"]}, "images are not fetched from URLs"),
+    "a path": ({"images": ["cat.png"]}, "`cat.png` is not an image"),
     "a number": ({"images": [7]}, "an image must be text, found the number 7"),
-    "svg": ({"images": ["file://cat.svg"]}, "`file://cat.svg` is no image"),
-    "no base64": ({"images": ["data:image/png;base64,?"]}, "this data URL is no image in base64"),
-    "no image in base64": ({"vars": {"photo": "data:image/png;base64,AAAA"}}, "the data URL is no image"),
+    "svg": ({"images": ["file://cat.svg"]}, "`file://cat.svg` is not an image"),
+    "no base64": ({"images": ["data:image/png;base64,?"]}, "this data URL is not a base64 image"),
+    "not a base64 image": ({"vars": {"photo": "data:image/png;base64,AAAA"}}, "the data URL is not an image"),
     "only a hash": (
         {"vars": {"photo": f"[image: data URL sha256:{'a' * 64}]"}},
-        "of this image a run has kept only the hash",
+        "the run kept only the hash of this image",
     ),
 }
 
@@ -284,7 +284,7 @@ def test_a_stranger_s_config_shows_no_image_from_elsewhere(product: Product, pic
         finished = product.run(path, server, "--untrusted")
         assert server.requests == []
     assert finished.code == 2
-    assert "lies outside the folder of the config" in finished.stderr
+    assert "is outside the config's folder" in finished.stderr
     assert "config.yaml:1:" in finished.stderr
 
 
@@ -303,7 +303,7 @@ def test_who_cannot_see_is_named_with_those_who_can(product: Product, pictures: 
     for finished in (asked, rated):
         text = " ".join(finished.stderr.split())
         assert "cannot see images" in text
-        assert "models of OpenAI, Anthropic and Google can" in text
+        assert "use a model from OpenAI, Anthropic or Google" in text
 
 
 def test_an_image_in_a_system_message_is_refused(product: Product, pictures: Path) -> None:
@@ -312,7 +312,7 @@ def test_an_image_in_a_system_message_is_refused(product: Product, pictures: Pat
     with LoopbackServer(respond=respond) as server:
         finished = product.run(config, server)
         assert server.requests == []
-    assert "an image stands in a system message" in finished.stderr
+    assert "a system message has an image" in finished.stderr
 
 
 def test_the_plan_sends_nothing(product: Product, pictures: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_program_s_suite_shows_them_too(
 @pytest.mark.parametrize(
     ("images", "model", "problem"),
     [
-        ([b"none"], "openai:m", "no image"),
+        ([b"none"], "openai:m", "not an image"),
         (["missing.png"], "openai:m", "there is no file"),
         ([7], "openai:m", "a path, a data URL or bytes"),
         ([png(size=1 + number) for number in range(21)], "openai:m", "21 images"),

@@ -159,7 +159,7 @@ def test_gates_and_sets_know_each_dimension(product: Product) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": ["fluency", "coherance"]}, "there is no dimension `coherance`"),
-    ({"dimensions": ["fluency", "fluency"]}, "`fluency` is named twice"),
+    ({"dimensions": ["fluency", "fluency"]}, "`fluency` is listed twice"),
     ({"dimensions": ["fluency"]}, "`dimensions` needs at least two"),
     ({"dimensions": []}, "`dimensions` needs at least two"),
     ({"dimensions": "fluency"}, "must be a list of dimensions"),
@@ -169,14 +169,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "`threshold` must be a number from 0 to 1",
     ),
     ({"dimensions": ["fluency", {"threshold": 0.4}]}, "needs `dimension`"),
-    ({"dimension": "relevance"}, "`dimension` and `dimensions` say the same twice"),
+    ({"dimension": "relevance"}, "`dimension` and `dimensions` cannot be combined"),
     ({"criteria": "It is kind."}, "either a `dimension` or `criteria`"),
-    ({"metric": "all"}, "`metric` does not go with `dimensions`"),
-    ({"evaluation_steps": ["Read it."]}, "`evaluation_steps` does not go with `dimensions`"),
-    ({"strict_mode": True}, "`strict_mode` does not go with `dimensions`"),
-    ({"rubricPrompt": "Rate {{ output }}"}, "`rubricPrompt` does not go with `dimensions`"),
-    ({"rubric": {1: "bad", 3: "good"}}, "`rubric` does not go with `dimensions`"),
-    ({"score_range": [1, 5]}, "`score_range` belongs to the criteria form"),
+    ({"metric": "all"}, "`metric` cannot be combined with `dimensions`"),
+    ({"evaluation_steps": ["Read it."]}, "`evaluation_steps` cannot be combined with `dimensions`"),
+    ({"strict_mode": True}, "`strict_mode` cannot be combined with `dimensions`"),
+    ({"rubricPrompt": "Rate {{ output }}"}, "`rubricPrompt` cannot be combined with `dimensions`"),
+    ({"rubric": {1: "bad", 3: "good"}}, "`rubric` cannot be combined with `dimensions`"),
+    ({"score_range": [1, 5]}, "`score_range` works only with `criteria`"),
 ]
 
 
@@ -251,7 +251,7 @@ def test_the_library_refuses_dimensions_that_cannot_be_rated_together() -> None:
     for dimensions in (["fluency"], ["fluency", "fluency"], ["fluency", "coherance"]):
         with pytest.raises(UsageError):
             GEval.for_dimensions(dimensions)
-    with pytest.raises(UsageError, match="`joint` must hold `dimension`"):
+    with pytest.raises(UsageError, match="`joint` must include `dimension`"):
         GEval("One", dimension="relevance", joint=["fluency", "coherence"])
-    with pytest.raises(UsageError, match="does not go with"):
+    with pytest.raises(UsageError, match="cannot be combined with"):
         GEval.for_dimensions(["fluency", "coherence"], strict_mode=True)

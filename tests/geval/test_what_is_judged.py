@@ -201,7 +201,7 @@ def test_a_named_parameter_that_a_test_lacks_is_a_problem_before_anything_is_pai
         finished = product.run({"tests": [{"output": "Nine.", **test, "assert": [helpful(*params)]}]}, server)
 
     assert (finished.code, server.requests) == (2, [])
-    assert f"test 1 lacks {lacks}, which evaluation_params names" in finished.stderr
+    assert f"test 1 has no {lacks}, which evaluation_params lists" in finished.stderr
 
 
 def test_a_parameter_among_the_vars_is_pointed_out(product: Product) -> None:
@@ -210,7 +210,7 @@ def test_a_parameter_among_the_vars_is_pointed_out(product: Product) -> None:
         finished = product.run({"tests": [test]}, server)
 
     assert finished.code == 2
-    assert "move context out of `vars`, to the test itself" in finished.stderr
+    assert "move context from `vars` to the test itself" in finished.stderr
 
 
 @pytest.mark.parametrize(

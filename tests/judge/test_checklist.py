@@ -85,7 +85,7 @@ UNREADABLE = {
     '{"1": "yes", "2": "partly"}': "no yes or no to item 2",
     '{"1": {"answer": <"yes" or "no">}, "2": {"answer": <"yes" or "no">}}': "no answer to the checklist",
     '{"1": "yes", "2": "no"} or rather {"1": "no", "2": "no"}': "both yes and no to item 1",
-    '{"1": "yes", "2": "no"}\n\nCorrection: 2 is met, too.': "takes its verdict back",
+    '{"1": "yes", "2": "no"}\n\nCorrection: 2 is met, too.': "retracts its verdict",
     '{"1": {"answer": "yes", "met": false}, "2": "no"}': "no yes or no to item 1",
     '{"1": {"answer": "yes", "answer": "no"}, "2": "no"}': "no yes or no to item 1",
     '[{"answer": "yes"}]': "no answer to the checklist",
@@ -203,7 +203,9 @@ def test_a_yes_without_words_of_the_output_does_not_count():
         ("yes", False, False),
         ("yes", False, False),
     ]
-    assert "Says when (its quotation is not in the output); Apologises (nothing is quoted)" in found.reason
+    assert (
+        "Says when (the quoted words are not in the output); Apologises (nothing is quoted)"
+    ) in found.reason
 
 
 def test_an_item_about_what_is_absent_needs_no_words():

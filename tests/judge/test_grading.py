@@ -190,7 +190,7 @@ def test_auto_takes_the_one_rating_when_none_come_and_says_so():
     result = run(CORRECT, judge)
 
     assert result.estimator == "single"
-    assert result.fallback == "the judge gives no token probabilities: one rating was taken as it is"
+    assert result.fallback == "the judge gives no token probabilities: one rating was taken at face value"
     assert result.coverage is None
     assert len(judge.ratings_asked) == 1
 
@@ -269,7 +269,7 @@ def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_e
     with pytest.raises(JudgeError, match="only 4 of 10 samples are valid, 50 % are needed") as caught:
         run(metric, says(reply(*[verdict(8)] * 4, *["No."] * 4)))
     assert "4 could not be read" in caught.value.message
-    assert "2 never came" in caught.value.message
+    assert "2 never arrived" in caught.value.message
     assert caught.value.raw_text == "No."
 
 

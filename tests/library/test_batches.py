@@ -57,6 +57,6 @@ def test_what_cannot_be_asked_in_batches_is_refused(server, model, options, word
 
 def test_what_could_not_be_found_again_is_not_handed_in(server, tmp_path):
     (tmp_path / "home" / "cache.db").mkdir(parents=True)
-    with pytest.raises(UsageError, match="there is no place to note them"):
+    with pytest.raises(UsageError, match="there is nowhere to record them"):
         evaluate_batch(metric(), CASES, batch=0.01)
     assert not server.log

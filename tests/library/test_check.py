@@ -87,7 +87,7 @@ def test_every_type_refuses_an_unknown_key_as_a_config_does(kind: str) -> None:
         ({"value": "x"}, {}, "an assertion needs `type`"),
         ("contains", {}, "write `type: contains`"),
         (None, {}, "an assertion must be a mapping, found nothing"),
-        (len, {}, "a function cannot stand here"),
+        (len, {}, "a function is not allowed here"),
         (
             {"type": "select-best", "value": "best"},
             {},

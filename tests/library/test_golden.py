@@ -56,7 +56,7 @@ def test_metadata_says_how_the_score_came_about(judged: tuple[Result, LoopbackSe
         "raw_score": 9,
         "score_range": (0, 10),
         "estimator": "single",
-        "fallback": "the judge gives no token probabilities: one rating was taken as it is",
+        "fallback": "the judge gives no token probabilities: one rating was taken at face value",
         "read_from": "json",
         "evaluation_steps": list(STEPS),
         "criteria": CRITERION,

@@ -143,10 +143,10 @@ async def never(prompt: str) -> str:
     ("provider", "message"),
     [
         (raises, "function:raises raised ValueError: no"),
-        (lambda prompt: None, "returned NoneType, not a text"),
-        (lambda prompt: 3, "returned int, not a text"),
+        (lambda prompt: None, "returned NoneType, not text"),
+        (lambda prompt: 3, "returned int, not text"),
         (lambda prompt: {"error": "quota"}, "reported an error: quota"),
-        ({"id": never, "config": {"timeout_s": 0.01, "max_retries": 0}}, "gave no answer in 0.01 s"),
+        ({"id": never, "config": {"timeout_s": 0.01, "max_retries": 0}}, "did not answer within 0.01 s"),
     ],
 )
 def test_a_function_that_breaks_is_an_error_and_no_low_score(provider: Any, message: str) -> None:
@@ -201,15 +201,15 @@ def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
         (lambda: run(Suite(tests=[{"vars": {"x": float("inf")}}])), "tests[0].vars.x: inf is no number"),
         (
             lambda: run(Suite(tests=[{"output": "a", "assert": [bot]}])),
-            "assert[0]: a function cannot stand here",
+            "assert[0]: a function is not allowed here",
         ),
-        (lambda: run(Suite(tests=[deep(100)])), "this is nested too deep"),
+        (lambda: run(Suite(tests=[deep(100)])), "this is nested too deeply"),
         (lambda: run(3), "a suite is a Suite or the path of a config, not int"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", offlin=True), "has no option `offlin` (did you mean `offline`?)"),  # type: ignore[call-arg]
         (lambda: run("s.yaml", samples=0), "`samples` must be a whole number from 1 to 1000, found 0"),
         (lambda: run("s.yaml", samples=True), "`samples` must be a whole number"),
-        (lambda: run("s.yaml", max_cost=float("nan")), "`max_cost` must be US dollars from 0"),
-        (lambda: run("s.yaml", fail_under=90), "`fail_under` must be a share from 0 to 1"),
+        (lambda: run("s.yaml", max_cost=float("nan")), "`max_cost` must be an amount in USD of at least 0"),
+        (lambda: run("s.yaml", fail_under=90), "`fail_under` must be a share between 0 and 1"),
         (lambda: run("s.yaml", stop_when="bored"), "`stop_when` must be decided, found 'bored'"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", scoring="mean"), "`scoring` must be one of auto, logprobs"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", filter_pattern="("), "`filter_pattern` must be a regular expression"),
@@ -288,7 +288,7 @@ def test_a_budget_ends_a_run_and_resuming_it_pays_for_the_rest_alone(server: Loo
 
 def test_a_run_whose_function_changed_is_not_resumed() -> None:
     first = run(Suite(tests=[{"input": "q"}], providers=[{"id": lambda prompt: "one"}]))
-    with pytest.raises(UsageError, match="what decides its results has changed"):
+    with pytest.raises(UsageError, match="because its inputs have changed"):
         run(Suite(tests=[{"input": "q"}], providers=[{"id": lambda prompt: "two"}]), resume=first.run.id)
 
 

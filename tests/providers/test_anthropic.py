@@ -155,7 +155,7 @@ def test_an_effort_and_a_format_are_written_as_the_api_has_them(name: str) -> No
     ("params", "words"),
     [
         ({"response_format": {"type": "json_object"}}, "no plain JSON mode"),
-        ({"response_format": {"type": "json_schema"}}, "no JSON schema"),
+        ({"response_format": {"type": "json_schema"}}, "no JSON Schema"),
         ({"reasoning_effort": "minimal"}, "no effort `minimal`"),
         ({"reasoning_effort": "none"}, "no effort `none`"),
     ],

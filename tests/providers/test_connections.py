@@ -77,7 +77,7 @@ class TestBrokenAnswers:
         with LoopbackServer(chat_reply("Hello", drip_s=0.01)) as server:
             error = failure(server.base_url, timeout_s=0.1)
         assert isinstance(error, ProviderTimeoutError)
-        assert error.message == "openai:m gave no complete answer within 0.1 s"
+        assert error.message == "openai:m sent no complete answer within 0.1 s"
 
     def test_an_answer_that_drips_in_in_time_is_read(self) -> None:
         with LoopbackServer(chat_reply("Hello", drip_s=0.0001)) as server:
@@ -112,7 +112,7 @@ class TestOldAndOddServers:
         with RawServer(http_bytes(b"\x0b\x02packed", headers={"content-encoding": "lzma"})) as server:
             error = failure(server.base_url)
         assert isinstance(error, ProviderRequestError)
-        assert error.message.endswith("packed its answer with lzma, which it was not asked for")
+        assert error.message.endswith("compressed its answer with lzma, which was not requested")
         assert "gzip" in error.hint
 
     def test_no_compression_is_asked_for_that_cannot_be_read(self) -> None:
@@ -247,7 +247,7 @@ class TestCertificates:
         code, text = run_config(tmp_path, url, SSL_CERT_FILE="/no/such/file.pem")
         assert code == 3
         assert "could not be verified" in text
-        assert "SSL_CERT_FILE names /no/such/file.pem, which is no file" in text
+        assert "SSL_CERT_FILE is /no/such/file.pem, which is not a file" in text
         assert secure_server.heads == []
 
 
@@ -279,7 +279,7 @@ class TestProxies:
                 HTTPS_PROXY=f"http://user:proxy-word@127.0.0.1:{proxy.port}",
             )
         assert code == 3
-        assert f"the proxy http://127.0.0.1:{proxy.port} wants a user name and password" in text
+        assert f"the proxy http://127.0.0.1:{proxy.port} requires a user name and password" in text
         assert "proxy-word" not in text
         assert "zq9-query" not in text
 

@@ -303,7 +303,7 @@ class TestEncryption:
         with Conversation(hangs_up=True) as server:
             said = fails(NoConnectionError, Route("https", "127.0.0.1", server.port))
         assert said in {
-            "it closed the connection while encryption was agreed upon",
+            "it closed the connection during the TLS handshake",
             "Connection reset by peer",
         }
 
@@ -394,7 +394,7 @@ class TestTunnels:
         with Conversation(hangs_up=True) as server, TunnelProxy(server.port) as proxy:
             said = fails(NoConnectionError, Route("https", NAME, 443, f"http://127.0.0.1:{proxy.port}"))
         assert said in {
-            "it closed the connection while encryption was agreed upon",
+            "it closed the connection during the TLS handshake",
             "Connection reset by peer",
         }
 

@@ -48,9 +48,9 @@ def test_a_class_answers(tmp_path: Path, dialect: str, provider: str) -> None:
         (
             "const fs = require('fs');\nmodule.exports = class { callApi() {} };",
             "validate",
-            "asks for a module",
+            "loads a module",
         ),
-        ("import fs from 'fs';\nexport default class { callApi() {} }", "validate", "asks for a module"),
+        ("import fs from 'fs';\nexport default class { callApi() {} }", "validate", "loads a module"),
         ("module.exports = class {", "validate", "cannot be compiled"),
         ("module.exports = class { async callApi() { return fetch('http://x.example'); } };", "run", "fetch"),
     ],
@@ -104,10 +104,10 @@ def test_javascript_makes_tests(tmp_path: Path, tests: str) -> None:
     [
         (
             "const fs = require('fs');\nmodule.exports = () => [];",
-            "asks for a module",
-            "let Node write its tests",
+            "loads a module",
+            "let Node write the tests",
         ),
-        ("module.exports = async () => fetch('http://x.example');", "fetch", "let Node write its tests"),
+        ("module.exports = async () => fetch('http://x.example');", "fetch", "let Node write the tests"),
         ("module.exports = () => ({});", "make.js must return a list of tests", ""),
         ("module.exports = () => { throw new Error('no data'); };", "make.js failed: no data", ""),
     ],
@@ -132,4 +132,4 @@ def test_geval_s_own_configs_take_tests_from_no_program(tmp_path: Path) -> None:
         "prompts: [x]\nproviders: [echo]\ntests: file://make.js\n", encoding="utf-8"
     )
     done = run_geval("validate", "gevalconfig.yaml", cwd=tmp_path)
-    assert "tests come from programs in Python only: `make.js`" in done.stderr
+    assert "only Python programs can make tests: `make.js`" in done.stderr

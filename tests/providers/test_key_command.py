@@ -234,15 +234,15 @@ def test_every_wire_sends_it_where_its_vendor_wants_it(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("sys.exit('no login: password hunter2-0123456789')", "ended with status 1: no login: password"),
+        ("sys.exit('no login: password hunter2-0123456789')", "exited with status 1: no login: password"),
         ("pass", "printed nothing"),
         ("print('two'); print('lines')", "printed 2 lines"),
-        ("print('IAM token: abc')", "spaces or odd characters"),
-        ("print('caf\\u00e9-token')", "spaces or odd characters"),
+        ("print('IAM token: abc')", "spaces or unusual characters"),
+        ("print('caf\\u00e9-token')", "spaces or unusual characters"),
         ('print(\'{"tenant": "x"}\')', "printed JSON without a token"),
-        ("print('', file=sys.stderr); sys.exit(3)", "ended with status 3"),
-        ("import os; os.kill(os.getpid(), 9)", "ended with status -9"),
-        ("time.sleep(60)", "did not end within 1 s"),
+        ("print('', file=sys.stderr); sys.exit(3)", "exited with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "exited with status -9"),
+        ("time.sleep(60)", "did not finish within 1 s"),
     ],
 )
 def test_a_program_that_gives_no_key_is_an_error_for_that_provider(
@@ -294,16 +294,16 @@ def problems_of(folder: Path, config: Any, **env: str) -> list[str]:
     ("config", "said"),
     [
         ({"api_key_command": "az account get-access-token"}, 'write ["az", "account", "get-access-token"]'),
-        ({"api_key_command": "broken ' quote"}, "no shell runs it"),
+        ({"api_key_command": "broken ' quote"}, "it runs without a shell"),
         ({"api_key_command": []}, "must be a list of texts"),
         ({"api_key_command": ["az", 3]}, "must be a list of texts"),
         ({"api_key_command": ["az", ""]}, "must be a list of texts"),
         ({"apiKeyCommand": {"a": 1}}, "`apiKeyCommand` must be a list of texts"),
-        ({"api_key_command": ["sh"], "api_key_env": "X"}, "both bring a key: keep one"),
-        ({"api_key_command": ["sh"], "apiKey": "sk-12345"}, "both bring a key: keep one"),
+        ({"api_key_command": ["sh"], "api_key_env": "X"}, "both supply a key: keep one"),
+        ({"api_key_command": ["sh"], "apiKey": "sk-12345"}, "both supply a key: keep one"),
         (
             {"api_key_command": ["sh"], "headers": {"Authorization": "Bearer abcdefgh"}},
-            "and `headers` both bring",
+            "and `headers` both supply",
         ),
         (
             {"api_key_command": ["no-such-program-anywhere"]},
@@ -313,7 +313,7 @@ def problems_of(folder: Path, config: Any, **env: str) -> list[str]:
             {"api_key_command": ["./none.sh"]},
             "`./none.sh` of `api_key_command` was not found (paths are relative to",
         ),
-        ({"api_key_command": ["./plain.sh"]}, "is not executable (make it so: chmod +x ./plain.sh)"),
+        ({"api_key_command": ["./plain.sh"]}, "is not executable (make it executable: chmod +x ./plain.sh)"),
     ],
 )
 def test_what_is_wrong_with_it_is_known_before_anything_is_sent(

@@ -194,7 +194,7 @@ def test_a_failed_load_is_tried_again_by_the_next_user() -> None:
         ("local:embeddings:models/e.gguf", {"pooling": "cls"}, ""),
         ("local:embedding:smollm3", {}, "no local model `smollm3`"),
         ("local:embedding:smollm2", {"pooling": "sum"}, "`pooling` must be"),
-        ("local:smollm2", {"pooling": "mean"}, "is of embeddings"),
+        ("local:smollm2", {"pooling": "mean"}, "is only for embedding models"),
     ],
 )
 def test_embeddings_are_checked_as_chats_are(

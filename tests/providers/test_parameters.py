@@ -98,7 +98,7 @@ def test_an_effort_becomes_what_the_generation_of_gemini_has(model: str, effort:
 @pytest.mark.parametrize(
     ("wire", "config", "words"),
     [
-        ("google:gemini-3-pro", {"reasoning_effort": "none"}, "cannot be kept from thinking"),
+        ("google:gemini-3-pro", {"reasoning_effort": "none"}, "always thinks"),
         ("google:gemini-2.5-pro", {"reasoning_effort": "xhigh"}, "no effort `xhigh`"),
         ("google:gemini-2.5-pro", {"reasoning_effort": "low", "thinkingConfig": {"thinkingBudget": 1}}, "mean the same"),
         ("google:gemini-2.5-pro", {"max_tokens": 5, "generationConfig": {"maxOutputTokens": 6}}, "mean the same"),

@@ -51,7 +51,7 @@ def test_the_example_of_every_kind_is_valid_and_can_be_built(kind: str) -> None:
         ("opnai:gpt-4.1", "did you mean `openai:gpt-4.1`?"),
         ("gpt-4.1", "write the kind before the model, for example `openai:gpt-4.1`"),
         ("eco", "did you mean `echo`?"),
-        ("acme:x", "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"),
+        ("acme:x", "for a server with OpenAI's chat API, write `openai:MODEL` and set base_url"),
     ],
 )
 def test_an_unknown_kind_gets_a_way_out(provider_id: str, hint: str) -> None:
@@ -76,26 +76,26 @@ def test_none_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("provider_id", "config", "words"),
     [
-        ("openai:m", {"base_url": "localhost:8000"}, "`base_url` must be an http:// or https:// address"),
+        ("openai:m", {"base_url": "localhost:8000"}, "`base_url` must be an http:// or https:// URL"),
         ("openai:m", {"timeout_s": "60"}, "`timeout_s` must be a number of seconds above 0"),
-        ("openai:m", {"max_retries": -1}, "`max_retries` must be a whole number from 0"),
-        ("openai:m", {"maxConcurrency": True}, "`maxConcurrency` must be a whole number from 1"),
+        ("openai:m", {"max_retries": -1}, "`max_retries` must be a whole number of at least 0"),
+        ("openai:m", {"maxConcurrency": True}, "`maxConcurrency` must be a whole number of at least 1"),
         ("openai:m", {"price": 3}, "`price` must be `list`, or a mapping"),
         ("openai:m", {"headers": ["x"]}, "`headers` must be a mapping"),
         ("openai:m", {"apiKeyEnvar": "A", "api_key_env": "B"}, "mean the same"),
-        ("openai:", {}, "names no model"),
+        ("openai:", {}, "has no model name"),
         ("openai:image:dall-e-3", {}, "is not supported"),
         ("local:smolm2", {}, "there is no local model `smolm2`"),
         ("local:smollm2", {"n_ctx": 0}, "`n_ctx` must be"),
         ("http://x.example", {"method": "FETCH"}, "`method` must be one of"),
-        ("http://x.example", {"response_path": "a..b"}, "`response_path` is no path"),
-        ("scripted:", {}, "names no file"),
+        ("http://x.example", {"response_path": "a..b"}, "`response_path` is not a path"),
+        ("scripted:", {}, "has no file of replies"),
         ("scripted:nowhere.yaml", {}, "cannot be read"),
         ("python:nowhere.py", {}, "does not exist"),
         ("file://custom.js", {}, "the file `/"),
         ("javascript:custom.py", {}, "cannot be read"),
-        ("python:custom.js", {}, "names no Python file"),
-        ("exec:", {}, "names no command"),
+        ("python:custom.js", {}, "has no Python file"),
+        ("exec:", {}, "has no command"),
         ("exec:a 'b", {}, "cannot be read"),
     ],
 )
@@ -309,11 +309,11 @@ class TestClientCertificates:
         [
             (
                 {"client_cert": "no.pem", "client_key": "me.key"},
-                "`client_cert` names no.pem, which is no file",
+                "`client_cert` is no.pem, which is not a file",
             ),
-            ({"client_cert": "me.pem", "clientKey": "no.key"}, "`clientKey` names no.key, which is no file"),
-            ({"client_cert": "."}, "`client_cert` names ., which is no file"),
-            ({"client_key": "me.key"}, "`client_key` needs a `client_cert`, to which it belongs"),
+            ({"client_cert": "me.pem", "clientKey": "no.key"}, "`clientKey` is no.key, which is not a file"),
+            ({"client_cert": "."}, "`client_cert` is ., which is not a file"),
+            ({"client_key": "me.key"}, "`client_key` needs the `client_cert` that it belongs to"),
             ({"client_cert": "me.pem"}, "`client_cert` and its key cannot be used"),
             ({"client_cert": "text.pem"}, "`client_cert` and its key cannot be used"),
             (
@@ -340,7 +340,7 @@ class TestClientCertificates:
         assert provider_access_problem(spec, env={}, base_dir=folder, access=stranger) is not None
         served = access_in(folder / "elsewhere")
         [problem] = check_provider(spec, env={}, base_dir=folder, access=served)
-        assert "outside the folder that is served" in problem.message
+        assert "outside the served folder" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_what_is_no_model_behind_a_chat_api_is_refused_with_what_to_do_instead(
     name: str, spec_of: type[ProviderSpec]
 ) -> None:
     (problem,) = check_provider(spec_of(id=name), env={}, base_dir=Path())
-    assert "not supported" in problem.message or "names no" in problem.message
+    assert "not supported" in problem.message or "is not a Gemini model" in problem.message
     assert problem.hint
     assert "did you mean" not in problem.hint
     assert "before the model" not in problem.hint

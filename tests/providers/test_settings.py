@@ -107,7 +107,7 @@ def test_what_passes_through_is_not_looked_at(tmp_path: Path, provider: str, inn
 @pytest.mark.parametrize("provider", UNUSED)
 def test_keys_that_do_nothing_are_named(tmp_path: Path, provider: str) -> None:
     (found,) = problems_of(tmp_path, provider, "brand_new_knob: 1")
-    assert (found.severity, "nothing comes of it" in found.message) == (Severity.WARNING, True)
+    assert (found.severity, "it has no effect" in found.message) == (Severity.WARNING, True)
 
 
 def test_programs_have_settings_of_their_own(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_programs_have_settings_of_their_own(tmp_path: Path) -> None:
         ("apiBaseUr: http://x", "did you mean `apiBaseUrl`?"),
         ("maxRetrys: 1", "did you mean `maxRetries`?"),
         ("timeout: 1", "did you mean `timeout_s`?"),
-        ("delay: 3000", "beside `id`"),
+        ("delay: 3000", "next to `id`"),
         ("maxTokens: 4", "did you mean `max_tokens`?"),
-        ("temperature: hot", "`temperature` must be a number from 0"),
+        ("temperature: hot", "`temperature` must be a number of at least 0"),
         ("brandNewKnob: 1", "`brandNewKnob` is not sent to this model"),
         ("top_k: 4", "`top_k` is not sent to this model"),
     ],

@@ -165,7 +165,9 @@ def test_calls_alone_are_checked_against_the_tools_as_their_api_declares_them(
     [result] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
     reason = result["assertions"][0]["reason"]
     assert reason.startswith(
-        "valid call of weather" if city == "Zürich" else "the arguments of `weather` do not fit"
+        "valid call of weather"
+        if city == "Zürich"
+        else "the arguments of `weather` do not match its parameters"
     )
     assert done.code == (0 if city == "Zürich" else 1)
 
@@ -178,7 +180,7 @@ def test_a_call_that_does_not_fit_fails_although_the_text_is_right(tmp_path: Pat
         done = geval(tmp_path, "run", "c.yaml", "-o", "r.json")
         assert done.code == 1
         [result] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
-        assert "the arguments of `weather` do not fit" in result["assertions"][0]["reason"]
+        assert "the arguments of `weather` do not match its parameters" in result["assertions"][0]["reason"]
 
 
 def test_an_answer_that_broke_off_is_an_error_and_not_kept(tmp_path: Path) -> None:

@@ -168,20 +168,20 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, gzipp
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://user:hunter2000@:99999999/", "not a valid address: its host or its port is none"),
-        ("http://user:hunter2000#x@a.example/", "not a valid address: its host or its port is none"),
-        ("http://user:hunter2000/x@a.example/", "not a valid address: its host or its port is none"),
+        ("http://user:hunter2000@:99999999/", "not a valid URL: its host or port is not valid"),
+        ("http://user:hunter2000#x@a.example/", "not a valid URL: its host or port is not valid"),
+        ("http://user:hunter2000/x@a.example/", "not a valid URL: its host or port is not valid"),
         (
             "a.example/v1?api_key=hunter2000",
-            "not a valid address (a.example/v1): it does not begin with http",
+            "not a valid URL (a.example/v1): it does not begin with http",
         ),
         (
             "http://[::1/?api_key=hunter2000",
-            "not a valid address (http://[::1/): its host or its port is none",
+            "not a valid URL (http://[::1/): its host or port is not valid",
         ),
-        ("http://a..b/", "not a valid address (http://a..b/): it names no host"),
-        ("http://a.example/\ud800", "not a valid address"),
-        ("http://a.example/?q=\ud800", "not a valid address"),
+        ("http://a..b/", "not a valid URL (http://a..b/): it has no host"),
+        ("http://a.example/\ud800", "not a valid URL"),
+        ("http://a.example/?q=\ud800", "not a valid URL"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, said: str) -> None:

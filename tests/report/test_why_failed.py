@@ -38,7 +38,7 @@ ROWS: list[tuple[AssertionResult, str]] = [
     (make_judged(F, 0.3, detail=MISSING, threshold=0.4), "0.30 < 0.40"),
     (
         make_judged(F, 0.9, detail={"judge_passed": False}, type="llm-rubric"),
-        "0.90, the judge says that it fails",
+        "0.90, the judge says it fails",
     ),
     (make_judged(F, 0.67, type="similar:euclidean", threshold=0.2), "0.67"),
     (make_judged(P, 0.59, type="similar:euclidean", threshold=0.75), "0.59"),

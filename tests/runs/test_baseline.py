@@ -188,7 +188,7 @@ def test_margins_of_the_config_and_of_the_command_line(tmp_path: Path, main_run:
         with pytest.raises(ConfigError) as caught:
             prepare(RunRequest(config_of(tmp_path, "new.yaml", ["good"], margin=wrong), {}))
         (problem,) = caught.value.problems
-        assert "a margin is a number between 0 and 1, found" in problem.message
+        assert "a margin must be a number between 0 and 1, found" in problem.message
         assert problem.location is not None, place
 
 
@@ -197,7 +197,7 @@ def test_a_gate_without_a_baseline_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare(RunRequest(config, {}))
     (problem,) = caught.value.problems
-    assert "needs a baseline, and there is none" in problem.message
+    assert "needs a baseline, but there is none" in problem.message
     assert problem.location is not None
     assert "--baseline" in problem.hint
     # Without running anything, whoever names it on the command line may still do so.
@@ -209,7 +209,7 @@ def test_a_first_run_leaves_out_what_needs_a_baseline(tmp_path: Path) -> None:
     gates = ["tone.delta >= 0 vs baseline", "tone.mean >= 0.5"]
     config = config_of(tmp_path, "new.yaml", ["good"] * 3, gates=gates, baseline="main.json")
     (warning,) = prepare(RunRequest(config, {}, baseline="none")).warnings
-    assert "is left out: there is no baseline" in warning.message
+    assert "is skipped: there is no baseline" in warning.message
     summary, code = summary_of(tmp_path, store_run(config, baseline="none"))
     assert [gate.gate for gate in summary.gates] == ["tone.mean >= 0.5", "errors <= 0"]
     assert (summary.baseline, code) == (None, 0)
@@ -266,7 +266,7 @@ def test_a_resumed_run_is_not_its_own_baseline(tmp_path: Path, main_run: str) ->
     prepared = prepare(RunRequest(config, {}, baseline="latest"))
     with open_runs(tmp_path / ".geval", {}) as runs:
         assert open_baseline(prepared, runs, "another") is not None
-        with pytest.raises(UsageError, match="is the run itself"):
+        with pytest.raises(UsageError, match="is this run itself"):
             open_baseline(prepared, runs, main_run)
 
 
@@ -304,7 +304,7 @@ def test_a_strangers_config_reads_no_baseline_elsewhere(tmp_path: Path, main_run
     config = config_of(inner, "new.yaml", ["good"] * 60, baseline="../main.json")
     with pytest.raises(ConfigError) as caught:
         store_run(config, untrusted=True)
-    assert "outside the folder of the config" in caught.value.problems[0].message
+    assert "outside the config's folder" in caught.value.problems[0].message
     config = config_of(inner, "new.yaml", ["good"] * 60, baseline="main.parquet")
     with pytest.raises(ConfigError) as caught:
         store_run(config, untrusted=True)
@@ -338,5 +338,5 @@ def test_a_broken_name_in_the_config_is_a_problem(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_when_no_case_has_a_partner(tmp_path: Path) -> None:
     config = config_of(tmp_path, "a.yaml", ["good"] * 3)
-    with pytest.raises(UsageError, match="no run is stored here yet"):
+    with pytest.raises(UsageError, match="no runs are stored here yet"):
         store_run(config, baseline="latest")

@@ -352,7 +352,7 @@ def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wi
     assert paid_once(server, 58)
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
-    assert any("the batch is looked at again later" in text for text in ended.notices)
+    assert any("the batch is checked again later" in text for text in ended.notices)
 
 
 @pytest.mark.parametrize("first", [0, 4])
@@ -371,7 +371,7 @@ def test_a_batch_api_that_answers_oddly_on_and_on_is_given_up(tmp_path, server, 
     else:
         assert stopped.reason is StopReason.BATCHES
         assert tries == 5
-        assert any("the batch was looked at 5 times" in text for text in stopped.notices), stopped.notices
+        assert any("the batch was checked 5 times" in text for text in stopped.notices), stopped.notices
         server.faults[operation] = []
         assert len(suite.run(resume_latest=True).results) == 30
     assert not asked_twice(server)
@@ -384,7 +384,7 @@ def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_
     assert not asked_twice(server)
     done = [len(batch.requests) for batch in server.batches.values() if batch.state == "completed"]
     assert max(done) <= 10
-    assert any("takes no more tokens at a time" in text for text in ended.notices)
+    assert any("accepts no more tokens at a time" in text for text in ended.notices)
 
 
 def test_batches_are_no_larger_than_the_config_says(tmp_path, server):
@@ -496,10 +496,10 @@ INVALID = [
     (
         {"defaultTest": {"assert": [{"type": "latency", "threshold": 5}]}},
         {},
-        "`latency` cannot be asserted",
+        "`latency` cannot be checked",
         "latency",
     ),
-    ({"options": {"batch": {"size": 200000}}}, {}, "a batch takes at most 50,000 requests", "200000"),
+    ({"options": {"batch": {"size": 200000}}}, {}, "a batch can have at most 50,000 requests", "200000"),
     ({"options": {"batch": {"poll_s": 0}}}, {}, "poll_s", "poll_s"),
     ({"options": {"batch": {"max_wait": "soon"}}}, {}, "max_wait", "max_wait"),
     ({"options": {"batch": {"fallback": "maybe"}}}, {}, "fallback", "fallback"),
@@ -509,7 +509,7 @@ INVALID = [
     (
         {"providers": [{"id": "anthropic:m", "config": {"batch": "openai"}}]},
         {},
-        "is for servers that speak",
+        "is for servers with",
         "batch",
     ),
     (
@@ -547,7 +547,7 @@ def test_tests_that_build_on_one_another_cannot_go_in_batches(tmp_path, server):
     suite.path.write_text(json.dumps(document, indent=1), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         suite.run()
-    problem = next(item for item in caught.value.problems if "build on the outputs" in item.message)
+    problem = next(item for item in caught.value.problems if "use the outputs" in item.message)
     assert problem.location is not None
     assert problem.location.file.endswith("config.json")
 
@@ -566,7 +566,7 @@ def test_answers_leave_no_rows_behind(tmp_path, server):
 def test_what_could_not_be_found_again_is_not_handed_in(tmp_path, server, file):
     suite = BatchSuite(tmp_path, server)
     (tmp_path / "home" / file).mkdir(parents=True)
-    with pytest.raises(UsageError, match="there is no place to note them"):
+    with pytest.raises(UsageError, match="there is nowhere to record them"):
         suite.run()
     assert not server.log
 
@@ -580,7 +580,7 @@ def test_a_resumed_run_asks_nothing_again_when_its_batches_are_in_another_cache(
     for leftover in (tmp_path / "home").glob("cache.db-*"):
         leftover.unlink()
     for is_batched in (False, True):
-        with pytest.raises(UsageError, match="which this cache knows nothing about"):
+        with pytest.raises(UsageError, match="which is not in this cache"):
             suite.run(is_batched=is_batched, resume_latest=True)
     assert len(server.log) == asked
 

@@ -142,19 +142,19 @@ def problems_of(folder: Path, baseline: Any, **options: Any) -> tuple[Problem, .
     [
         (
             "something else",
-            "no prompt, provider or pair of both is called `something else`",
+            "there is no prompt, provider or pair of both called `something else`",
             "write the label of a column, a run's id, `latest` or a results file",
             LABELS,
         ),
         (
             "polite x larg",
-            "no prompt, provider or pair of both is called `polite x larg`",
+            "there is no prompt, provider or pair of both called `polite x larg`",
             "did you mean `polite x large`?",
             LABELS,
         ),
         (
             "polite",
-            "`baseline: polite` stands for 2 columns, and must stand for one",
+            "`baseline: polite` matches 2 columns, but must match one",
             "write one of their labels, such as `polite x small`",
             "columns: `polite × small`, `polite × large`",  # noqa: RUF001
         ),
@@ -176,7 +176,7 @@ def test_a_baseline_that_a_filter_left_out_is_a_warning(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "polite x small", filter_providers="large")
 
     assert problem.severity is Severity.WARNING
-    assert problem.message == "no prompt, provider or pair of both is called `polite x small`"
+    assert problem.message == "there is no prompt, provider or pair of both called `polite x small`"
 
 
 @pytest.mark.parametrize("name", ["latest", "latest~2", "20261122-0", "before.json", "results/old.jsonl"])

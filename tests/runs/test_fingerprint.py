@@ -61,8 +61,8 @@ def test_files_are_told_by_their_names() -> None:
     now = {"file: a.txt": "2", "file: c.txt": "1", "file: ...": "2"}
     assert said({}, {}, suite=(before, now)) == [
         "file a.txt: its content",
-        "file b.txt: not named any more",
-        "files that the tests name: their content",
+        "file b.txt: no longer used",
+        "files used by the tests: their content",
         "file c.txt: named now",
     ]
 

@@ -61,7 +61,7 @@ def test_a_path_where_a_text_is_sent_is_a_problem(tmp_path: Path, text: str, pat
 def test_a_path_in_a_test_is_a_warning(tmp_path: Path, test: str) -> None:
     found = problems_of(tmp_path, f'prompts: ["{{{{word}}}}"]\nproviders: [echo]\ntests: [{{{test}}}]\n')
 
-    assert [(item.severity, item.hint.endswith("if its text is meant")) for item in found] == [
+    assert [(item.severity, item.hint.endswith("to use its text")) for item in found] == [
         (Severity.WARNING, True)
     ]
     assert found[0].location is not None
@@ -99,4 +99,4 @@ def test_a_prompt_that_asks_every_test_the_same(
     found = problems_of(tmp_path, f'prompts: ["{prompt}"]\nproviders: [echo]\n{tests}\n')
 
     assert [item.severity for item in found] == [Severity.WARNING] * is_told
-    assert all("uses no variable" in item.message for item in found)
+    assert all("uses no variables" in item.message for item in found)

@@ -57,7 +57,7 @@ def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) 
     )
     (found,) = problems_of(tmp_path, config % pairwise, baseline="latest")
     assert (
-        "compares the outputs of one run with each other, and is not compared between runs" in found.message
+        "compares the outputs of one run with each other and cannot be compared between runs" in found.message
     )
     assert found.location is not None
     # Held against an expected output, each output stands for itself.
@@ -108,7 +108,7 @@ def test_a_metric_called_latency_is_not_taken_for_that_of_the_run(
     [
         ("errors <= 1", "`gates` must be a list", "put `- ` before each gate"),
         ("{errors: 1}", "unknown key `errors` in gates", ""),
-        ("[{errors: 1}]", "a gate is one text", "write"),
+        ("[{errors: 1}]", "a gate must be text", "write"),
     ],
 )
 def test_gates_that_are_no_list_of_texts_are_refused(
@@ -164,7 +164,7 @@ def test_missing_tests_are_called_so(tmp_path: Path) -> None:
     (found,) = problems_of(tmp_path, text)
 
     assert (
-        found.message == "the config has no `tests`, and the prompt `Say {{word}}` needs the variable `word`"
+        found.message == "the config has no `tests`, but the prompt `Say {{word}}` needs the variable `word`"
     )
     assert found.hint == "add `tests:` with `vars: {word: ...}`"
 
@@ -199,7 +199,7 @@ def test_what_is_no_share_is_answered_with_what_to_write(text: str, hint: str) -
     [
         ("threshold: '70%'", "write 0.7"),
         ("threshold: 70", "scores run from 0 to 1: write 0.7 for 70 %"),
-        ("threshold: 7", "was it meant on the rating scale? scores run from 0 to 1: 7 of 10 is 0.7"),
+        ("threshold: 7", "scores run from 0 to 1; if you meant the rating scale: 7 of 10 is 0.7"),
         ("threshold: '0.7'", "remove the quotes"),
     ],
 )

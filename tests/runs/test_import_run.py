@@ -252,7 +252,7 @@ def test_a_run_is_stored_once_and_counted_anew(tmp_path: Path) -> None:
 _BROKEN: dict[str, tuple[Any, str]] = {
     "no json": ("{", "results.json:1:2"),
     "not a number": ('{"run": {}, "results": [], "x": NaN}', "results.json:1:33"),
-    "a list": ([], "it holds no JSON object"),
+    "a list": ([], "it contains no JSON object"),
     "a suite": ({"tests": []}, "it has no `run` and `results`"),
     "results of the wrong type": ({"run": _RUN, "results": 3}, "it has no `run` and `results`"),
     "a run of the wrong type": ({"run": [], "results": []}, "results.json:2:9"),
@@ -263,13 +263,13 @@ _BROKEN: dict[str, tuple[Any, str]] = {
     "a result of the wrong type": (_ours(_CASE, "x"), "result 2: "),
     "a status that is none": (_ours({**_CASE, "status": "fine"}), "result 1: "),
     "a score of the wrong type": (_ours({**_CASE, "score": "high"}), "result 1: "),
-    "an index that is none": (_ours({**_CASE, "test_index": -1}), "whole numbers from 0"),
-    "an index that is too large": (_ours({**_CASE, "column": 1 << 40}), "whole numbers from 0"),
+    "an index that is none": (_ours({**_CASE, "test_index": -1}), "whole numbers of at least 0"),
+    "an index that is too large": (_ours({**_CASE, "column": 1 << 40}), "whole numbers of at least 0"),
     "a case given twice": (_ours(_CASE, _CASE), "result 2: case 0.0.0 is result 1 already"),
     "another version": (_theirs(_ROW, version=4), "only results of promptfoo's version 3"),
     "rows of the wrong type": (_theirs({**_ROW, "score": []}), "result 1: Expected `float`, got `array`"),
     "rows given twice": (_theirs(_ROW, _ROW), "result 2: case 1.0.0 is result 1 already"),
-    "nested too deep": ("[" * 100_000, "results.json:1:"),
+    "nested too deeply": ("[" * 100_000, "results.json:1:"),
 }
 
 

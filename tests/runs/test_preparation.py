@@ -32,7 +32,7 @@ def test_a_grader_that_nothing_uses_needs_no_key(suite: Path) -> None:
 
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
     requests = [RunRequest(suite, {}, resume_from="latest")] * 2
-    with pytest.raises(UsageError, match="names one run, and there are several configs"):
+    with pytest.raises(UsageError, match="is for one run, but there are several configs"):
         run_configs(requests, RunDisplay(), home=suite.parent / "state", cache=CacheChoice())
     assert not (suite.parent / "state").exists()
 

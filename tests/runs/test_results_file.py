@@ -78,18 +78,18 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, stored: str, ending: str
     path.write_text(text[: len(text) - 10], encoding="utf-8")
 
     assert stored
-    with pytest.raises(UsageError, match="holds no results of geval"):
+    with pytest.raises(UsageError, match="is not a geval results file"):
         list(read_results_file(path).results())
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no results"),
-        (b"[1]", "holds no results"),
-        (b"{}", "holds no results"),
-        (b"\xff\xfe", "holds no results"),
-        (b"[" * 100_000, "holds no results"),
+        (b"", "is not a geval results file"),
+        (b"[1]", "is not a geval results file"),
+        (b"{}", "is not a geval results file"),
+        (b"\xff\xfe", "is not a geval results file"),
+        (b"[" * 100_000, "is not a geval results file"),
         (None, "cannot read .*: no such file"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_file_of_a_newer_version_is_refused_by_all_readers(
     path.write_text(text if is_ours else json.dumps(json.loads(text)), encoding="utf-8")
 
     assert stored
-    with pytest.raises(UsageError, match="newer geval: `schema_version` is 2, and 1 is read"):
+    with pytest.raises(UsageError, match="newer geval: `schema_version` is 2; this geval reads 1"):
         read_results_file(path)
     with pytest.raises(ConfigError) as refused:
         read_importable(path)

@@ -119,21 +119,21 @@ def _as_error(result: CaseResult) -> CaseResult:
 @pytest.mark.parametrize(
     ("keys", "options", "message"),
     [
-        ({"gates": ["pass_rate >= 80%"]}, {"workers": 2}, "--workers does not go together with --stop-when"),
-        ({"gates": ["pass_rate >= 80%"]}, {"ray": "local"}, "--ray does not go together with --stop-when"),
-        ({"gates": ["pass_rate >= 80%"]}, {"batch": True}, "--stop-when does not go together with batches"),
-        ({"gates": ["pass_rate >= 80%"]}, {"batch_judge": True}, "does not go together with batches"),
-        ({"gates": ["pass_rate >= 80%", "latency.p95 <= 900"]}, {}, "the gate `latency.p95 <= 900` can only"),
-        ({"gates": ["failures <= 3"]}, {}, "the gate `failures <= 3` can only be judged when all tests"),
-        ({"gates": ["errors <= 1%"]}, {}, "there is nothing that --stop-when could wait for"),
-        ({}, {}, "there is nothing that --stop-when could wait for"),
-        ({}, {"max_errors": 2}, "the gate `failures <= 0` can only be judged when all tests have run"),
+        ({"gates": ["pass_rate >= 80%"]}, {"workers": 2}, "--workers cannot be combined with --stop-when"),
+        ({"gates": ["pass_rate >= 80%"]}, {"ray": "local"}, "--ray cannot be combined with --stop-when"),
+        ({"gates": ["pass_rate >= 80%"]}, {"batch": True}, "--stop-when cannot be combined with batches"),
+        ({"gates": ["pass_rate >= 80%"]}, {"batch_judge": True}, "cannot be combined with batches"),
+        ({"gates": ["pass_rate >= 80%", "latency.p95 <= 900"]}, {}, "the gate `latency.p95 <= 900` can be"),
+        ({"gates": ["failures <= 3"]}, {}, "the gate `failures <= 3` can be checked only after all tests"),
+        ({"gates": ["errors <= 1%"]}, {}, "--stop-when has nothing to wait for"),
+        ({}, {}, "--stop-when has nothing to wait for"),
+        ({}, {"max_errors": 2}, "the gate `failures <= 0` can be checked only after all tests have run"),
         (
             {"gates": ["right equivalent within 0.05 vs baseline"]},
             {"baseline": "x.json"},
-            "the gate `right equivalent within 0.05 vs baseline` can only be judged",
+            "the gate `right equivalent within 0.05 vs baseline` can be checked",
         ),
-        ({"gates": ["pass_rate >= 80%"], "prompts": ["{{ _conversation }}"]}, {}, "in a random order"),
+        ({"gates": ["pass_rate >= 80%"], "prompts": ["{{ _conversation }}"]}, {}, "in random order"),
     ],
 )
 def test_what_cannot_be_decided_early_is_said_before_anything_is_sent(
@@ -315,4 +315,4 @@ def test_an_option_with_another_word_is_refused(product: Product) -> None:
     with LoopbackServer() as server:
         done = product.run(config(), server, "--stop-when", "bored")
     assert done.code == 2
-    assert "--stop-when takes `decided`, not `bored`" in done.stderr
+    assert "--stop-when must be `decided`, not `bored`" in done.stderr

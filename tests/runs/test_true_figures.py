@@ -136,8 +136,8 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         ("helpful.true_pass_rate >= 80%", "answers.yaml", "is no file of labels by its ending"),
         ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "no one labelled `helpful`"),
         ("helpful.true_pass_rate >= 800%", "answer-labels.jsonl", "a limit above 1"),
-        ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only a delta is compared"),
-        ("true_pass_rate >= 80%", "answer-labels.jsonl", "nothing is called `true_pass_rate`"),
+        ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only `delta` can be compared"),
+        ("true_pass_rate >= 80%", "answer-labels.jsonl", "there is no `true_pass_rate`"),
         ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "no one labelled `kind`"),
         ("helpful.true_pass >= 80%", "answer-labels.jsonl", "nothing is called"),
     ],
@@ -168,14 +168,14 @@ def test_a_stranger_may_not_name_a_file_elsewhere(shop: Path) -> None:
     words = ("run", path.name, "--untrusted")
     finished = run_geval(*words, cwd=shop, env=clean_environment(COLUMNS="80"))
     assert finished.code == 2
-    assert "lies outside the folder of the config" in " ".join(finished.stderr.split())
+    assert "is outside the config's folder" in " ".join(finished.stderr.split())
 
 
 def test_a_portable_suite_says_that_its_labels_stay_a_file(shop: Path) -> None:
     found = read_portable_suite(shop / "gated.yaml", env={})
     assert found.content["labels"] == "answer-labels.jsonl"
     assert [item.message for item in found.warnings] == [
-        "`answer-labels.jsonl` stays a file of its own, which must go along with the suite"
+        "`answer-labels.jsonl` remains a separate file that has to travel with the suite"
     ]
 
 
@@ -270,5 +270,5 @@ class TestDifferenceFromTheBaseline:
             item.message for item in problems(config(shop, gate, "true_delta >= 0 vs baseline", labels=None))
         ]
         assert f"the gate `{gate}` needs human labels" in missing
-        assert f"the gate `{gate}` needs a baseline, and there is none" in missing
-        assert "nothing is called `true_delta`" in missing
+        assert f"the gate `{gate}` needs a baseline, but there is none" in missing
+        assert "there is no `true_delta`" in missing

@@ -108,8 +108,8 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"providers": ["http://127.0.0.1:1/"]}, "an address of its own"),
-        ({"providers": [{"id": "https", "config": {"url": "https://x.example"}}]}, "an address of its own"),
+        ({"providers": ["http://127.0.0.1:1/"]}, "a URL of its own"),
+        ({"providers": [{"id": "https", "config": {"url": "https://x.example"}}]}, "a URL of its own"),
         ({"providers": [{"id": "openai:m", "config": {"apiBaseUrl": "https://x.example"}}]}, "another host"),
         ({"providers": [{"id": "openai:m", "config": {"apiHost": "x.example"}}]}, "another host"),
         (
@@ -128,7 +128,7 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
         ({"env": {"OPENAI_BASE_URL": "http://x.example"}}, "sets environment values"),
         ({"prompts": ["{{ env.HOME }}"]}, "variable `HOME` is read"),
         ({"prompts": ["{{ env['HOME'] }}"]}, "variable `HOME` is read"),
-        (with_assert(type="webhook", value="http://127.0.0.1/"), "a server of its own"),
+        (with_assert(type="webhook", value="http://127.0.0.1/"), "another server"),
         ({"outputPath": "../out.json"}, "writes a file"),
         ({"providers": ["scripted:../secret.yaml"]}, "outside"),
         ({"providers": ["local:/etc/passwd"]}, "outside"),

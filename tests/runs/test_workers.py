@@ -293,7 +293,7 @@ def test_a_config_that_is_changed_before_workers_read_it_ends_the_run_in_words(t
     assert (process.returncode, asked) == (3, 1)
     assert "Traceback" not in errors.decode()
     warning = run.document["run"]["warnings"][0]
-    assert warning.endswith("while it went on: config.yaml is another one than it was when the run began")
+    assert warning.endswith("during the run: config.yaml has changed since the run started")
 
 
 class DeadlyServer(CountingServer):
@@ -328,12 +328,12 @@ def test_a_case_that_ends_its_process_again_and_again_is_an_error(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--workers", "0"), "--workers takes a number up to 64, or auto, not `0`"),
-        (("--workers", "many"), "--workers takes a number up to 64, or auto, not `many`"),
-        (("--workers", "2"), "--workers cannot do tests of which one depends on the one before it"),
-        (("--workers", "2", "--plan"), "--workers cannot do tests of which one depends on the one before it"),
+        (("--workers", "0"), "--workers must be a number up to 64 or auto, not `0`"),
+        (("--workers", "many"), "--workers must be a number up to 64 or auto, not `many`"),
+        (("--workers", "2"), "--workers cannot run tests that depend on the one before them"),
+        (("--workers", "2", "--plan"), "--workers cannot run tests that depend on the one before them"),
         (("--workers", "2", "--untrusted"), "--workers"),
-        (("--workers", "2", "--ray", "local"), "--workers does not go with --ray"),
+        (("--workers", "2", "--ray", "local"), "--workers cannot be combined with --ray"),
         (
             ("--ray", "ray://head:10001"),
             "--ray cannot use `ray://head:10001`: it connects from inside a cluster",
@@ -361,7 +361,7 @@ def test_a_folder_for_sockets_whose_path_is_too_long_is_refused_before_anything_
     env = clean_environment(TMPDIR=str(long))
     finished = run_geval("run", "c.json", "--workers", "2", cwd=tmp_path, env=env)
     assert finished.code == 2, finished.stderr
-    assert "--workers cannot make a socket in" in finished.stderr
+    assert "--workers cannot create a socket in" in finished.stderr
     assert "running 1 case" not in finished.stderr
 
 
@@ -377,7 +377,7 @@ def test_configs_of_two_folders_are_not_sent_to_a_cluster(tmp_path: Path) -> Non
         (tmp_path / name).write_text(json.dumps(suite), encoding="utf-8")
     finished = run_geval("run", "sub/a.json", "b.json", "--merge", "--ray", "127.0.0.1:1", cwd=tmp_path)
     assert finished.code == 2
-    assert "--ray sends the folder <DIR>/sub, and b.json is not in it" in " ".join(finished.stderr.split())
+    assert "--ray sends the folder <DIR>/sub, but b.json is not in it" in " ".join(finished.stderr.split())
 
 
 def test_a_plan_says_how_the_work_is_shared(tmp_path: Path) -> None:

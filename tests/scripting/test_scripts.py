@@ -59,7 +59,7 @@ def test_errors_of_snippets_are_told(tmp_path: Path) -> None:
         "AssertionError: no",
         "not JSON serializable",
         "NameError",
-        "ended with status 3",
+        "exited with status 3",
     ]
     found = results(tmp_path, *map(python, codes))
     for error, word in zip(found, words, strict=True):
@@ -93,8 +93,8 @@ def test_functions_of_files(tmp_path: Path) -> None:
     ("written", "message"),
     [
         ("file://absent.py", "cannot be read"),
-        ("file://", "no file of code"),
-        ("file://notes.txt", "no file of code"),
+        ("file://", "not a JavaScript or Python file"),
+        ("file://notes.txt", "not a JavaScript or Python file"),
         ("file://checks.ts", "TypeScript"),
         ("file://folder.py", "is no file"),
         ("file://latin.py", "not UTF-8"),

@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     chosen = parser.parse_args()
     if unknown := sorted(set(chosen.parts) - set(PARTS)):
-        parser.error(f"no part named {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        parser.error(f"no part named {', '.join(unknown)}; one of: {', '.join(PARTS)}")
     outcomes = {}
     for name in chosen.parts or PARTS:
         print(f"== {name}, seed {chosen.seed}: {PARTS[name].__doc__}", flush=True)

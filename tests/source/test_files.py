@@ -40,7 +40,7 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, name: str) -> Non
     said = message_of(path)
     assert "is a pipe or a device, not a file" in said or "cannot be read" in said
     if name in {"pipe", "/dev/zero"}:
-        assert "is a pipe or a device, not a file (write what it gives into a file, and name that)" in said
+        assert "is a pipe or a device, not a file (save its content in a file and use that)" in said
 
 
 def test_what_the_shell_hands_over_is_read() -> None:

@@ -66,7 +66,7 @@ def test_files_that_give_no_text_are_problems(tmp_path: Path) -> None:
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4\nno more")
     assert "cannot be read as PDF" in message_of(tmp_path / "broken.pdf")
     assert "cannot be read as PDF" in message_of(_written(tmp_path / "empty.pdf", b""))
-    assert "holds no text" in message_of(make_pdf(tmp_path / "blank.pdf", ""))
+    assert "contains no text" in message_of(make_pdf(tmp_path / "blank.pdf", ""))
     assert "has more than 5 characters" in message_of(make_pdf(tmp_path / "long.pdf", "too long"), 5)
     assert "is locked with a password" in message_of(make_pdf(tmp_path / "locked.pdf", "x", password="p"))
 

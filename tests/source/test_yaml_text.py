@@ -38,5 +38,5 @@ def test_equal_parts_are_written_out_and_not_as_aliases() -> None:
 
 
 def test_half_of_a_surrogate_pair_has_no_place_in_yaml() -> None:
-    with pytest.raises(UsageError, match="text that YAML cannot write"):
+    with pytest.raises(UsageError, match="text that YAML cannot represent"):
         write_yaml({"a": "\ud800"})

@@ -169,7 +169,7 @@ def test_a_run_that_is_not_there_is_said_with_a_way_to_see_those_that_are(store,
 
 
 def test_the_latest_of_no_runs_is_said_in_words(store):
-    with pytest.raises(UsageError, match="no run is stored"):
+    with pytest.raises(UsageError, match="no runs are stored"):
         store.find("latest")
 
 

@@ -248,18 +248,18 @@ BAD_TABLES = [
     ("q,assert.contans\na,b\n", "1:3", "there is no assertion type `contans`"),
     ("q,treshold\na,1\n", "1:3", "unknown key `treshold` in a test"),
     ("q,Expected Output\na,1\n", "1:3", "unknown key `Expected Output` in a test"),
-    ("q,__expected\na,b\n", "1:3", "`__expected` is a column of promptfoo's"),
-    ("q,__metadata:area\na,b\n", "1:3", "`__metadata:area` is a column of promptfoo's"),
+    ("q,__expected\na,b\n", "1:3", "`__expected` is a promptfoo column"),
+    ("q,__metadata:area\na,b\n", "1:3", "`__metadata:area` is a promptfoo column"),
     ("q,a,q\n1,2,3\n", "1:5", "two columns are called `q`"),
     ("q,vars.q\n1,2\n", "2:3", "`vars.q` says the same as another column"),
     ("vars,q\n1,2\n", "1:1", "a table has no column `vars`"),
     ("q,threshold\na,7\n", "2:3", "`threshold` must be a number from 0 to 1, found the number 7"),
     ("q,r\na\n", "2:1", "this row has 1 cells, but the header has 2"),
     ('q,r\n"a,b\nc,d\n', "2:1", "a quote in this row is never closed"),
-    ('q,r\n"a"b,c\n', "2:1", "there is text behind a closing quote"),
+    ('q,r\n"a"b,c\n', "2:1", "there is text after a closing quote"),
     ("q,context\na,file://none.txt\n", "2:3", "there is no file"),
-    ("q\n\n  \n", "", "holds no tests"),
-    ("", "", "holds no tests"),
+    ("q\n\n  \n", "", "contains no tests"),
+    ("", "", "contains no tests"),
 ]
 
 
@@ -315,7 +315,7 @@ def test_a_file_that_is_no_sheet_is_refused(tmp_path: Path, content: bytes) -> N
     pytest.importorskip("openpyxl")
     (tmp_path / "t.xlsx").write_bytes(content)
     (problem,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.xlsx"})
-    assert "is no sheet" in problem.message
+    assert "is not a spreadsheet" in problem.message
 
 
 def test_what_excel_saves_in_another_encoding_is_refused(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ GENERATORS = [
     ("def f():\n    return {'q': 1}\n", "must return or yield a mapping for each test, not dict"),
     ("def f():\n    return 'text'\n", "not str"),
     ("def f():\n    return None\n", "not NoneType"),
-    ("def f():\n    yield {'q': {1}}\n", "row 1 cannot be written as JSON: set is no JSON value"),
+    ("def f():\n    yield {'q': {1}}\n", "row 1 cannot be written as JSON: set is not a JSON value"),
     ("def f():\n    yield {'q': 1}\n    yield {'q': float('nan')}\n", "row 2 cannot be written as JSON"),
     ("def f():\n    yield {'q': 1}\n    raise ValueError('no rows')\n", "ValueError: no rows"),
     ("def g():\n    pass\n", "has no attribute 'f'"),
@@ -518,11 +518,11 @@ def test_a_file_that_a_wildcard_finds_later_identifies_another_run(tmp_path: Pat
     ("tests", "message"),
     [
         ("file://t.py:load", "runs code, which --untrusted does not allow"),
-        (["file://../out.csv"], "lies outside the folder of the config"),
-        (["file://{in.csv,../out.csv}"], "lies outside the folder of the config"),
-        ("file://../*.csv", "lies outside the folder of the config"),
-        ("file://link.csv", "lies outside the folder of the config"),
-        ("file://lin*.csv", "lies outside the folder of the config"),
+        (["file://../out.csv"], "is outside the config's folder"),
+        (["file://{in.csv,../out.csv}"], "is outside the config's folder"),
+        ("file://../*.csv", "is outside the config's folder"),
+        ("file://link.csv", "is outside the config's folder"),
+        ("file://lin*.csv", "is outside the config's folder"),
     ],
 )
 def test_a_strangers_tests_run_no_code_and_stay_in_their_folder(
@@ -632,13 +632,13 @@ def test_a_path_without_file_is_refused_with_what_to_write(tmp_path: Path, key: 
     ("tests", "message", "hint"),
     [
         ("file://none.csv", "there is no file", "paths are relative"),
-        ("file://none*.csv", "no file fits `none*.csv`", "paths are relative"),
-        (["file://notes.txt"], "`notes.txt` is no file of tests", "known: .csv"),
-        (["file://t.js"], "tests come from programs in Python only: `t.js`", ".jsonl"),
-        ("file://", "`file://` is followed by no path", "write"),
-        (["file://empty"], "holds no files", "name another"),
+        ("file://none*.csv", "no file matches `none*.csv`", "paths are relative"),
+        (["file://notes.txt"], "`notes.txt` is not a file of tests", "known: .csv"),
+        (["file://t.js"], "only Python programs can make tests: `t.js`", ".jsonl"),
+        ("file://", "`file://` has no path after it", "write"),
+        (["file://empty"], "contains no files", "use another"),
         ("file://{{ x }}.csv", "cannot contain a template", "env"),
-        ("file://m.yaml", "a file of tests must hold a list of tests, found a mapping", ""),
+        ("file://m.yaml", "a file of tests must contain a list of tests, found a mapping", ""),
     ],
 )
 def test_files_that_cannot_be_had_are_refused(tmp_path: Path, tests: object, message: str, hint: str) -> None:

@@ -243,7 +243,7 @@ def test_a_text_that_a_config_would_change_stays_in_its_file(text: str, tmp_path
     suite = read_portable_suite(config, env=ENV)
     assert suite.content["tests"] == [{"input": "file://about.txt"}]
     assert [problem.message for problem in suite.warnings] == [
-        "`file://about.txt` stays a file of its own, which must go along with the suite"
+        "`file://about.txt` remains a separate file that has to travel with the suite"
     ]
     assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
 
@@ -262,7 +262,7 @@ def test_a_key_in_the_suite_is_a_warning(tmp_path: Path) -> None:
     text = "prompts: [x]\nproviders: [{id: 'openai:m', config: {apiKey: sk-of-somebody-1234}}]\ntests: [{}]\n"
     config.write_text(text, encoding="utf-8")
     [problem] = read_portable_suite(config, env=ENV).warnings
-    assert problem.message == "the suite holds a key or a password"
+    assert problem.message == "the suite contains a key or a password"
     assert "sk-of" not in problem.hint
     config.write_text(
         "env: {LANGUAGE: German}\nprompts: [x]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8"
@@ -313,7 +313,7 @@ tests: [{}]
         encoding="utf-8",
     )
     portable = read_portable_suite(config, env=ENV)
-    assert [problem.message for problem in portable.warnings] == ["the suite holds a key or a password"]
+    assert [problem.message for problem in portable.warnings] == ["the suite contains a key or a password"]
     exported = portable.without_secrets().content
     assert "key-" not in str(exported)
     assert exported["env"] == {

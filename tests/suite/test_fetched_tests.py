@@ -207,13 +207,13 @@ def test_parquet_lines_and_tables_at_addresses_are_the_same_tests(tmp_path: Path
         ("URL/none.csv", "there is no file URL/none.csv|URL/none.csv cannot be read: HTTP 404"),
         ("URL/private.csv?token=zq7", "URL/private.csv cannot be read: HTTP 403"),
         ("http://127.0.0.1:9/t.csv", "http://127.0.0.1:9/t.csv cannot be reached"),
-        ("http://example.org/t.csv", "tests may be changed on the way by http://"),
-        ("URL/load.py", "`.py` is no ending of a file of tests"),
-        ("URL/t", "the address names no file of tests"),
-        ("URL/*.csv", "an address names one file, not a wildcard"),
-        ("huggingface://models/x", "names no data set"),
-        ("huggingface://datasets/o/n?splt=test", "`splt` is no parameter of a data set"),
-        ("huggingface://datasets/o/n?limit=0", "`limit` must be a whole number from 1"),
+        ("http://example.org/t.csv", "http:// is not safe: the tests could be changed in transit"),
+        ("URL/load.py", "`.py` is not a known file type for tests"),
+        ("URL/t", "the URL has no file of tests"),
+        ("URL/*.csv", "a URL names one file and cannot have wildcards"),
+        ("huggingface://models/x", "has no data set name"),
+        ("huggingface://datasets/o/n?splt=test", "unknown data set parameter `splt`"),
+        ("huggingface://datasets/o/n?limit=0", "`limit` must be a whole number of at least 1"),
         ("huggingface://datasets/o/n?split=train", "there is no o/n (config `default`, split `train`)"),
     ],
 )
@@ -274,17 +274,17 @@ def test_a_data_set_is_read_whole_or_not_at_all(tmp_path: Path, server: DataServ
         return f"{problem.message} | {problem.hint}"
 
     server.total = 10_001
-    assert "o/n has 10,001 rows, and 10,000 at most" in told()
+    assert "o/n has 10,001 rows; at most 10,000" in told()
     assert "refs%2Fconvert%2Fparquet/default/test/0000.parquet" in told()
     assert len(variables_of(tmp_path, "huggingface://datasets/o/n?limit=150", env=env)) == 150
     server.total = 200
     assert "o/n gave 150 rows of 200" in told()
     server.total, server.cut = None, ["q"]
-    assert "the API cuts `q` short in row 0 of o/n" in told()
+    assert "the API truncates `q` in row 0 of o/n" in told()
     server.cut = []
     for answer in ({}, [], {"rows": 3, "num_rows_total": 1}, {"rows": [{"row": 1}], "num_rows_total": 1}):
         server.answers = [(200, answer)]
-        assert "something that is no rows" in told()
+        assert "does not contain rows" in told()
     server.answers = [(200, {"rows": [{"row": {"q": "a"}}], "num_rows_total": 1, "partial": True})]
     assert "has only a part of o/n" in told()
     server.answers = [(401, {"error": "no"})]
@@ -292,7 +292,7 @@ def test_a_data_set_is_read_whole_or_not_at_all(tmp_path: Path, server: DataServ
     server.answers = [(503, {"error": "busy"})]
     assert len(variables_of(tmp_path, "huggingface://datasets/o/n", env=env)) == 150
     env["GEVAL_HF_ROWS_URL"] = "http://example.org"
-    assert "must be an https:// address" in told()
+    assert "must be an https:// URL" in told()
 
 
 def test_a_file_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_a_pass_gives_up_after_a_thousand_problems(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         list(suite.tests)
     assert len(caught.value.problems) == 1001
-    assert "behind tests[999]" in caught.value.problems[0].message
+    assert "after tests[999]" in caught.value.problems[0].message
 
 
 def test_an_empty_json_lines_file_is_a_problem(tmp_path: Path) -> None:

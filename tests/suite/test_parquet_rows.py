@@ -104,8 +104,8 @@ def test_a_column_that_json_has_no_form_for_is_a_problem_until_it_is_left_out(
 @pytest.mark.parametrize(
     ("columns", "where", "message"),
     [
-        ({"q": ["a", "b"], "score": [0.5, float("nan")]}, "2:2", "this cell holds nan"),
-        ({"q": ["a"], "v": [[float("inf")]]}, "1:2", "this cell holds inf"),
+        ({"q": ["a", "b"], "score": [0.5, float("nan")]}, "2:2", "this cell contains nan"),
+        ({"q": ["a"], "v": [[float("inf")]]}, "1:2", "this cell contains inf"),
         ({"q": ["a", "b"], "threshold": [0.5, 7.0]}, "2:2", "`threshold` must be a number from 0 to 1"),
         ({"q": ["a"], "treshold": [0.5]}, "1:2", "unknown key `treshold` in a test"),
         ({"q": ["a"], "vars.q": ["b"]}, "1:2", "`vars.q` says the same as another column"),
@@ -114,7 +114,7 @@ def test_a_column_that_json_has_no_form_for_is_a_problem_until_it_is_left_out(
         (
             {"q": ["a"], "v": pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))},
             "1:2",
-            "this cell holds no UTF-8 text",
+            "this cell does not contain UTF-8 text",
         ),
     ],
 )  # fmt: skip

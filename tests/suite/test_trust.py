@@ -30,7 +30,7 @@ def told(watched: WatchedTests) -> bool:
     """Whether reading the tests once more ends with what is wrong with them."""
     with pytest.raises(ConfigError) as caught:
         list(watched)
-    return "is not what was checked" in caught.value.problems[0].message
+    return "has changed since it was checked" in caught.value.problems[0].message
 
 
 def asserting(metric: str) -> MergedTest:

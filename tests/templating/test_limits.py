@@ -91,8 +91,8 @@ def test_promptfoo_s_templates_have_the_same_limits(text: str) -> None:
 def test_the_message_says_what_is_too_much_and_what_to_do() -> None:
     with pytest.raises(TemplateError) as caught:
         Templates().render("{{ 'a' * 1000000000 }}", {})
-    assert caught.value.message == "the template is stopped: it makes a text of more than 16 MB"
-    assert caught.value.hint == "make the text outside the template, and put it in as a variable"
+    assert caught.value.message == "the template was stopped: it makes text of more than 16 MB"
+    assert caught.value.hint == "build the text outside the template and pass it in as a variable"
 
 
 def test_a_stretched_text_says_so_and_asks_the_machine_for_nothing() -> None:

@@ -314,7 +314,7 @@ class TestInARun:
         ("suite", "keys", "message"),
         [
             ({"calibration": None, "gates": None}, {}, "the config names no calibration file"),
-            ({"calibration": None}, {"threshold": 0.5}, "nothing is calibrated, so the gate"),
+            ({"calibration": None}, {"threshold": 0.5}, "there is no calibration, so the gate"),
             ({}, {"metric": "helpfull"}, "has no calibration of `helpfull`"),
             ({}, {"metric": None}, "`threshold: calibrated` needs a metric"),
             ({}, {"type": "not-g-eval"}, "`threshold: calibrated` is not for not-g-eval"),
@@ -391,7 +391,7 @@ class TestInARun:
         assert found.content["calibration"] == "judge.cal.json"
         assert found.content["defaultTest"]["assert"][0]["threshold"] == 0.625
         assert [item.message for item in found.warnings] == [
-            "`judge.cal.json` stays a file of its own, which must go along with the suite"
+            "`judge.cal.json` remains a separate file that has to travel with the suite"
         ]
 
     def test_another_file_is_another_run(self, calibrated: Path) -> None:

@@ -151,7 +151,7 @@ ITEM = '"id": "a", "metric": "m"'
         ('{"id": [], "metric": "m", "label": 1}', "1:8 `id` must be a text or a whole number, found []"),
         ('{"id": "a", "metric": 3, "label": 1}', "1:23 `metric` must be a text, found 3"),
         (f'{{{ITEM}, "label": 1, "vars": "x"}}', "1:48 `vars` must be an object"),
-        (f'{{{ITEM}, "label": 1, "repeat": 0}}', "1:50 `repeat` must be a whole number from 1"),
+        (f'{{{ITEM}, "label": 1, "repeat": 0}}', "1:50 `repeat` must be a whole number of at least 1"),
         (f'{{{ITEM}, "label": 1, "output_sha256": "abc"}}', "1:57 `output_sha256` is no SHA-256"),
         (f'{{{ITEM}, "label": 1, "score": 4}}', "1:49 `score` must be a number from 0 to 1, found 4"),
         (f'{{{ITEM}, "label": 1, "score": "x"}}', "1:49 `score` must be a number from 0 to 1"),

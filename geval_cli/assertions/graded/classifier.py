@@ -63,8 +63,8 @@ class ModerationAssertion(ModelGradedAssertion):
         for index, category in enumerate(self.value):
             if category not in _OPENAI:
                 near = did_you_mean(category, _OPENAI)
-                hint = f"did you mean `{near}`?" if near else f"there are: {', '.join(_OPENAI)}"
-                message = f"OpenAI's moderator has no category `{category}`, so that it never counts"
+                hint = f"did you mean `{near}`?" if near else f"one of: {', '.join(_OPENAI)}"
+                message = f"OpenAI's moderator has no category `{category}`, so it never counts"
                 place = self.place.value("value", index)
                 problems.append(Problem(message, place, hint, severity=Severity.WARNING))
         return problems
@@ -98,7 +98,7 @@ class ModerationAssertion(ModelGradedAssertion):
         if counted:
             reason = f"flagged: {listed(counted)}"
         elif flagged:
-            reason = f"flagged is only what does not count here: {listed(list(flagged))}"
+            reason = f"flagged only for what does not count here: {listed(list(flagged))}"
         return Outcome.of(not counted, reason, flagged=flagged)
 
 
@@ -114,7 +114,7 @@ def _flagged(text: str) -> dict[str, float | None]:
         found = None
     if not isinstance(found, dict) or not all(score is None or _is_share(score) for score in found.values()):
         raise JudgeParseError(
-            "the moderator answered with something else than flagged categories",
+            "the moderation model did not return flagged categories",
             raw_text=text,
             hint="name a moderation model, for example openai:moderation",
         )
@@ -138,7 +138,9 @@ class ClassifierAssertion(ModelGradedAssertion):
             context.render(self.value, self.place.value("value"), problems)
         if find_judge(self, context.test, JudgeDefaults(), CLASSIFICATION) is None:
             hint = "name one in `provider`: huggingface:text-classification:MODEL"
-            problems.append(Problem("a classifier names no model that classifies", self.place.key(), hint))
+            problems.append(
+                Problem("a classifier assertion has no classification model", self.place.key(), hint)
+            )
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -194,9 +196,10 @@ def _scores(text: str) -> dict[str, float]:
     is_scores = isinstance(found, dict) and found and all(map(_is_share, found.values()))
     if not is_scores:
         raise JudgeParseError(
-            "the model answered with something else than scores of classes from 0 to 1",
+            "the model did not return class scores between 0 and 1",
             raw_text=text,
-            hint='name a classification model, or answer with JSON of class to score: {"toxic": 0.02}',
+            hint="name a classification model, or have the model return JSON of classes and scores: "
+            '{"toxic": 0.02}',
         )
     return {str(label): float(score) for label, score in found.items()}
 

@@ -25,11 +25,11 @@ _FACTUALITY_SCHEMA: Mapping[str, Any] = reply_schema(
     {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}}
 )
 _MEANINGS = {
-    "A": "the output says less than the reference, and nothing against it",
-    "B": "the output says more than the reference, and nothing against it",
+    "A": "the output says less than the reference and does not contradict it",
+    "B": "the output says more than the reference and does not contradict it",
     "C": "the output and the reference say the same",
     "D": "the output and the reference contradict each other",
-    "E": "the output and the reference differ in what does not matter for the facts",
+    "E": "the output and the reference differ only in ways that do not affect the facts",
 }
 
 

@@ -146,7 +146,7 @@ def _quoted(passages: tuple[str, ...], text: str) -> int:
     lines = set(parse_texts(text, "relevant"))
     quoted = sum(any(line in passage or passage in line for line in lines) for passage in passages)
     if not quoted:
-        raise JudgeParseError("the judge quotes nothing of the context", raw_text=text)
+        raise JudgeParseError("the judge quoted nothing from the context", raw_text=text)
     return quoted
 
 
@@ -212,7 +212,7 @@ def _parse_statements(text: str) -> tuple[str, ...]:
 
 def _reason(statements: tuple[str, ...], verdicts: tuple[bool, ...]) -> str:
     if not statements:
-        return "the answer claims nothing"
+        return "the answer makes no claims"
     unsupported = [text for text, holds in zip(statements, verdicts, strict=True) if not holds]
     if not unsupported:
         return f"all {len(statements)} claims follow from the context"

@@ -50,7 +50,7 @@ async def embed(
     """
     if any(not text.strip() for text in texts):
         raise UnjudgeableError(
-            "an empty text has no embedding", hint="check the output and `value` for emptiness first"
+            "an empty text has no embedding", hint="make sure that neither the output nor `value` is empty"
         )
     model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, EMBEDDING))
     # An embedding is the same in every repeat, so that the repeat is no part of the request.
@@ -88,7 +88,7 @@ def _vector(text: str) -> Vector:
     is_vector = isinstance(found, list) and bool(found) and all(map(_is_finite, found))
     if not is_vector:
         raise JudgeParseError(
-            "the embedding model answered with something else than a vector",
+            "the embedding model did not return a vector",
             raw_text=text,
             hint="name an embedding model, for example openai:embedding:text-embedding-3-small",
         )
@@ -128,7 +128,7 @@ class SimilarAssertion(ModelGradedAssertion):
             problems.append(Problem(message, self.place.value("value"), "write the text in `value`"))
         check_texts(self.value, self.place.child("value"), context, problems)
         if self.base_type != _EUCLIDEAN and self.threshold is not None and self.threshold > 1:
-            message = f"the threshold of {self.base_type} must be from 0 to 1"
+            message = f"the threshold of {self.base_type} must be between 0 and 1"
             problems.append(Problem(message, self.place.value("threshold"), "for example 0.8"))
         problems.extend(_passed_over(self, context))
         return problems
@@ -160,7 +160,9 @@ class SimilarAssertion(ModelGradedAssertion):
         near = next((outcome for outcome in outcomes if outcome.status is Status.PASSED), None)
         chosen = near or max(outcomes, key=lambda outcome: outcome.score or 0.0)
         if near is None and len(outcomes) > 1:
-            chosen = replace(chosen, reason=f"none of the {len(outcomes)} texts is near; {chosen.reason}")
+            chosen = replace(
+                chosen, reason=f"none of the {len(outcomes)} texts is similar enough; {chosen.reason}"
+            )
         if len(found) > 1:
             chosen = replace(chosen, detail={**chosen.detail, "measured": list(found)})
         return chosen
@@ -170,7 +172,7 @@ def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Prob
     own, asked = spec.provider, judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
     if own is None or isinstance(own, JudgesSpec) or asked.label == own.label:
         return
-    message = f"`{own.public_id}` gives no embeddings and is passed over; {asked.public_id} is asked"
+    message = f"`{own.public_id}` gives no embeddings; {asked.public_id} is used instead"
     hint = "name an embedding model, for example openai:embedding:text-embedding-3-large"
     yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
 

@@ -46,10 +46,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-_SHOWN_TO_JUDGE = ("guidelines", "examples")
-"""Further facts of a criterion that are parts of their own."""
-
-
 class GEvalAssertion(GEvalFields):
     """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
@@ -68,7 +64,9 @@ class GEvalAssertion(GEvalFields):
             context.render(self.source, self.place.value("source"), problems)
         _check_rubric_prompt(self, context, problems)
         if self.over is not None and not context.test.turns:
-            message = f"`over` is about the turns of a conversation, and {context.where.removeprefix('in ')} has none"
+            message = (
+                f"`over` needs the turns of a conversation, but {context.where.removeprefix('in ')} has none"
+            )
             problems.append(
                 Problem(message, self.place.key("over"), "give the test `turns`, or leave `over` out")
             )
@@ -76,7 +74,8 @@ class GEvalAssertion(GEvalFields):
         if missing:
             problems.append(
                 Problem(
-                    f"{context.where.removeprefix('in ')} lacks {', '.join(missing)}, which evaluation_params names",
+                    f"{context.where.removeprefix('in ')} has no {', '.join(missing)}, which "
+                    "evaluation_params lists",
                     self.place.spelled("evaluation_params", "evaluationParams"),
                     _hint_for_missing(missing, context.test),
                 )
@@ -119,9 +118,7 @@ class GEvalAssertion(GEvalFields):
         found: dict[str, JsonValue] = {
             name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()
         }
-        shown = {name: part for part in others if (name := part[0]) in _SHOWN_TO_JUDGE}
-        rest = [part for part in others if part[0] not in _SHOWN_TO_JUDGE]
-        return {**found, **shown, "scoring": [*found["scoring"], *rest]}
+        return {**found, "scoring": [*found["scoring"], *others]}
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""
@@ -297,8 +294,10 @@ def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Pro
         text = context.render(criterion, location, problems)
         # One that is written empty is a problem of the metric, whatever the test.
         if criterion.strip() and text is not None and not text.strip():
-            what = "the criteria is empty" if len(criteria) == 1 else f"criteria number {number} is empty"
-            problems.append(Problem(f"{what} ({context.where})", location(), "a variable in it is empty"))
+            what = "the criteria is empty" if len(criteria) == 1 else f"criterion {number} is empty"
+            problems.append(
+                Problem(f"{what} ({context.where})", location(), "check the variables in it: one is empty")
+            )
 
 
 def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
@@ -309,7 +308,7 @@ def _check_items(spec: GEvalFields, context: CheckContext, problems: list[Proble
         # One that is written empty is a problem of the metric, whatever the test.
         if item.item.strip() and text is not None and not text.strip():
             message = f"item {number} of the checklist is empty ({context.where})"
-            problems.append(Problem(message, place, "a variable in it is empty"))
+            problems.append(Problem(message, place, "check the variables in it: one is empty"))
 
 
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
@@ -320,8 +319,8 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
         hint = "write an assertion with `dimension` for each"
         problems.append(Problem(message, spec.place.key("dimensions"), hint))
     if owner is not None and spec.checklist is not None and owner is not spec:
-        message = "a `rubricPrompt` cannot ask for a `checklist`"
-        hint = "take it out of the options, and write it into the assertions that it is for"
+        message = "a `rubricPrompt` cannot be combined with a `checklist`"
+        hint = "move it from the options to the assertions that need it"
         problems.append(Problem(message, spec.place.key("checklist"), hint))
     if owner is None:
         if spec.rubric_prompt is not None:
@@ -349,8 +348,8 @@ def _owner_of_rubric_prompt(
 
 
 def _unused_prompt(spec: GEvalFields) -> Problem:
-    message = "a rubricPrompt that is text is not used for g-eval in promptfoo configs"
-    hint = "write `rubricPrompt: {evaluate: ...}`, and `steps` beside it if you wish"
+    message = "a rubricPrompt given as text does not apply to g-eval in promptfoo configs"
+    hint = "write `rubricPrompt: {evaluate: ...}`, optionally with `steps`"
     place = spec.place.spelled("rubricPrompt", "rubric_prompt")
     return Problem(message, place, hint, severity=Severity.WARNING)
 
@@ -371,7 +370,7 @@ def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]
 def _hint_for_missing(missing: Sequence[str], test: MergedTest) -> str:
     in_vars = [name for name in missing if name in test.vars]
     if in_vars:
-        return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
+        return f"move {', '.join(in_vars)} from `vars` to the test itself"
     return "give the test these fields, or leave them out of evaluation_params"
 
 

@@ -17,7 +17,6 @@ from geval_cli.judge.metric import (
     ChecklistItem,
     Explain,
     Metric,
-    RatedExample,
     RubricBand,
     RubricPrompt,
     default_step,
@@ -91,11 +90,6 @@ def metric_from_spec(
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,
-        guidelines=spec.guidelines or (),
-        examples=tuple(
-            RatedExample(item.output, item.rating, item.reason or "", item.input or "")
-            for item in spec.examples or ()
-        ),
         score_range=range_of(spec),
         score_step=spec.score_step,
         strict_mode=spec.strict_mode,
@@ -178,25 +172,25 @@ def why_all_samples(
     if own is not None:
         return own
     if test.threshold is not None:
-        return "the `threshold` of the test is held against its score"
+        return "the `threshold` of the test uses its score"
     if test.promptfoo.assert_scoring_function is not None:
-        return "`assertScoringFunction` sees its score"
+        return "`assertScoringFunction` uses its score"
     for other in test.assertions:
         if isinstance(other, AssertSet) and other.threshold is not None and spec in other.members:
-            return "the `threshold` of the assert-set is held against its score"
+            return "the `threshold` of the assert-set uses its score"
         if other.base_type == _PICKS_BY_SCORE:
             return f"{_PICKS_BY_SCORE} compares its scores"
     if defaults.exact_metrics is None:
-        return "a gate on `score.mean`, or a derived metric, is made of its score"
+        return "a gate on `score.mean` or a derived metric uses its score"
     name = metric_name(spec, test, templates)
-    return f"a gate holds the mean of `{name}` against a limit" if name in defaults.exact_metrics else None
+    return f"a gate compares the mean of `{name}` with a limit" if name in defaults.exact_metrics else None
 
 
 def _why_by_itself(spec: GEvalFields) -> str | None:
     if not spec.weight:
-        return "with the weight 0 it has no verdict to settle"
+        return "its weight is 0, so it has no verdict to settle"
     if spec.checklist is not None:
-        return "each item of the checklist is decided by all of them"
+        return "each checklist item is decided from all of them"
     averaged = _averaged(spec)
     if averaged:
         return f"the scores of {averaged} are averaged"
@@ -223,9 +217,9 @@ def check_early_stop(
     why = why_all_samples(spec, test, defaults, templates) if isinstance(samples, EarlyStopSpec) else None
     if why is None or not isinstance(samples, EarlyStopSpec):
         return []
-    message = f"all {samples.upto} samples are taken, since {why}"
+    message = f"all {samples.upto} samples are taken because {why}"
     place = spec.place.key("samples") if spec.samples is not None else spec.place.key()
-    hint = f"`samples: {samples.upto}` says so"
+    hint = f"write `samples: {samples.upto}`"
     return [Problem(message, place, hint, severity=Severity.WARNING)]
 
 
@@ -253,12 +247,12 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
     rating = format_number(round(low + spec.threshold * (high - low), 9))
     span = f"{format_number(low)} to {format_number(high)}"
     message = (
-        f"`threshold` {format_number(spec.threshold)} lies exactly on the rating {rating} of {span}, so that a hair "
-        "in the mean of the ratings decides"
+        f"`threshold` {format_number(spec.threshold)} is exactly the rating {rating} of {span}, so a tiny "
+        "change flips the verdict"
     )
     halfway = [spec.threshold + part * share for part in (-0.5, 0.5)]
     between = " or ".join(_shown(value) for value in halfway if 0 < value < 1)
-    hint = f"halfway between two ratings: {between}; {_shown(spec.threshold - _NEAR * share)} will do, too"
+    hint = f"use a value halfway between two ratings: {between}, or {_shown(spec.threshold - _NEAR * share)}"
     entry = next((item for item in spec.dimensions or () if item.dimension == spec.dimension), None)
     place = spec.place if entry is None or entry.threshold is None else entry.place
     return [Problem(message, place.value("threshold"), hint, severity=Severity.WARNING)]

@@ -42,7 +42,7 @@ class GoalSuccessAssertion(LlmRubricAssertion):
         text = context.render(self._goal, place, problems)
         if text is not None and not text.strip():
             problems.append(
-                Problem(f"{self.base_type} has no goal", place, "say what the agent was to reach")
+                Problem(f"{self.base_type} has no goal", place, "say what the agent was meant to achieve")
             )
         check_own_prompt(self, context, ("goal", "trajectory", "output"), problems)
         return problems

@@ -48,7 +48,7 @@ def judge_provider(
     """
     found = find_judge(spec, test, defaults, kind)
     if found is None:
-        raise UnjudgeableError(f"{spec.base_type} has no {kind} model to ask", hint="name one in `provider`")
+        raise UnjudgeableError(f"{spec.base_type} has no {kind} model to call", hint="name one in `provider`")
     return found
 
 

@@ -113,8 +113,8 @@ def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> f
     """Return the score by the judges' weights, which the check before the run has found to be there for all of them."""
     known = [weight for weight in weights if weight is not None]
     if len(known) < len(votes):
-        hint = "name the file that `geval calibrate` wrote, as `calibration:` in a config"
-        raise UnjudgeableError("there are no weights for the judges of this jury", hint=hint)
+        hint = "set `calibration:` in the config to the file that `geval calibrate` wrote"
+        raise UnjudgeableError("the judges of this jury have no weights", hint=hint)
     score = weighted_score(known, _scores(votes))
     if score is None:
         first = next(vote for vote in votes if vote.error is not None)
@@ -190,7 +190,7 @@ def majority_again(rated: Outcome, threshold: float) -> Outcome:
 def _too_few(votes: Sequence[Vote], judged: int, needed: int) -> JudgeError:
     first = next(vote for vote in votes if vote.error is not None)
     assert first.error is not None
-    message = f"only {judged} of {len(votes)} judges gave a verdict, {needed} must"
+    message = f"only {judged} of {len(votes)} judges gave a verdict; at least {needed} must"
     raw = first.error.raw_text if isinstance(first.error, JudgeError) else ""
     return JudgeError(
         f"{message}; {first.judge.title}: {first.error.message}", raw_text=raw, hint=first.error.hint

@@ -181,18 +181,18 @@ class PairwiseAssertion(ModelGradedAssertion):
             hint = "write `pairwise`, with criteria that say the opposite"
             problems.append(Problem("there is no `not-pairwise`", self.place.value("type"), hint))
         if self.transform is not None:
-            hint = "write it in `options` of the test, for all of its assertions"
-            message = "pairwise compares whole outputs, and takes no `transform`"
+            hint = "put it into `options` of the test, for all its assertions"
+            message = "pairwise compares whole outputs and cannot have a `transform`"
             problems.append(Problem(message, self.place.value("transform"), hint))
         place = self.place.child("criteria" if self.place.key("criteria") else "value")
         check_texts(self.criteria, place, context, problems)
         if not self.criteria.strip():
-            hint = "say by what one output is better than another"
+            hint = "say what makes one output better than another"
             problems.append(Problem("pairwise has no criteria", place.value(), hint))
         check_own_prompt(self, context, _OWN_NAMES, problems)
         if self.against == EXPECTED_OUTPUT and context.test.expected_output is None:
             message = (
-                f"{context.where.removeprefix('in ')} lacks expected_output, which pairwise compares with"
+                f"{context.where.removeprefix('in ')} has no expected_output for pairwise to compare with"
             )
             hint = "give the test an `expected_output`, or compare with `all`"
             problems.append(Problem(message, self.place.value("against"), hint))
@@ -415,10 +415,12 @@ def _read(choice: Choice, scoring: PairScoring) -> Preference:
         return Preference(side, share, is_weighed=True, reason=reply.reason)
     if scoring == "logprobs":
         what = (
-            "gives no token probabilities" if choice.token_logprobs is None else "leaves its winner in doubt"
+            "gives no token probabilities"
+            if choice.token_logprobs is None
+            else ("is undecided between the two outputs")
         )
         hint = "use `scoring: auto`, or a judge that gives token probabilities"
-        raise JudgeError(f"the judge {what}, and `scoring: logprobs` asks for them", hint=hint)
+        raise JudgeError(f"the judge {what}, but `scoring: logprobs` needs them", hint=hint)
     return Preference(side, _SHARES[side], is_weighed=False, reason=reply.reason)
 
 
@@ -471,7 +473,7 @@ def _reason(results: Sequence[PairResult]) -> str:
 
 
 def _in_words(result: PairResult) -> str:
-    why = "" if result.is_consistent else " (each order had another winner)"
+    why = "" if result.is_consistent else " (each order had a different winner)"
     if not result.is_asked:
         why = " (the same text)"
     return f"{_WORDS[result.side]} {result.title}{why}"

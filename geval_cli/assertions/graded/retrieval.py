@@ -60,7 +60,7 @@ def check_context_is_there(spec: Assertion, context: CheckContext, problems: lis
     """Report a test that has no context."""
     if not context_of(context.test):
         where = context.where.removeprefix("in ")
-        message = f"{spec.base_type} needs a context, and {where} has none"
+        message = f"{spec.base_type} needs a context, but {where} has none"
         hint = "put the retrieved text into `vars.context`"
         problems.append(Problem(message, spec.place.value("type"), hint))
 

@@ -50,7 +50,7 @@ class LlmRubricAssertion(ModelGradedAssertion):
         place = self.place.value("value")
         if self.value is None and own_prompt(self, context.test) is None:
             message = f"{self.base_type} has no rubric"
-            problems.append(Problem(message, place, "say in `value` what the output must be like"))
+            problems.append(Problem(message, place, "say in `value` what the output must do"))
         render_deep(self.value, lambda text: context.render(text, place, problems) or "")
         check_own_prompt(self, context, ("rubric", "output", "input", "prompt"), problems)
         return problems
@@ -120,7 +120,7 @@ def rubric_outcome(decision: JudgeDecision, threshold: float | None, latency_ms:
     return Outcome(
         status,
         score,
-        decision.reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
+        decision.reason or f"the judge says it {'passes' if decision.passed else 'fails'}",
         threshold,
         detail={_PASSED: decision.passed},
         latency_ms=latency_ms,
@@ -143,8 +143,8 @@ class SearchRubricAssertion(LlmRubricAssertion):
         problems = super().check(context)
         own = self.provider
         if own is not None and not isinstance(own, JudgesSpec) and not can_search(own):
-            message = f"`{own.public_id}` does not search the web, as search-rubric needs"
-            hint = "name perplexity:sonar, or give openai:responses:MODEL the tool `{type: web_search}`"
+            message = f"`{own.public_id}` cannot search the web, which search-rubric needs"
+            hint = "use perplexity:sonar, or give openai:responses:MODEL the tool `{type: web_search}`"
             problems.append(Problem(message, self.place.value("provider"), hint))
         return problems
 

@@ -142,7 +142,9 @@ def _blocks(text: str) -> Iterator[JsonValue]:
             except (ValueError, RecursionError):
                 failures += 1
                 if failures > _MOST_FAILURES:
-                    raise UnjudgeableError("the output has too much broken JSON to find calls in") from None
+                    raise UnjudgeableError(
+                        "the output has too much broken JSON to look for calls in it"
+                    ) from None
             else:
                 end = _end_of_line(text, stop)
                 if not text[stop:end].strip():

@@ -83,7 +83,7 @@ def raw_schema_errors(value: JsonValue, schema: Schema) -> list[str]:
         found = islice(_validator(json.dumps(schema)).iter_errors(value), _MAX_ERRORS)
         errors = sorted(found, key=lambda error: error.json_path)
     except Unresolvable as error:
-        message = f"the JSON Schema refers to something that it does not hold: {error}"
+        message = f"the JSON Schema refers to something that it does not contain: {error}"
         raise UnjudgeableError(message, hint="put it under `$defs`") from error
     except BaseException as error:
         if not _is_too_deep(error):
@@ -133,7 +133,7 @@ def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
     except BaseException as error:
         if not _is_too_deep(error):
             raise
-        message = "broken JSON Schema: it refers to itself without end, or is nested too deeply"
+        message = "broken JSON Schema: it refers to itself endlessly, or is nested too deeply"
         return (_Flaw(message, "fix the schema"),)
     return flaws
 
@@ -178,7 +178,7 @@ def _references(contents: JsonValue) -> list[str]:
 
 def _unresolved(reference: str) -> _Flaw:
     if reference.startswith("#"):
-        return _Flaw(f"the schema refers to `{reference}`, which it does not hold", "add it under $defs")
+        return _Flaw(f"the schema refers to `{reference}`, which it does not contain", "add it under $defs")
     hint = "put the schema it names into this one, under $defs"
     return _Flaw(f"the schema refers to `{reference}`, which is not fetched", hint)
 

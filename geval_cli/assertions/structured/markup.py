@@ -118,7 +118,7 @@ def _why_no_html(text: str, page: _MarkupPage) -> str:
     if _XML_DECLARATION.match(text):
         return "the output is XML"
     if page.stray_text:
-        return f'the output has text outside of any element: "{page.stray_text[:60]}"'
+        return f'the output has text outside any element: "{page.stray_text[:60]}"'
     return "" if page.has_known_element else "the output has no HTML element"
 
 
@@ -146,7 +146,7 @@ class _Elements(Struct):
     def start(self, name: str, _: object) -> None:
         self._count_tag()
         if len(self.open) == _DEEPEST:
-            raise _RefusedError(f"it has more than {_DEEPEST} elements within one another")
+            raise _RefusedError(f"its elements are nested more than {_DEEPEST} deep")
         self.has_content = bool(self.open)
         self.open.append(name)
         self.paths.add(".".join(self.open))
@@ -300,4 +300,4 @@ def _check_doctype(_name: str, _system: str | None, _public: str | None, has_con
 
 
 def _refuse() -> NoReturn:
-    raise _RefusedError("it declares entities or elements of its own, which are not read")
+    raise _RefusedError("it declares entities or elements of its own, which geval does not read")

@@ -86,7 +86,7 @@ class SqlAssertion(Assertion):
             near = did_you_mean(self.value.database_type.lower(), _DIALECTS)
             hint = f"did you mean `{near}`?" if near else f"known: {', '.join(sorted(_DIALECTS))}"
             location = place.spelled("databaseType", "database_type")
-            problems.append(Problem(f"unknown kind of database `{self.value.database_type}`", location, hint))
+            problems.append(Problem(f"unknown database `{self.value.database_type}`", location, hint))
         for rule in (*(self.value.allowed_tables or ()), *(self.value.allowed_columns or ())):
             try:
                 compiled(rule, regex.IGNORECASE)

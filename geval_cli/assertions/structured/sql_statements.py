@@ -62,7 +62,7 @@ def sql_problem(text: str, dialect: str, rules: "SqlRules") -> str:
     if not statements:
         return f"{what}: there is no statement in it"
     if not all(isinstance(statement, _STATEMENTS) and _is_whole(statement) for statement in statements):
-        return f"{what}: it is no statement"
+        return f"{what}: it is not a statement"
     if rules.allowed_tables is not None:
         strays = _strays(_tables(statements), rules.allowed_tables)
         if strays:

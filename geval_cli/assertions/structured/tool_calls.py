@@ -49,7 +49,7 @@ class ToolCallF1Assertion(Assertion):
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _expected(self, context.test, context.templates):
-            message = f"tool-call-f1 expects no tool ({context.where})"
+            message = f"tool-call-f1 has no expected tools ({context.where})"
             problems.append(Problem(message, self.place.value("value"), "list at least one name in `value`"))
         return problems
 
@@ -103,9 +103,9 @@ class ToolCallAssertion(Assertion):
                 _calls(_as_data(subject.output), is_tools="tools" in keys, is_function="functions" in keys)
             )
         except ValueError as error:
-            return Outcome.of(False, f"the output is no function call: {error}")
+            return Outcome.of(False, f"the output is not a function call: {error}")
         if not calls:
-            return Outcome.of(False, f"the output is no function call: {shortened(subject.text)}")
+            return Outcome.of(False, f"the output is not a function call: {shortened(subject.text)}")
         for call in calls:
             problem = await asyncio.to_thread(_problem, call, known)
             if problem:
@@ -178,7 +178,7 @@ def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Ma
         for item in data:
             function = item if _is_response_call(item) else _function_of(item)
             if function is None or not _is_call(function):
-                raise ValueError(f"{shortened(json.dumps(item))} calls nothing")
+                raise ValueError(f"{shortened(json.dumps(item))} does not call anything")
             yield function
     elif is_function and _is_call(data):
         yield data
@@ -206,7 +206,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
     if not found:
         named = " or ".join(f"`{key}`" for key in keys)
         raise UnjudgeableError(
-            "the provider's config names no functions to check a call against",
+            "the provider's config has no functions to check a call against",
             hint=f"list them under {named} in the provider's config",
         )
     for name, schema in found.items():
@@ -240,11 +240,11 @@ def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> s
     name = call["name"]
     if name not in known:
         return (
-            f"`{shortened(str(name))}` is called, which is no known function ({shortened(', '.join(known))})"
+            f"`{shortened(str(name))}` is called, but the known functions are {shortened(', '.join(known))}"
         )
     try:
         arguments = parse_strict_json(call["arguments"])
     except ValueError as error:
         return f"the arguments of `{name}` are not JSON: {error}"
     errors = schema_errors(arguments, known[name])
-    return f"the arguments of `{name}` do not fit: {'; '.join(errors[:5])}" if errors else ""
+    return f"the arguments of `{name}` do not match its parameters: {'; '.join(errors[:5])}" if errors else ""

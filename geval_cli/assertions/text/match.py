@@ -241,8 +241,11 @@ class TextAssertion(Assertion):
         value = context.render(text, location, problems)
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
-                hint = "JavaScript has no such group: write (?i:...) or [Aa] instead of (?i), (?<name>...) for a name"
-                message = "this pattern is none in JavaScript, so that the assertion fails"
+                hint = (
+                    "JavaScript has no such group: write (?i:...) or [Aa] instead of (?i), and "
+                    "(?<name>...) for a named group"
+                )
+                message = "JavaScript cannot compile this pattern, so the assertion fails"
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
             try:
@@ -259,7 +262,7 @@ class TextAssertion(Assertion):
         comparison = COMPARISONS[self.base_type]
         if self.base_type == "regex":  # in a thread: it may take long on an output that no one foresaw
             if not _is_known(value, tools.rules):  # it fails under `not-` too
-                return Outcome.of(self.is_negated, f'"{shortened(value)}" is no pattern in JavaScript')
+                return Outcome.of(self.is_negated, f'"{shortened(value)}" is not a valid JavaScript pattern')
             pattern = _pattern(value, tools.rules)
             passed = await asyncio.to_thread(comparison.holds, subject.text, pattern)
         else:

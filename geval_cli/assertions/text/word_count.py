@@ -54,7 +54,7 @@ class WordCountAssertion(Assertion):
         low, high = _range(self, subject, tools)
         passed = (low is None or count >= low) and (high is None or count <= high)
         words = "1 word" if count == 1 else f"{count} words"
-        return Outcome.of(passed, f"the output has {words}; wanted: {_range_text(low, high)}", words=count)
+        return Outcome.of(passed, f"the output has {words}; expected {_range_text(low, high)}", words=count)
 
 
 def _range(spec: WordCountAssertion, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:

@@ -94,11 +94,11 @@ class BatchKeeper:
         """
         found = [batch for batch in await self._cache.batches.all() if name in {batch.id, batch.remote_id}]
         if not found:
-            raise UsageError(f"no batch is called `{name}`", hint="`geval batches` lists them")
+            raise UsageError(f"there is no batch `{name}`", hint="`geval batches` lists them")
         batch = found[0]
         if not batch.state.is_open:
             raise UsageError(
-                f"batch {batch.id} has ended already: {batch.state}", hint="there is nothing to cancel"
+                f"batch {batch.id} has already ended: {batch.state}", hint="there is nothing to cancel"
             )
         api = self._api_of(batch)
         remote_id = batch.remote_id
@@ -131,7 +131,7 @@ class BatchKeeper:
             raise ProviderResponseError(
                 f"some results of batch {remote_id} cannot be read: {error}; {count:,} answers were adopted",
                 provider_id=provider,
-                hint="adopt it again to fetch them again",
+                hint="adopt it again to fetch the rest",
             ) from error
         return count
 
@@ -147,8 +147,8 @@ class BatchKeeper:
         provider = self._by_run[run_id].get(batch.server) or self._of_command_line(batch)
         if provider is None:
             raise UsageError(
-                f"the config of run {run_id} does not name {batch.provider_id}, which has batch {batch.id}",
-                hint="take changes of the config back, or resume the run with the options that it began with",
+                f"the config of run {run_id} does not have {batch.provider_id}, which has batch {batch.id}",
+                hint="undo changes to the config, or resume the run with its original options",
             )
         return provider
 
@@ -166,7 +166,7 @@ class BatchKeeper:
         if origin is None:
             raise UsageError(
                 f"run {run_id} is not stored here, so its config is unknown",
-                hint="--home names the folder of its run",
+                hint="set --home to the folder with its run",
             )
         try:
             prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)
@@ -207,7 +207,7 @@ class BatchKeeper:
         problems: list[Problem] = check_provider(spec, **options)  # type: ignore[arg-type]
         problems = problems or check_ready(spec, **options)  # type: ignore[arg-type]
         if problems:
-            raise UsageError.of(f"{spec.public_id} cannot be asked", problems)
+            raise UsageError.of(f"{spec.public_id} cannot be called", problems)
         return pool.get(spec)
 
     def _named_api(self, name: str) -> BatchApi:

@@ -46,7 +46,7 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         return
     if not batches:
-        sys.stdout.write("no batch was submitted here; `geval run CONFIG --batch` submits one\n")
+        sys.stdout.write("no batches have been submitted here; submit one with `geval run CONFIG --batch`\n")
         return
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
@@ -74,7 +74,7 @@ def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) ->
     for batch in batches:
         sys.stdout.write(f"{batch.id}: {batch.state}, {_answered(batch)}\n")
     if not batches:
-        sys.stdout.write("no batch is under way\n")
+        sys.stdout.write("no batches are in progress\n")
     else:
         sys.stdout.write("the answers are here: `geval run CONFIG --resume` uses them\n")
 
@@ -85,7 +85,7 @@ def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str])
     async def cancel(keeper: BatchKeeper) -> None:
         for name in names:
             batch = await keeper.cancel(name)
-            what = "the provider ends it" if batch.state.is_open else "it was not submitted yet"
+            what = "the provider is stopping it" if batch.state.is_open else "it was not submitted yet"
             sys.stdout.write(f"{batch.id}: cancelled; {what}\n")
 
     _with_keeper(home, folder, cancel)
@@ -94,7 +94,9 @@ def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str])
 def adopt_batch(home: Path | None, folder: Path | None, remote_id: str, *, provider: str) -> None:
     """Keep the answers of a batch that this cache knows nothing about; raises as `wait_for_batches`."""
     count = _with_keeper(home, folder, lambda keeper: keeper.adopt(remote_id, provider))
-    sys.stdout.write(f"{plural(count, 'answer')} adopted; a run with --batch that asks the same uses them\n")
+    sys.stdout.write(
+        f"{plural(count, 'answer')} adopted; a --batch run that sends the same requests uses them\n"
+    )
 
 
 def _note(text: str) -> None:

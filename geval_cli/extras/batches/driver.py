@@ -281,7 +281,7 @@ class BatchDriver:
         except BudgetError as error:
             return error
         return BudgetError(
-            "the budget does not allow for any further batch",
+            "the budget does not allow another batch",
             hint="raise --max-cost or --max-requests, then `geval run CONFIG --resume`",
         )
 

@@ -157,7 +157,7 @@ class BatchQueue:
             return await self._answer(provider, call, key, claim.reply)
         if claim.batch_id is not None:
             self.pending.joined[claim.batch_id] = call.provider
-            raise PendingError("the answer comes with a batch")
+            raise PendingError("the answer comes from a batch")
         # Only now: what is answered is read also with a key that is refused, or a budget that is used up.
         self._check_provider(call.provider)
         self.wire.check()
@@ -168,7 +168,7 @@ class BatchQueue:
         group = BatchGroup(call.server, call.request.role, wants_logprobs, id(call.provider))
         self.pending.providers[group] = call.provider
         self.pending.free.setdefault(group, {})[key] = None
-        raise PendingError("the question is asked with the next batch")
+        raise PendingError("the request goes into the next batch")
 
     async def is_known(self, call: ModelCall) -> bool:
         """Return whether a call is in a batch already, or answered by one."""
@@ -189,7 +189,9 @@ class BatchQueue:
         is_last = self.passes + 1 >= LAST_PASS
         if is_last and not self._has_told:
             self._has_told = True
-            self._notice(f"what is asked first after {LAST_PASS - 1} waves of batches is sent directly")
+            self._notice(
+                f"requests that first appear after {LAST_PASS - 1} rounds of batches are sent directly"
+            )
         return is_last or tries >= MOST_TRIES or key in self.direct
 
     async def _answer(
@@ -197,7 +199,7 @@ class BatchQueue:
     ) -> ModelResponse:
         if reply.problem:
             raise ProviderRequestError(
-                reply.problem, provider_id=call.provider.id, hint="run it again without --batch"
+                reply.problem, provider_id=call.provider.id, hint="run again without --batch"
             )
         try:
             found = provider.batched_response(call.request, reply.status, reply.body)

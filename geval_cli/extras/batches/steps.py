@@ -143,7 +143,8 @@ class BatchSteps:
                 continue
             if remote.state is RemoteState.RUNNING:
                 self._say_once(
-                    watched, f"{batch.provider_id} has a batch that may be this run's; it is waited for"
+                    watched,
+                    f"{batch.provider_id} has a batch that may belong to this run; geval waits for it",
                 )
                 return batch
             if await self._has_result_of(batch, remote, api):
@@ -201,14 +202,16 @@ class BatchSteps:
             return await self._give_up(batch, BatchState.FAILED, reason)
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
-        self._say_once(watched, f"{batch.provider_id} takes no more tokens at a time; geval submits less")
+        self._say_once(
+            watched, f"{batch.provider_id} accepts no more tokens at a time; geval submits smaller batches"
+        )
         return ended
 
     async def _give_up(self, batch: Batch, state: BatchState, reason: str) -> Batch:
         """End a batch that answers nothing more: what it left is sent directly, or is an error."""
-        what = f"a batch of {batch.provider_id} came to nothing: {reason}"
+        what = f"a batch at {batch.provider_id} failed: {reason}"
         if self._policy.falls_back:
-            self._notice(f"{what}; what it did not answer is sent directly")
+            self._notice(f"{what}; unanswered requests are sent directly")
             return await self._store.end(batch, state, tries=2)
         return await self._store.end(batch, state, refusal=BatchReply(problem=what))
 
@@ -223,7 +226,7 @@ class BatchSteps:
         watched.broken_reads += 1
         if watched.broken_reads < _MOST_BROKEN_READS:
             self._say_once(
-                watched, f"results of {batch.provider_id} are incomplete: {error}; they are fetched again"
+                watched, f"results from {batch.provider_id} are incomplete: {error}; they are fetched again"
             )
             return
         missing = await self._store.waiting(batch.id)
@@ -234,8 +237,8 @@ class BatchSteps:
                 hint="its answers are paid for: `geval run CONFIG --resume` fetches them again",
             )
         self._notice(
-            f"results of {batch.provider_id} are incomplete: {error}; "
-            f"{missing:,} of {batch.requests:,} requests are sent again"
+            f"results from {batch.provider_id} are incomplete: {error}; {missing:,} of {batch.requests:,} "
+            "requests are sent again"
         )
         await self._store.end(batch, BatchState.COMPLETED)
 
@@ -246,19 +249,19 @@ class BatchSteps:
             # It may be too young to be known everywhere.
             watched.not_found += 1
             if watched.not_found >= _MOST_NOT_FOUND:
-                await self._give_up(batch, BatchState.FAILED, "the provider does not know it any more")
+                await self._give_up(batch, BatchState.FAILED, "the provider no longer has it")
             return
         if isinstance(error, ProviderResponseError):
             watched.odd_answers += 1
         is_given_up = watched.odd_answers >= _MOST_ODD_ANSWERS
         if is_given_up and not watched.is_fresh:
             # It may be at the provider, and then its answers are paid for.
-            error.remark(f"the batch was looked at {watched.odd_answers} times")
-            error.hint = "submitted batches go on; `geval run CONFIG --resume` looks at it again"
+            error.remark(f"the batch was checked {watched.odd_answers} times")
+            error.hint = "submitted batches continue; check again with `geval run CONFIG --resume`"
             raise error
         if error.is_retryable and not is_given_up:
             self.retry_after_s = max(self.retry_after_s, getattr(error, "retry_after_s", None) or 0.0)
-            self._say_once(watched, f"{error.message}; the batch is looked at again later")
+            self._say_once(watched, f"{error.message}; the batch is checked again later")
             return
         if is_submitted:
             raise error  # its answers are paid for, and must not be lost

@@ -60,11 +60,11 @@ async def batch_start(
         return None
     if cache.is_temporary or not state.keeps_runs:
         raise UsageError(
-            "batches outlive this process, and there is no place to note them: nothing was submitted",
-            hint="see the warning; --home and --cache-dir name other folders",
+            "batches outlive this process, but there is nowhere to record them: nothing was submitted",
+            hint="see the warning; choose other folders with --home and --cache-dir",
         )
     if prepared.request.is_shared:
-        message = f"run {run.id} waits for batches, and --workers and --ray do not go together with them"
+        message = f"run {run.id} is waiting for batches, which cannot be combined with --workers or --ray"
         raise UsageError(message, hint="resume it in one process")
     policy = policy_of(
         prepared.suite,
@@ -82,8 +82,8 @@ def _check_found(run: RunRecord, known: Set[str]) -> None:
         batch.id for batch in run.batches if BatchState(batch.state).is_open and batch.id not in known
     ]:
         raise UsageError(
-            f"run {run.id} waits for batch {lost[0]}, which this cache knows nothing about",
-            hint="name the folder of its cache with --cache-dir, or begin a new run without --resume",
+            f"run {run.id} is waiting for batch {lost[0]}, which is not in this cache",
+            hint="set --cache-dir to the folder of its cache, or start a new run without --resume",
         )
 
 
@@ -124,11 +124,11 @@ async def run_in_waves(
             events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
             stop.request(StopReason.BUDGET)
         except (ProviderError, StoreError) as error:
-            events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint or 'submitted batches go on'})"))
+            events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint or 'submitted batches continue'})"))
             stop.request(StopReason.BATCHES)
         else:
             if outcome is WaitOutcome.CANCELLED:
-                hint = "`geval run CONFIG --resume` asks what it did not answer again"
+                hint = "`geval run CONFIG --resume` sends its unanswered requests again"
                 events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
                 stop.request(StopReason.BATCHES)
             elif outcome is WaitOutcome.HANDED_IN:
@@ -197,26 +197,27 @@ def batch_problems(
         return
     if checked.is_serial:
         yield Problem(
-            "tests that build on the outputs of earlier ones cannot be asked in batches",
+            "tests that use the outputs of earlier ones cannot be sent in batches",
             _first_serial_place(suite),
-            "ask them directly, without --batch or --batch-judge",
+            "run without --batch and --batch-judge",
         )
     specs = [(role, spec) for role in sorted(roles) for spec in by_role.get(role, ())]
     apis = [(spec, api) for _, spec in specs if (api := _api_of(spec, suite)) is not None]
     if specs and not apis:
         names = ", ".join(dict.fromkeys(f"`{spec.public_id}`" for _, spec in specs))
         yield Problem(
-            f"no provider that would be asked in batches has a batch API: {names}",
+            f"none of the providers to call in batches has a batch API: {names}",
             specs[0][1].place.value("id"),
-            "use a model of openai: or anthropic:, or write `batch: openai` into the config of a server that has it",
+            "use an openai: or anthropic: model, or set `batch: openai` in the config of a server "
+            "that has it",
         )
     options = suite.options.batch
     most = max((api.most_requests for _, api in apis), default=None)
     if options is not None and options.size is not None and most is not None and options.size > most:
         yield Problem(
-            f"`size` is {options.size:,}, and a batch takes at most {most:,} requests",
+            f"`size` is {options.size:,}, but a batch can have at most {most:,} requests",
             suite.options.place.value("batch", "size"),
-            f"write {most} or less, or leave it out",
+            f"set it to at most {most}, or leave it out",
         )
     if Role.GENERATION in roles and any(_api_of(spec, suite) for spec in by_role.get(Role.GENERATION, ())):
         yield from _latency_problems(suite)
@@ -242,7 +243,7 @@ def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
                 if spec.base_type == "latency" and str(place) not in told:
                     told.add(str(place))
                     yield Problem(
-                        "`latency` cannot be asserted of answers that come with a batch",
+                        "`latency` cannot be checked for answers from a batch",
                         place,
                         "leave it out, or use --batch-judge",
                     )

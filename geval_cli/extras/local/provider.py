@@ -143,8 +143,8 @@ class LocalProvider:
         except ProviderUnavailableError as error:
             if _TEXT_TOO_LONG not in error.body:
                 raise
-            message = f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} takes"
-            hint = "shorten it, or raise `n_ctx` if the model can take more"
+            message = f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} accepts"
+            hint = "shorten it, or raise `n_ctx` if the model supports more"
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
         return replace(response, model=self._source.name)
 

@@ -22,15 +22,15 @@ class McpOptions:
 
     root: Annotated[
         Path,
-        Option("--root", "Configs lie in this folder or below. [default: here]", syntax="FOLDER"),
+        Option("--root", "Folder with the configs. [default: here]", syntax="FOLDER"),
     ] = Path()
     grader: GraderOption = None
     max_cost: Annotated[
-        float, Option("--max-cost", "What all runs and judgements may cost together.", syntax="USD")
+        float, Option("--max-cost", "Limit the total cost of all runs and judgements.", syntax="USD")
     ] = 1.0
-    max_requests: Annotated[int, Option("--max-requests", "The most requests of one run.", minimum=1)] = 200
+    max_requests: Annotated[int, Option("--max-requests", "Limit the requests of one run.", minimum=1)] = 200
     allow_code: Annotated[
-        bool, Option("--allow-code", "The configs are your own: they may do all that configs may.")
+        bool, Option("--allow-code", "Trust the configs: they may run code and read files.")
     ] = False
     home: HomeOption = None
 
@@ -59,10 +59,10 @@ def serve_assistant(options: McpOptions) -> None:
     if options.allow_code and is_untrusted(os.environ):
         hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
         raise UsageError(
-            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+            f"--allow-code cannot be combined with {UNTRUSTED_VARIABLE}, which forbids code", hint=hint
         )
     if not options.root.is_dir():
-        raise UsageError(f"{options.root} is no folder", hint="name the folder that your configs are in")
+        raise UsageError(f"{options.root} is not a folder", hint="use the folder that contains your configs")
     if options.max_cost < 0:
         raise UsageError(f"--max-cost must not be negative, found {options.max_cost:g}")
     root = options.root.resolve()

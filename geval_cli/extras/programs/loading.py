@@ -38,7 +38,7 @@ from geval_cli.suite.suite import LoadedSuite
 TIME_LIMIT_S = 120.0
 """How long one function may take; nothing else happens meanwhile."""
 
-_MAKE_FILE = "let Node write its tests into a .jsonl file, and name that"
+_MAKE_FILE = "let Node write the tests to a .jsonl file and use that"
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -150,7 +150,7 @@ class LoadScripts:
     ) -> JsonValue:
         if not is_installed():
             raise CodeError(
-                f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
+                f"{path.name} needs a JavaScript engine, which is not installed", hint=INSTALL_HINT
             )
         code = find_code(
             f"{FILE_PREFIX}{path}" + (f":{function}" if function else ""),
@@ -170,7 +170,7 @@ class LoadScripts:
 
 def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:
     what = f"`{function}` of {path.name}" if function else path.name
-    hint = "see what it says below" if error.detail else ""
+    hint = "see its error below" if error.detail else ""
     if isinstance(error, ScriptLimitError):
         hint = f"{_MAKE_FILE}, or write it in Python"
     return Problem(f"{what} failed: {error}", asked_at, hint, tuple(error.detail.rstrip().splitlines()[-3:]))
@@ -199,7 +199,7 @@ def filter_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield the problems of the suite's filters."""
     for item in suite.filters:
         if not is_installed():
-            yield Problem("JavaScript needs an engine that is not installed", item.location, INSTALL_HINT)
+            yield Problem("the JavaScript engine is not installed", item.location, INSTALL_HINT)
             continue
         try:
             check_javascript(

@@ -103,16 +103,14 @@ async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
         try:
             made = await call_code(written, arguments, tools, default_function=_VARIABLE_FUNCTION)
         except GevalError as error:
-            error.message = f"the variable `{name}` could not be made: {error.message}"
+            error.message = f"cannot make the variable `{name}`: {error.message}"
             raise
         if not isinstance(made, Mapping) or (made.get("error") is None and made.get("output") is None):
             hint = "return {'output': value}, or {'error': text}"
-            raise CodeFailedError(f"the program of the variable `{name}` gave no `output`", hint=hint)
+            raise CodeFailedError(f"the program of the variable `{name}` returned no `output`", hint=hint)
         if made.get("error") is not None:
-            hint = "its program says so itself"
-            raise CodeFailedError(
-                f"the variable `{name}` could not be made: {js_string(made['error'])}", hint=hint
-            )
+            hint = "see its program's error"
+            raise CodeFailedError(f"cannot make the variable `{name}`: {js_string(made['error'])}", hint=hint)
         found[name] = made["output"]
     return found
 
@@ -133,7 +131,7 @@ async def _made_prompt(
         else:
             made = await call_code(prompt.made_by, {"context": context}, tools)
     except GevalError as error:
-        error.message = f"the prompt `{prompt.label}` could not be made: {error.message}"
+        error.message = f"cannot make the prompt `{prompt.label}`: {error.message}"
         raise
     params, files = dict(prompt.params), prompt.file_params
     if isinstance(made, Mapping) and "prompt" in made:
@@ -142,10 +140,12 @@ async def _made_prompt(
         params, files = {**params, **own}, files - own.keys()
         made = made["prompt"]
     elif isinstance(made, bool | int | float):
-        message = f"the program of the prompt `{prompt.label}` gave {describe_value(made)}"
+        message = f"the program of the prompt `{prompt.label}` returned {describe_value(made)}"
         raise CodeFailedError(message, hint=_PROMPT_FORMS)
     if made is None or made in ("", [], {}):
-        raise CodeFailedError(f"the program of the prompt `{prompt.label}` gave nothing", hint=_PROMPT_FORMS)
+        raise CodeFailedError(
+            f"the program of the prompt `{prompt.label}` returned nothing", hint=_PROMPT_FORMS
+        )
     text = js_json(made) if isinstance(made, dict | list) else js_string(made)
     return prompt.model_copy(update={"raw": text, "params": params, "file_params": files})
 

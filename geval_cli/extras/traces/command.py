@@ -40,10 +40,10 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
         ]
     )
     left_out = [
-        f"{plural(count, what, many)} left out"
+        f"{plural(count, what, many)} skipped"
         for count, what, many in (
             (reading.silent, "call without an answer", "calls without an answer"),
-            (reading.bad, "line that is not understood", "lines that are not understood"),
+            (reading.bad, "unreadable line", "unreadable lines"),
         )
         if count
     ]
@@ -58,7 +58,7 @@ def _check_output(output: Path, *, may_replace: bool) -> None:
         raise UsageError(f"tests cannot be written to {output}", hint="use a name that ends in .jsonl")
     if output.exists() and not may_replace:
         raise UsageError(
-            f"{output} exists already, and is left as it is", hint="name another file, or add --force"
+            f"{output} already exists and was not changed", hint="choose another file, or add --force"
         )
     problem = check_output_path(output)
     if problem is not None:
@@ -67,18 +67,18 @@ def _check_output(output: Path, *, may_replace: bool) -> None:
 
 def _with_rest(reading: TraceReading) -> list[Problem]:
     more = reading.bad - len(reading.problems)
-    rest = [Problem(f"{plural(more, 'more line')} cannot be taken")] if more > 0 else []
+    rest = [Problem(f"{plural(more, 'more line')} cannot be used")] if more > 0 else []
     return [*reading.problems, *rest]
 
 
 def _nothing(source: Path, reading: TraceReading, choice: TracesOptions) -> UsageError:
     if reading.answers:
-        what = f"none of {plural(reading.answers, 'model call')} in {source} is chosen"
-        return UsageError(what, hint="take fewer or other conditions with --where" if choice.where else "")
+        what = f"none of {plural(reading.answers, 'model call')} in {source} matches"
+        return UsageError(what, hint="use fewer or other conditions with --where" if choice.where else "")
     if reading.silent:
-        what = f"{plural(reading.silent, 'model call')} in {source}, and none with its answer"
+        what = f"{plural(reading.silent, 'model call')} in {source}, but none has its answer"
         hint = "have the application record messages: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"
         return UsageError(what, hint=hint)
     return UsageError(
-        f"there is no model call in {source}", hint="docs/reference/traces.md lists the spans that are read"
+        f"there are no model calls in {source}", hint="see docs/reference/traces.md for the supported spans"
     )

@@ -40,7 +40,7 @@ MOST_PROBLEMS = 100
 _LONGEST_LINE = 64 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_KNOWN = "known are OTLP JSON lines, spans with `attributes`, request with response, and batch output"
+_KNOWN = "supported: OTLP JSON lines, spans with `attributes`, request with response, and batch output"
 
 
 class TraceReading(Struct):
@@ -133,8 +133,8 @@ def _items_in(
     except (_UnknownLineError, RecursionError) as error:
         reading.bad += 1
         if len(reading.problems) < MOST_PROBLEMS:
-            why = str(error) if isinstance(error, _UnknownLineError) else "it is nested too deep"
-            reading.problems.append(Problem(f"this line cannot be taken: {why}", place, _KNOWN))
+            why = str(error) if isinstance(error, _UnknownLineError) else "it is nested too deeply"
+            reading.problems.append(Problem(f"this line cannot be used: {why}", place, _KNOWN))
 
 
 def chosen_answers(
@@ -182,9 +182,9 @@ def _parse(line: bytes) -> Iterator[TraceSpan | ModelAnswer | None]:
     try:
         value = decode_json(line)
     except ValueError as error:
-        raise _UnknownLineError("it is no JSON") from error
+        raise _UnknownLineError("it is not JSON") from error
     if not isinstance(value, dict):
-        raise _UnknownLineError("it is no JSON object")
+        raise _UnknownLineError("it is not a JSON object")
     if "resourceSpans" in value or "resource_spans" in value:
         return otlp_spans(value)
     if isinstance(value.get("attributes"), dict | list) or any(
@@ -207,7 +207,7 @@ def _logged(value: Fields) -> ModelAnswer | None:
     if not given and turns and turns[-1].role == "assistant":  # a conversation on its own
         given = [turns.pop()]
     if not given and not is_batch and not (request and response):
-        raise _UnknownLineError("it has none of the keys that are looked for")
+        raise _UnknownLineError("it has none of the expected keys")
     system = messages(first(request or value, "system", "instructions"), "system")
     metadata = {
         "trace_id": first(value, "trace_id", "traceId"),

@@ -74,7 +74,8 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
     request = prepared.request
     if request.workers is not None and request.ray is not None:
         raise UsageError(
-            "--workers does not go with --ray", hint="a cluster has as many workers as processors"
+            "--workers cannot be combined with --ray",
+            hint="remove --workers: a cluster has one worker per processor",
         )
     if request.ray is None:
         check_loky()
@@ -82,15 +83,15 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
         _check_sent_as_one(request)
         check_cluster(request.ray)
     option = "--workers" if request.ray is None else "--ray"
-    hint = f"leave {option} out: one process does this run"
+    hint = f"remove {option}: one process does this run"
     if prepared.plan.is_serial:
-        message = f"{option} cannot do tests of which one depends on the one before it"
+        message = f"{option} cannot run tests that depend on the one before them"
         raise UsageError(message, hint=hint)
     if request.is_untrusted:
-        raise UsageError(f"{option} does not go with --untrusted", hint=hint)
+        raise UsageError(f"{option} cannot be combined with --untrusted", hint=hint)
     if cache is not None and cache.folder is None:
-        message = f"{option} needs a cache on disk, where its processes find each other's answers"
-        raise UsageError(message, hint="make room, or name another place with --cache-dir")
+        message = f"{option} needs a cache on disk, through which its processes share answers"
+        raise UsageError(message, hint="free some space, or choose another folder with --cache-dir")
 
 
 def _check_sent_as_one(request: RunRequest) -> None:
@@ -103,7 +104,7 @@ def _check_sent_as_one(request: RunRequest) -> None:
     outside = [path for path in request.joined if not path.resolve().is_relative_to(folder)]
     if outside and request.ray != LOCAL:
         hint = f"move it there, or use --ray {LOCAL}"
-        raise UsageError(f"--ray sends the folder {folder}, and {outside[0]} is not in it", hint=hint)
+        raise UsageError(f"--ray sends the folder {folder}, but {outside[0]} is not in it", hint=hint)
 
 
 def asked_workers(request: RunRequest) -> int:
@@ -246,14 +247,15 @@ class _Crew(Struct):
         shard.losses += 1
         if shard.losses <= MOST_LOSSES:
             if not self.stop.is_requested:
-                self._notice(f"{record.name} was lost; what it had not finished is done again")
+                self._notice(f"{record.name} was lost; its unfinished cases are done again")
             self.shards.appendleft(shard)
             return
         plan = self.prepared.plan
         error = ErrorInfo(
             "WorkerLostError",
-            f"the process that did this case ended {shard.losses} times before it was done",
-            "it may have been killed for its memory, or by code of the config; try with fewer --workers, or without",
+            f"the process running this case died {shard.losses} times before it finished",
+            "it may have run out of memory, or code of the config may have ended it; try fewer "
+            "--workers, or none",
         )
         for test in self.prepared.suite.tests:
             if shard.start <= test.index < shard.stop:

@@ -101,7 +101,7 @@ def check_loky() -> None:
     try:
         Listener().close()
     except OSError as error:  # its path is too long, for one
-        message = f"--workers cannot make a socket in {tempfile.gettempdir()}: {error}"
+        message = f"--workers cannot create a socket in {tempfile.gettempdir()}: {error}"
         raise UsageError(message, hint="set TMPDIR to a folder with a short path") from error
 
 

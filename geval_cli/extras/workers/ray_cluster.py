@@ -51,7 +51,7 @@ _NOT_SHIPPED = (".geval", ".git", ".venv*", ".env*", "node_modules", "__pycache_
 _FOUND_BY_RAY = "auto"  # the cluster that this machine is part of
 _PATIENCE_S = 5.0
 _START = (
-    "`ray start --head` starts a cluster and prints its address; --ray local starts one for this run alone"
+    "start a cluster with `ray start --head`, which prints its address, or use --ray local for this run only"
 )
 _CLEANING_S = 5.0
 _END = "end"
@@ -90,7 +90,7 @@ def check_cluster(address: str) -> None:
         UsageError: Ray is not installed, or nothing listens at the address; Ray itself would try for many minutes.
     """
     if "://" in address:
-        hint = "run geval on a machine of the cluster, and name the address that `ray start` prints, or auto"
+        hint = "run geval on a machine of the cluster with the address that `ray start` prints, or auto"
         raise UsageError(f"--ray cannot use `{address}`: it connects from inside a cluster", hint=hint)
     if address not in {LOCAL, _FOUND_BY_RAY}:
         host, _, port = address.rpartition(":")
@@ -133,10 +133,10 @@ def join_cluster(address: str, config: Path) -> int:
     except Exception as error:
         if address == LOCAL:
             message = f"Ray cannot start on this machine: {str(error) or type(error).__name__}"
-            raise UsageError(message, hint="make room in TMPDIR and memory, or use --workers") from error
+            raise UsageError(message, hint="free space in TMPDIR and memory, or use --workers") from error
         message = f"--ray cannot reach a cluster at `{address}`: {error}"
         raise UsageError(
-            message, hint=f"{_START}; where it asks for a token, set RAY_AUTH_MODE=token"
+            message, hint=f"{_START}; if it requires a token, set RAY_AUTH_MODE=token"
         ) from error
 
 
@@ -385,7 +385,7 @@ def do_shard_on_node(setup: NodeSetup, hub: Any, order: ShardOrder) -> Iterator[
     """Do a shard in this process of a cluster; yields the name of the machine, and then lots as messages."""
     yield platform.node()
     if setup.version != __version__:
-        message = f"geval {__version__} is on {platform.node()}, and geval {setup.version} runs this"
+        message = f"{platform.node()} has geval {__version__}, but this run uses geval {setup.version}"
         yield lot_to_json(Lot(end=ShardEnd(mistakes=(message,))))
         return
     if setup.folder is not None:

@@ -204,8 +204,8 @@ def mistakes_of(error: ConfigError) -> tuple[str, ...]:
 
 def _check_same(prepared: PreparedRun, setup: WorkerSetup) -> None:
     if fingerprint(prepared) != setup.covered:
-        message = f"{setup.request.config} is another one than it was when the run began"
-        raise ConfigError([Problem(message, None, "leave the config alone while it is run")])
+        message = f"{setup.request.config} has changed since the run started"
+        raise ConfigError([Problem(message, None, "do not change the config during a run")])
 
 
 def _open_cache(place: CachePlace, stack: AsyncExitStack) -> ResponseCache:

@@ -177,7 +177,7 @@ def parse_rating(
     if found is not None:
         if not words.isspace():
             if re.search(r"\w|[%/]", re.sub(r"</\w+>", "", words[start:])):
-                raise JudgeParseError("the judge's reply goes on after its JSON", raw_text=text)
+                raise JudgeParseError("the judge's reply continues after its JSON", raw_text=text)
             _check_rest(words[:start], "", found.rating, score_range, text, fewest=4)
         return found
     labels = list(_label_of(name).finditer(words))
@@ -198,7 +198,7 @@ def parse_rating(
             raise JudgeParseError("the judge's reply breaks off in the middle of the score", raw_text=text)
     _check_range(value, rating["top"], score_range, text)
     if "star" in rating[0].lower() and rating["top"] is None and score_range[1] != 5 >= value:  # noqa: PLR2004
-        raise JudgeParseError("the judge's reply gives stars, not saying out of how many", raw_text=text)
+        raise JudgeParseError("the judge's reply gives stars without saying out of how many", raw_text=text)
     _check_asides(rating, value, score_range, text)
     _check_rest(words[: rating.start()], words[rating.end() :], value, score_range, text)
     reason = " ".join(answer.split())
@@ -282,7 +282,7 @@ def is_supposed(text: str, start: int) -> bool:
 def check_not_taken_back(behind: str, text: str) -> None:
     """Refuse a reply whose words behind its verdict take that back."""
     if _TAKEN_BACK.search(behind):
-        raise JudgeParseError("the judge's reply takes its verdict back", raw_text=text)
+        raise JudgeParseError("the judge's reply retracts its verdict", raw_text=text)
 
 
 def check_no_error(holder: JsonObject, text: str) -> None:
@@ -343,7 +343,7 @@ def _check_range(value: float, top: str | None, score_range: ScoreRange, text: s
         message = f"the judge rated out of {format_number(_number_of(top))}, but was asked for {asked}"
         raise JudgeRangeError(message, raw_text=text)
     if not low <= value <= high:
-        shown = format_number(value) if abs(value) < float("inf") else "a number beyond all bounds"
+        shown = format_number(value) if abs(value) < float("inf") else "far out of range"
         raise JudgeRangeError(f"the judge's rating is {shown}, but was asked for {asked}", raw_text=text)
 
 
@@ -443,9 +443,9 @@ def _of_member(
     check_no_error(holder, text)
     reason = reason_of(holder)
     if reason is not None and PLACEHOLDER.fullmatch(reason):
-        raise JudgeParseError("the judge's reply repeats the form that it was given", raw_text=text)
+        raise JudgeParseError("the judge's reply repeats the form instead of filling it in", raw_text=text)
     if reason is not None and _REFUSES.match(reason):
-        raise JudgeParseError("the judge says that it rates nothing", raw_text=text)
+        raise JudgeParseError("the judge's reply says that it gives no rating", raw_text=text)
     for other in holder.members:
         key, claim = plain_key(other.key), other.value
         is_another = _ANOTHER_SCORE_KEY.search(key) and _says_another(claim, value)
@@ -572,5 +572,5 @@ def why_unreadable(text: str, what: str) -> str:
     if not text.strip():
         return "the judge's reply is empty"
     if not without_thoughts(text).strip():
-        return "the judge's reply holds thoughts and no answer"
+        return "the judge's reply has only thoughts and no answer"
     return f"no {what} can be read from the judge's reply"

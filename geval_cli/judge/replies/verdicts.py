@@ -87,11 +87,11 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
             raise JudgeParseError(f"the judge's reply has {problem} `pass`", raw_text=text)
         shares = {_share(member.value, text) for member in ratings}
         if None in shares or len(shares) > 1 or (needs_score and not shares):
-            problem = "different scores" if len(shares) > 1 else "no score that is a number"
+            problem = "different scores" if len(shares) > 1 else "no numeric score"
             raise JudgeParseError(f"the judge's reply has {problem}", raw_text=text)
         passed, share = claims == {True}, next(iter(shares), None)
         if share is not None and share == (not passed):
-            which = "`pass` is true and the score 0" if passed else "`pass` is false and the score 1"
+            which = "`pass` is true but the score is 0" if passed else "`pass` is false but the score is 1"
             raise JudgeParseError(f"the judge's reply contradicts itself: {which}", raw_text=text)
         return (passed, share), reason_of(found)
 
@@ -163,7 +163,7 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
     if not claims and not _holds_object(text):
         lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
         if any(len(tags) > 1 or (tags and is_supposed(tags[0].string, tags[0].start())) for tags in lines):
-            raise JudgeParseError("the judge's reply says two things of one sentence", raw_text=text)
+            raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
         claims = tuple(tags[0][1] is None for tags in lines if tags)
     if not claims:
         raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
@@ -199,7 +199,9 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
             return None
         items = [item.strip() for item in values[0] if isinstance(item, str)]
         if len(items) < len(values[0]) or any(not item or PLACEHOLDER.fullmatch(item) for item in items):
-            raise JudgeParseError(f"the judge's list of {key} holds other things than texts", raw_text=text)
+            raise JudgeParseError(
+                f"the judge's list of {key} contains something other than text", raw_text=text
+            )
         return tuple(items), None
 
     texts = _find_one(text, read)
@@ -221,7 +223,9 @@ def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
             return None
         numbers = [_whole(item) for item in values[0]]
         if any(number is None or not 1 <= number <= most for number in numbers):
-            raise JudgeParseError(f"the judge names passages that are not among the {most}", raw_text=text)
+            raise JudgeParseError(
+                f"the judge names passages that are not among the {most} given", raw_text=text
+            )
         return tuple(sorted({number for number in numbers if number is not None})), None
 
     return _one_of(text, read, f"list `{key}`")[0]
@@ -277,14 +281,16 @@ def _find_one(
         if not is_supposed(answer, holder.start):
             check_no_error(holder, text)
             if not holder.is_closed:
-                raise JudgeParseError("the judge's reply breaks off in its object", raw_text=text)
+                raise JudgeParseError("the judge's reply breaks off inside its JSON object", raw_text=text)
             value = read(holder)
             if value is not None:
                 found.append(value)
                 end = holder.end
     check_not_taken_back(answer[end:], text)
     if any(said != found[0][0] for said, _ in found):
-        raise JudgeParseError("the judge's reply says different things in different objects", raw_text=text)
+        raise JudgeParseError(
+            "the judge's reply gives different verdicts in different JSON objects", raw_text=text
+        )
     return found[-1] if found else None
 
 
@@ -588,7 +594,7 @@ def _of_member(answer: str, member: JsonMember, reason: str | None, text: str) -
     if isinstance(member.value, str | float) and not isinstance(member.value, bool):
         match = _WINNER_VALUE.fullmatch(answer, member.start, member.end)
     if match is None:
-        raise JudgeParseError('the judge\'s winner is none of "1", "2" and "tie"', raw_text=text)
+        raise JudgeParseError('the judge\'s winner is not one of "1", "2" and "tie"', raw_text=text)
     return _winner_reply(match, reason)
 
 

@@ -57,14 +57,14 @@ def parse_address(url: str) -> Address:
     """
     parts = _split(url)
     if parts is None:
-        raise InvalidAddressError("its host or its port is none")
+        raise InvalidAddressError("its host or port is not valid")
     if parts.scheme not in _DEFAULT_PORTS:
         raise InvalidAddressError("it does not begin with http:// or https://")
     host, target = _ascii_host(parts.hostname or ""), _target(parts)
     if host is None:
-        raise InvalidAddressError("it names no host")
+        raise InvalidAddressError("it has no host")
     if target is None:
-        raise InvalidAddressError("it holds half of a character")
+        raise InvalidAddressError("it contains half of a character")
     named = f"[{host.partition('%')[0]}]" if ":" in host else host  # the % of an address within this network
     default = _DEFAULT_PORTS[parts.scheme]
     port = default if parts.port is None else parts.port

@@ -96,7 +96,7 @@ def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
     """
     names = [name for part in encodings.split(",") if (name := part.strip().lower()) not in {"", "identity"}]
     if len(names) > _MOST_ENCODINGS:
-        raise BrokenCompressionError(f"it is packed {len(names)} times")
+        raise BrokenCompressionError(f"it is compressed {len(names)} times")
     for name in reversed(names):
         if not body:
             break
@@ -194,7 +194,7 @@ _MAX_LINE_BYTES = 64 * 1024
 _MAX_HEADERS = 1024
 # Routers forget a connection that is silent for minutes, as while a model thinks; probes keep it known.
 _FIRST_PROBE_AFTER_S = 60
-_CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upon"
+_CLOSED_IN_HANDSHAKE = "it closed the connection during the TLS handshake"
 _SOCKS_HINT = f"SOCKS proxies need an extra: {install_hint('socks')}"
 
 
@@ -353,7 +353,7 @@ def failure_of(error: Exception) -> HttpFailure:
     if isinstance(error, aiohttp.ServerTimeoutError):
         return SlowConnectionError(f"within {CONNECT_TIMEOUT_S:g} s")
     if isinstance(error, aiohttp.ClientResponseError):
-        return NotHttpError("it is no HTTP")  # its own text quotes what came, which may be an echo
+        return NotHttpError("it is not HTTP")  # its own text quotes what came, which may be an echo
     if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
         return NoAnswerError()
     if isinstance(error, aiohttp.InvalidURL):
@@ -522,7 +522,7 @@ class HttpClient:
     def _options(self, call: HttpCall, address: Address, proxy: Address | None) -> dict[str, Any]:
         """Return aiohttp's options besides method and URL."""
         if not _is_token(call.method):
-            raise UnsendableRequestError("the method is no word")
+            raise UnsendableRequestError("the method is not a valid HTTP method")
         headers = {"host": address.host_header, **self._headers}
         if address.user_info:
             headers["authorization"] = basic_credentials(address.user_info)
@@ -636,10 +636,10 @@ def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in headers.items():
         if not _is_token(name):
-            raise UnsendableRequestError("a header's name is no word")
+            raise UnsendableRequestError("a header name is not valid")
         if control := _CONTROL.search(value):
             what = "line break" if control[0] in "\r\n" else "control character"
-            raise UnsendableRequestError(f"the header {name} holds a {what}")
+            raise UnsendableRequestError(f"the header {name} contains a {what}")
         lowered = name.lower()
         if lowered not in _OURS:
             found[lowered] = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

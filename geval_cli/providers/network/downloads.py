@@ -34,7 +34,7 @@ _ATTEMPTS = 4
 _WAIT_S = 0.25
 _NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _PARAMETERS = frozenset({"split", "config", "subset", "limit"})
-_INSTALL_HINT = f"install it {install_hint('remote')}; or download the file, and name it with file://"
+_INSTALL_HINT = f"install it {install_hint('remote')}; or download the file and refer to it with file://"
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 
 
@@ -99,9 +99,7 @@ def _download_error(shown: str, error: Exception) -> DownloadError:
     if isinstance(cause, aiohttp.ClientResponseError):
         hint = "check the address"
         if cause.status in {401, 403}:
-            hint = (
-                "it may be private: write user and password, or a token, into the address by {{ env.NAME }}"
-            )
+            hint = "it may be private: put user and password, or a token, into the URL with {{ env.NAME }}"
         return DownloadError(f"{shown} cannot be read: HTTP {cause.status}", hint=hint)
     if isinstance(cause, aiohttp.ClientConnectionError | TimeoutError):
         return DownloadError(
@@ -111,13 +109,13 @@ def _download_error(shown: str, error: Exception) -> DownloadError:
         return DownloadError(f"there is no file {shown}", hint="check the address")
     if isinstance(error, PermissionError):
         return DownloadError(
-            f"{shown} may not be read", hint="check the credentials, for example AWS_PROFILE"
+            f"access to {shown} is denied", hint="check the credentials, for example AWS_PROFILE"
         )
     if type(error).__name__ in {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}:
         hint = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return DownloadError(f"no credentials were found for {shown}", hint=hint)
+        return DownloadError(f"no credentials found for {shown}", hint=hint)
     return DownloadError(
-        f"{shown} cannot be read ({type(error).__name__})", hint="check address and credentials"
+        f"{shown} cannot be read ({type(error).__name__})", hint="check the URL and the credentials"
     )
 
 
@@ -132,7 +130,7 @@ class DatasetName(Struct, frozen=True):
     @property
     def parquet_hint(self) -> str:
         address = f"https://huggingface.co/datasets/{self.dataset}/resolve/refs%2Fconvert%2Fparquet"
-        return f"name its Parquet files: {address}/{self.config}/{self.split}/0000.parquet"
+        return f"use its Parquet files: {address}/{self.config}/{self.split}/0000.parquet"
 
 
 def read_dataset_name(reference: str) -> DatasetName:
@@ -145,17 +143,15 @@ def read_dataset_name(reference: str) -> DatasetName:
     dataset = reference.removeprefix(DATASETS_PREFIX).partition("?")[0].strip("/")
     if not reference.startswith(DATASETS_PREFIX) or not _NAME.fullmatch(dataset):
         raise DownloadError(
-            f"`{reference}` names no data set", hint=f"write {DATASETS_PREFIX}OWNER/NAME?split=test"
+            f"`{reference}` has no data set name", hint=f"write {DATASETS_PREFIX}OWNER/NAME?split=test"
         )
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(given.keys() - _PARAMETERS)
     if unknown:
-        raise DownloadError(
-            f"`{unknown[0]}` is no parameter of a data set", hint="known: split, config, limit"
-        )
+        raise DownloadError(f"unknown data set parameter `{unknown[0]}`", hint="known: split, config, limit")
     limit = given.get("limit")
     if limit is not None and not (limit.isascii() and limit.isdigit() and int(limit)):
-        raise DownloadError("`limit` must be a whole number from 1", hint="for example limit=100")
+        raise DownloadError("`limit` must be a whole number of at least 1", hint="for example limit=100")
     return DatasetName(
         dataset,
         given.get("split") or "test",
@@ -191,7 +187,7 @@ async def write_dataset(
                         return None
                 elif page.version != version:
                     raise DownloadError(
-                        f"{name.dataset} was changed while it was read", hint="start it again"
+                        f"{name.dataset} changed while it was being read", hint="run it again"
                     )
                 for row in page.rows:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -216,11 +212,14 @@ async def _pages(name: DatasetName, transport: Transport, environ: Mapping[str, 
             end = page.total if name.limit is None else min(page.total, name.limit)
             if end > MOST_ROWS:
                 message = (
-                    f"{name.dataset} has {page.total:,} rows, and {MOST_ROWS:,} at most are read by the API"
+                    f"{name.dataset} has {page.total:,} rows; at most {MOST_ROWS:,} can be read "
+                    "through the API"
                 )
                 raise DownloadError(message, hint=f"write &limit={MOST_ROWS}, or {name.parquet_hint}")
         if not page.rows and offset < end:
-            raise DownloadError(f"{name.dataset} gave {offset:,} rows of {end:,}", hint=name.parquet_hint)
+            raise DownloadError(
+                f"{name.dataset} returned only {offset:,} of {end:,} rows", hint=name.parquet_hint
+            )
         yield page
         offset += len(page.rows)
 
@@ -233,7 +232,9 @@ async def _ask_rows(
     endpoint = (environ.get(ENDPOINT_VARIABLE) or _ENDPOINT).rstrip("/")
     token = next((environ[variable] for variable in _TOKENS if environ.get(variable)), "")
     if not endpoint.startswith("https://") and not is_loopback(endpoint):
-        raise DownloadError(f"{ENDPOINT_VARIABLE} must be an https:// address", hint="a token is sent there")
+        raise DownloadError(
+            f"{ENDPOINT_VARIABLE} must be an https:// URL", hint="use https: a token is sent there"
+        )
     headers = {"authorization": f"Bearer {token}"} if token else {}
     call = HttpCall(url=f"{endpoint}/rows?{query}", headers=headers, method="GET", timeout_s=60.0)
     context = CallContext("huggingface://datasets", Secrets([token]))
@@ -250,10 +251,10 @@ async def _ask_rows(
 def _refused(name: DatasetName, error: ProviderError) -> DownloadError:
     what = f"{name.dataset} (config `{name.config}`, split `{name.split}`)"
     if error.status in {401, 403}:
-        return DownloadError(f"{what} may not be read", hint="set HF_TOKEN to a token that may read it")
+        return DownloadError(f"access to {what} is denied", hint="set HF_TOKEN to a token that has access")
     if error.status == HTTPStatus.NOT_FOUND:
-        hint = "name another: ?split=train&config=NAME; a private one needs HF_TOKEN"
-        return DownloadError(f"there is no {what} at Hugging Face", hint=hint)
+        hint = "choose another: ?split=train&config=NAME; a private one needs HF_TOKEN"
+        return DownloadError(f"Hugging Face has no {what}", hint=hint)
     return DownloadError(f"{what} cannot be read: {error.message}", hint=error.hint)
 
 
@@ -265,11 +266,11 @@ def _read_page(reply: HttpResponse, name: DatasetName) -> _Page:
         is_whole = isinstance(total, int) and all(isinstance(row, dict) for row in rows)
         cut = next(((entry, cells) for entry in entries if (cells := entry.get("truncated_cells"))), None)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DownloadError(f"{name.dataset} was answered with something that is no rows") from error
+        raise DownloadError(f"the reply for {name.dataset} does not contain rows") from error
     if not is_whole:
-        raise DownloadError(f"{name.dataset} was answered with something that is no rows")
+        raise DownloadError(f"the reply for {name.dataset} does not contain rows")
     if cut is not None:
-        message = f"the API cuts `{cut[1][0]}` short in row {cut[0].get('row_idx')} of {name.dataset}"
+        message = f"the API truncates `{cut[1][0]}` in row {cut[0].get('row_idx')} of {name.dataset}"
         raise DownloadError(message, hint=name.parquet_hint)
     if found.get("partial") and name.limit is None:
         message = f"the API has only a part of {name.dataset}"

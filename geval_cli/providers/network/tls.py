@@ -44,10 +44,10 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
         elif not path.is_file():
             written = source.spec.config[key]
             hint = "paths are relative to the config's file"
-            problems.append(source.problem(f"`{key}` names {written}, which is no file", key=key, hint=hint))
+            problems.append(source.problem(f"`{key}` is {written}, which is not a file", key=key, hint=hint))
     if "client_key" in paths and "client_cert" not in paths:
         key = _spelling(source, "client_key")
-        problems.append(source.problem(f"`{key}` needs a `client_cert`, to which it belongs", key=key))
+        problems.append(source.problem(f"`{key}` needs the `client_cert` that it belongs to", key=key))
     if problems or "client_cert" not in paths:
         return problems
     try:
@@ -56,7 +56,7 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
         key = _spelling(source, "client_cert")
         reason = getattr(error, "reason", None) or error.strerror
         message = f"`{key}` and its key cannot be used: {reason}"
-        hint = "PEM files are read, with a key that has no password and belongs to the certificate"
+        hint = "use PEM files, and the certificate's own key without a password"
         return [source.problem(message, key=key, hint=hint)]
     return []
 
@@ -78,7 +78,7 @@ def missing_bundle(env: Mapping[str, str]) -> str:
     for name in CA_VARIABLES:
         named = env.get(name)
         if named and not Path(named).exists():
-            return f"{name} names {named}, which is no {'folder' if name.endswith('DIR') else 'file'}"
+            return f"{name} is {named}, which is not a {'folder' if name.endswith('DIR') else 'file'}"
     return ""
 
 

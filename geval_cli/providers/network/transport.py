@@ -53,7 +53,7 @@ from geval_cli.providers.wire.refusals import CallContext, refusal_error, reques
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
-_PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the host in NO_PROXY"
+_PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or add the host to NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
 _UNSENDABLE_HINT = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
 
@@ -71,15 +71,15 @@ def connection_error(
 ) -> ProviderError:
     """The ProviderError for an exchange that brought no answer. What it says shows neither keys nor passwords."""
     if isinstance(error, InvalidAddressError):
-        message = f"not a valid address{_shown(call.url)}: {error}"
+        message = f"not a valid URL{_shown(call.url)}: {error}"
         return ProviderRequestError(message, provider_id=context.provider_id, hint="check `base_url`")
     origin = public_origin(call.url)
     if isinstance(error, TimeoutError):
-        message = f"{context.provider_id} gave no complete answer within {call.timeout_s:g} s"
+        message = f"{context.provider_id} sent no complete answer within {call.timeout_s:g} s"
         hint = "raise `timeout_s` in the provider's config if the model needs longer"
         return ProviderTimeoutError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, SlowConnectionError):
-        message = f"{origin} took no connection {_reason(error, context)}"
+        message = f"{origin} accepted no connection {_reason(error, context)}"
         return ProviderTimeoutError(
             message, provider_id=context.provider_id, hint="check the network and `base_url`"
         )
@@ -88,7 +88,7 @@ def connection_error(
         hint = _UNSENDABLE_HINT if "extra" not in str(error) else "or use an HTTP proxy"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, UnknownCompressionError):
-        message = f"{origin} packed its answer with {_reason(error, context)}, which it was not asked for"
+        message = f"{origin} compressed its answer with {_reason(error, context)}, which was not requested"
         hint = f"for br and zstd, {install_hint('compression')}; or have the server send gzip"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
@@ -96,9 +96,9 @@ def connection_error(
     if isinstance(error, TlsError | NoConnectionError):
         return _unreachable(error, call, context)
     return _unavailable(
-        f"{origin} {_WHAT_BROKE.get(type(error), 'broke the connection off')}",
+        f"{origin} {_WHAT_BROKE.get(type(error), 'dropped the connection')}",
         context,
-        "that is trouble at the server or on the way",
+        "the problem is at the server or in the network",
     )
 
 
@@ -118,7 +118,7 @@ def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> Pr
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, TlsError):
         message = f"TLS handshake with {origin} failed: {reason}"
-        hint = "check `base_url`: perhaps that port speaks http://, or a proxy stands before it"
+        hint = "check `base_url`: the port may speak http://, or a proxy may be in between"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
     if os.strerror(errno.EMFILE) in reason:
@@ -132,8 +132,8 @@ def _proxy_error(error: NoProxyError | ProxyRefusalError, context: CallContext, 
             f"the proxy {name} cannot be reached: {_reason(error, context)}", context, _PROXY_HINT
         )
     if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-        message = f"the proxy {name} wants a user name and password"
-        hint = "write them into the proxy's address: http://USER:PASSWORD@HOST:PORT"
+        message = f"the proxy {name} requires a user name and password"
+        hint = "put them into the proxy's URL: http://USER:PASSWORD@HOST:PORT"
         return ProviderRequestError(message, provider_id=context.provider_id, status=error.status, hint=hint)
     said = f"answered {error}" if error.status else f"refuses: {_reason(error, context)}"
     return _unavailable(f"the proxy {name} {said}", context, _PROXY_HINT)
@@ -344,9 +344,7 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     if reply.body.lstrip()[:1] == b"<":
         message += " (it looks like a web page: check `base_url`)"
     elif reply.body.startswith((b"data:", b"event:")):
-        message += (
-            " (it is a stream of events, which was not asked for: check what the server adds to requests)"
-        )
+        message += " (it is an event stream, which was not requested: check what the server adds to requests)"
     error = ProviderResponseError(
         message,
         provider_id=context.provider_id,

@@ -232,7 +232,7 @@ def _choice(received: Received) -> Choice:
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise received.refuse("an answer without content")
     if any(block.get("type") == "text" and not isinstance(block.get("text"), str) for block in blocks):
-        raise received.refuse("an answer whose text is none")
+        raise received.refuse("an answer whose text is not a string")
     listed = [block for block in blocks if _is_call(block)]
     calls = tuple(
         tool_call(

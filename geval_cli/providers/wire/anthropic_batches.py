@@ -102,7 +102,7 @@ class AnthropicBatches:
         """Return the batch in the answer."""
         found, reply = await self._exchange(method, path, body=body)
         if not _is_batch(found):
-            raise response_error("an answer that describes no batch", reply, self._context)
+            raise response_error("an answer that does not describe a batch", reply, self._context)
         return _remote(found)
 
     async def _exchange(
@@ -165,7 +165,7 @@ def _line(text: bytes) -> BatchLine:
     if kind == "succeeded" and isinstance(message, dict):
         return BatchLine(custom_id, 200, message)
     if kind != "errored":
-        raise BrokenResultsError("a line of results holds neither an answer nor an error")
+        raise BrokenResultsError("a line of results has neither an answer nor an error")
     body = result.get("error")
     inner = body.get("error") if isinstance(body, dict) else None
     name = inner.get("type") if isinstance(inner, dict) else None

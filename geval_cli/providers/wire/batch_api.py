@@ -123,7 +123,7 @@ def read_line(text: bytes | str) -> Mapping[str, Any]:
     except ValueError as error:
         raise BrokenResultsError(f"a line of results is not JSON: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("custom_id"), str):
-        raise BrokenResultsError("a line of results names no request")
+        raise BrokenResultsError("a line of results has no request id")
     return found
 
 
@@ -144,7 +144,7 @@ async def readable_lines(
         except BrokenResultsError as error:
             broken, first = broken + 1, first or str(error)
     if broken:
-        raise BrokenResultsError(first if broken == 1 else f"{first}, and so on in {broken:,} lines")
+        raise BrokenResultsError(first if broken == 1 else f"{first}; {broken:,} lines are broken like this")
 
 
 def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:

@@ -141,7 +141,7 @@ _TOLD_BEHIND = (End.LENGTH, End.PAUSED, End.BROKEN)
 def refuse_other_speaker(role: Any) -> None:
     """Raise NotAnAnswer for a message of another than the model: a request that the server gives back."""
     if isinstance(role, str) and role in _OTHER_SPEAKERS:
-        raise NotAnAnswer(f"a message of the role `{role}` in the place of an answer")
+        raise NotAnAnswer(f"a message with the role `{role}` instead of an answer")
 
 
 def refuse_lost_calls(end: End | None, calls: Sequence[Any], *, listed: int) -> None:
@@ -149,7 +149,7 @@ def refuse_lost_calls(end: End | None, calls: Sequence[Any], *, listed: int) -> 
     if len(calls) < listed:
         raise NotAnAnswer("a tool call that cannot be read")
     if end is End.TOOL_CALLS and not calls:
-        raise NotAnAnswer("an answer that ends with tool calls, and has none")
+        raise NotAnAnswer("an answer that ends with tool calls but has none")
 
 
 def refuse_broken_arguments(end: End | None, calls: Sequence[Mapping[str, Any]]) -> None:

@@ -38,5 +38,10 @@ def client_problem(client: Any) -> tuple[str, str] | None:
     """
     if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
         return None
-    message = f"`model` is an {type(client).__name__} with an `http_client` of its own, which belongs to another loop"
-    return message, f"give an {type(client).__name__.removeprefix('Async')} client, which is asked in threads"
+    message = (
+        f"`model` is an {type(client).__name__} with its own `http_client`, which belongs to another "
+        "event loop"
+    )
+    return message, (
+        f"give an {type(client).__name__.removeprefix('Async')} client, which is called in threads"
+    )

@@ -288,7 +288,7 @@ class EndpointProvider:
                 # What a filter left of a judge's reply may hold a number, which is no rating.
                 whole = tuple(choice for choice in choices if not withheld(choice.finish_reason))
                 if not whole:
-                    raise received.refuse(f"an answer that was withheld ({choices[0].finish_reason})")
+                    raise received.refuse(f"a withheld answer ({choices[0].finish_reason})")
                 choices = whole
             if all(choice.text.strip() or choice.finish_reason != End.STOP for choice in choices):
                 return choices
@@ -296,7 +296,7 @@ class EndpointProvider:
             tokens = self.tokens(body)
             if tokens is None or tokens.output_tokens or not self.writes:
                 return choices
-            raise received.refuse("an empty answer, for which the model wrote no token")
+            raise received.refuse("an empty answer: the model wrote no tokens")
         except ProviderResponseError as error:
             if isinstance(received.body, dict):
                 tokens = believed(self.tokens(received.body), Exchange(""))

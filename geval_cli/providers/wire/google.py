@@ -222,7 +222,7 @@ def _choice(received: Received, *, is_judge: bool) -> Choice:
         choice = _candidate(min(found, key=lambda item: place_of(item.get("index"))), received)
         return structs.replace(choice, finish_reason=End.FILTERED.value) if blocked else choice
     if blocked:
-        what = f"no answer, since the prompt was blocked ({blocked})"
+        what = f"no answer, because the prompt was blocked ({blocked})"
         if is_judge:
             raise received.refuse(what)
         return Choice(what, End.FILTERED.value)

@@ -65,9 +65,9 @@ def _is_method(value: Any) -> bool:
 
 HTTP_KEYS = (
     OwnKey(("method",), f"one of {', '.join(METHODS)}", _is_method),
-    OwnKey(("query_params", "queryParams"), "a mapping of names to texts", is_text_mapping),
-    OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
-    OwnKey(("body",), "a mapping, a list or a text", lambda value: isinstance(value, dict | list | str)),
+    OwnKey(("query_params", "queryParams"), "a mapping of names to strings", is_text_mapping),
+    OwnKey(("headers",), "a mapping of header names to strings", is_text_mapping),
+    OwnKey(("body",), "a mapping, a list or a string", lambda value: isinstance(value, dict | list | str)),
     OwnKey(
         RESPONSE_KEYS,
         "a path such as `choices[0].message.content`, or JavaScript",
@@ -80,13 +80,15 @@ HTTP_KEYS = (
 _NOT_DONE = {
     "auth": "put the key into `headers`",
     "multipart": "send JSON or text in `body`, or use a Python provider",
-    "request": "write `method`, `headers` and `body` apart",
+    "request": "write `method`, `headers` and `body` as separate keys",
     "sessionParser": "use a Python provider",
     "sessionSource": "use a Python provider",
     "signatureAuth": "use a Python provider",
-    "tls": "name your certificate in `client_cert` and `client_key`, and those to trust in SSL_CERT_FILE",
-    "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
-    "validateStatus": "a status of 2xx is an answer, and any other an error",
+    "tls": (
+        "put your certificate into `client_cert` and `client_key`, and the ones to trust into SSL_CERT_FILE"
+    ),
+    "transformRequest": "put what to send into `body`, with {{ prompt }} in it",
+    "validateStatus": "leave it out: 2xx is an answer, any other status is an error",
 }
 """Options that other tools have and this provider does not, with what to do instead."""
 
@@ -179,7 +181,7 @@ class HttpProvider:
                 return _rendered_call(settings, HttpTemplates(settings.templates, request))
             return _filled_call(settings, Places(request))
         except (LookupError, TemplateError, ValueError) as error:
-            hint = "give every test that uses this provider the variable"
+            hint = "set the variable in every test that uses this provider"
             if not isinstance(error, LookupError):
                 hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
@@ -214,7 +216,7 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
     if not source.rules.http_templates:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):
-            hint = "only in promptfoo's dialect it may be a template"
+            hint = "templates are allowed here only in promptfoo configs"
             yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
         return
     templates = templates_of(source.rules, source.env)
@@ -289,7 +291,7 @@ def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall
     url = _with_query(_BREAKS.sub("", templates.text(settings.url)).strip(), query)
     method = templates.text(settings.method).strip().upper()
     if method not in METHODS:
-        raise TemplateError(f"its `method` is rendered to `{method}`", hint=f"known: {', '.join(METHODS)}")
+        raise TemplateError(f"its `method` renders to `{method}`", hint=f"known: {', '.join(METHODS)}")
     headers = {name: templates.text(value) for name, value in settings.headers.items()}
     body, own_headers = _rendered_body(settings, templates, method, headers.get("content-type", ""))
     return HttpCall(url, {**own_headers, **headers}, body, method, settings.limits.timeout_s)

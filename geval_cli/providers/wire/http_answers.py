@@ -55,7 +55,7 @@ def code_error(what: str, reply: HttpResponse, context: CallContext) -> Provider
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
-        hint="it sees `json`, `text` and `context`; compare it with the answer",
+        hint="check it against the answer; it gets `json`, `text` and `context`",
     )
 
 
@@ -220,13 +220,13 @@ def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpResponse, context
     try:
         return follow_path(value, path)
     except LookupError as error:
-        message = f"{context.provider_id} sent JSON in which `response_path` leads nowhere: {error}"
+        message = f"{context.provider_id} sent JSON in which `response_path` finds nothing: {error}"
         raise ProviderShapeError(
             message,
             provider_id=context.provider_id,
             status=reply.status,
             body=context.secrets.excerpt(reply.text),
-            hint="compare `response_path` with the answer",
+            hint="check `response_path` against the answer",
         ) from error
 
 

@@ -123,7 +123,7 @@ class KeyCommand:
         token = _TOKENS.get(self._asked)
         if token is not None and self._has(refused, token):
             error.hint = (
-                f"`{self._name}` (`api_key_command`) printed the same key again, and the server refuses it"
+                f"`{self._name}` (`api_key_command`) printed the same key again, which the server refuses"
             )
             raise error
         return again
@@ -182,14 +182,13 @@ class KeyCommand:
         else:
             token = text
             if len(text.splitlines()) > 1:
-                self._refuse(
-                    f"`{self._name}` printed {len(text.splitlines())} lines, where a key is one line"
-                )
+                self._refuse(f"`{self._name}` printed {len(text.splitlines())} lines; a key is one line")
         has_scheme = _SCHEME.match(token)
         token = _SCHEME.sub("", token, count=1)
         if not _TOKEN.fullmatch(token):
             self._refuse(
-                f"`{self._name}` printed what cannot be a key: it has spaces or odd characters in it"
+                f"`{self._name}` printed something that cannot be a key: it contains spaces or "
+                "unusual characters"
             )
         until = _end_of_jwt(token) if until is None else until
         is_bearer = is_bearer or has_scheme is not None or _OAUTH.fullmatch(token) is not None
@@ -199,7 +198,7 @@ class KeyCommand:
         raise ProviderAuthError(
             f"no key for {self._provider_id}: {what}",
             provider_id=self._provider_id,
-            hint="run the program of `api_key_command` by itself: it must print the key, and nothing else, to stdout",
+            hint="run the `api_key_command` program by itself: it must print only the key to stdout",
         ) from None
 
 
@@ -226,7 +225,7 @@ def check_key_command(source: ProviderSource) -> list[Problem]:
     if names & {"authorization", "x-api-key", "api-key", "x-goog-api-key"}:
         others.append("headers")
     return [
-        source.problem(f"`{key}` and `{other}` both bring a key: keep one", key=other) for other in others
+        source.problem(f"`{key}` and `{other}` both supply a key: keep one", key=other) for other in others
     ]
 
 
@@ -246,7 +245,7 @@ def missing_program(source: ProviderSource) -> list[Problem]:
         hint = f"paths are relative to {source.base_dir}"
         return [source.problem(f"the program `{program}` of `{key}` was not found", key=key, hint=hint)]
     if not os.access(path, os.X_OK):
-        hint = f"make it so: chmod +x {program}"
+        hint = f"make it executable: chmod +x {program}"
         return [source.problem(f"the program `{program}` of `{key}` is not executable", key=key, hint=hint)]
     return []
 

@@ -345,13 +345,13 @@ def _flagged(received: Received) -> dict[str, float | None]:
     first = results[0] if isinstance(results, list) and results else None
     categories = first.get("categories") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(categories, dict):
-        raise received.refuse("an answer without a verdict on the text")
+        raise received.refuse("an answer without a moderation verdict")
     scores = first.get("category_scores")
     flagged = [str(name) for name, is_flagged in categories.items() if is_flagged is True]
     if not all(isinstance(verdict, bool | None) for verdict in (first.get("flagged"), *categories.values())):
         raise received.refuse("a verdict that is neither true nor false")
     if first.get("flagged") is True and not flagged:
-        raise received.refuse("a verdict that flags the text and no category")
+        raise received.refuse("a verdict that flags the text but no category")
     scores = scores if isinstance(scores, Mapping) else {}
     return {name: finite_number(scores.get(name)) for name in flagged}
 
@@ -380,7 +380,7 @@ def _scores(received: Received) -> dict[str, float]:
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         entries = entries[0]
     if not isinstance(entries, list) or not entries or not all(map(_is_score, entries)):
-        raise received.refuse("an answer without scores of labels")
+        raise received.refuse("an answer without label scores")
     return {entry["label"]: float(entry["score"]) for entry in entries}
 
 

@@ -69,7 +69,7 @@ class OpenAIBatches:
             return client.files.with_raw_response.create(file=named, purpose="batch")  # type: ignore[no-any-return]
 
         found = await self._object(
-            "an answer that names no file",
+            "an answer without a file id",
             send,
             lambda found: _is_text(found.get("id")),
         )
@@ -145,7 +145,7 @@ class OpenAIBatches:
     async def _batch(self, ask: Callable[[Any], Awaitable[Any]]) -> RemoteBatch:
         """Return the batch in the answer to what `ask` sends through the library's `batches`."""
         found = await self._object(
-            "an answer that describes no batch",
+            "an answer that does not describe a batch",
             lambda client: ask(client.batches.with_raw_response),
             _is_batch,
         )
@@ -201,7 +201,7 @@ class OpenAIBatches:
             )
         except (TimeoutError, openai.APITimeoutError):
             failure = ProviderTimeoutError(
-                f"the batch API of {name} gave no answer in time", provider_id=name
+                f"the batch API of {name} did not answer in time", provider_id=name
             )
         except Exception as error:
             # The library wraps what goes wrong before an answer comes, and not what breaks a stream.
@@ -294,4 +294,4 @@ def _line(text: bytes) -> BatchLine:
         if isinstance(code, str) and code in _LEFT_OUT:
             return BatchLine(custom_id, is_left_out=True)
         return BatchLine(custom_id, _INTERNAL_ERROR, {"error": error})
-    raise BrokenResultsError("a line of results holds neither an answer nor an error")
+    raise BrokenResultsError("a line of results has neither an answer nor an error")

@@ -84,7 +84,7 @@ class ClientTransport(Transport):
         except openai.APIStatusError as error:
             return _reply_of(error.response, started), self._context_of(error.request, context)
         except openai.APITimeoutError:
-            message = f"{context.provider_id} gave no answer within the time that the client allows"
+            message = f"{context.provider_id} did not answer within the client's timeout"
             failure: Exception = ProviderTimeoutError(
                 message, provider_id=context.provider_id, hint="raise the client's `timeout`"
             )

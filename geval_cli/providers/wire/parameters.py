@@ -159,7 +159,7 @@ def _translations(source: ProviderSource, config: Mapping[str, Any], wire: str) 
             yield source.problem(
                 f"`thinking.budget_tokens` ({budget}) must be less than `max_tokens` ({limit})",
                 key="thinking",
-                hint="thinking counts towards `max_tokens`: raise it, or leave it out",
+                hint="raise `max_tokens`, which includes thinking, or leave it out",
             )
 
 
@@ -204,7 +204,7 @@ def format_mistake(written: Any) -> str:
                 "Anthropic's API has no plain JSON mode; write type `json_schema` with a schema,"
                 " or have the prompt ask for JSON"
             )
-    return "it has no JSON schema; write {type: json_schema, json_schema: {schema: ...}}"
+    return "it has no JSON Schema; write {type: json_schema, json_schema: {schema: ...}}"
 
 
 def schema_of(written: Any) -> Mapping[str, Any] | None:
@@ -236,7 +236,7 @@ def gemini_effort_mistake(effort: Any, model: str) -> str:
     if isinstance(effort, str) and effort in known:
         return ""
     if effort == "none":
-        return f"{model} cannot be kept from thinking; write `minimal`"
+        return f"{model} always thinks; write `minimal`"
     return f"{model} has no effort `{str(effort)[:40]}`; write one of {', '.join(known)}"
 
 

@@ -287,9 +287,9 @@ def _message(reply: HttpResponse, context: CallContext) -> str:
 
 def _auth_error(reply: HttpResponse, context: CallContext, what: str) -> ProviderAuthError:
     if context.key_source:
-        hint = f"the key came from {context.key_source} and {what}: put a valid one there"
+        hint = f"the key came from {context.key_source} and {what}: set a valid one there"
     else:
-        hint = "no key was sent; name the variable that holds one with `api_key_env`"
+        hint = "no key was sent; set `api_key_env` to the variable that holds it"
     return ProviderAuthError(
         _message(reply, context),
         provider_id=context.provider_id,
@@ -317,7 +317,7 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
-        hint=f"leave `{parameter}` out, or write a value that this model takes",
+        hint=f"leave `{parameter}` out, or use a value that this model accepts",
     )
 
 
@@ -339,20 +339,16 @@ def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequest
     elif reply.status < HTTPStatus.BAD_REQUEST:
         target = context.secrets.redact(reply.headers.get("location", ""))[:_MESSAGE_CHARS]
         hint = (
-            f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
+            f"the server redirects to {target}; redirects are not followed, so set `base_url` to that URL"
             if target
-            else "the server redirects without an address, and redirects are not followed: check `base_url`"
+            else "the server redirects without a target, and redirects are not followed: check `base_url`"
         )
     elif reply.status == HTTPStatus.FORBIDDEN:
-        hint = "the server will not answer this request; others may still be answered"
+        hint = "the server refuses this request; others may still be answered"
     elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
-        hint = (
-            "the prompt takes more tokens than you may send in a minute: shorten it, or have the limit raised"
-        )
+        hint = "the prompt has more tokens than your per-minute limit: shorten it, or have the limit raised"
     elif _CONTEXT_TOO_LONG.search(reply.text):
-        hint = (
-            "the prompt is longer than the model can take: shorten it, or use a model with a larger context"
-        )
+        hint = "the prompt is too long for the model: shorten it, or use a model with a larger context"
     return ProviderRequestError(
         _message(reply, context),
         provider_id=context.provider_id,

@@ -74,8 +74,8 @@ def check(source: ProviderSource) -> list[Problem]:
     problems += check_key_command(source)
     problems += check_parameters(source, "google")
     if not source.name.startswith(("gemini", "gemma")):
-        hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
-        problems.append(source.problem(f"`{source.id}` names no Gemini model", hint=hint))
+        hint = "geval calls only Gemini there; use anthropic:MODEL, or a gateway such as litellm:MODEL"
+        problems.append(source.problem(f"`{source.id}` is not a Gemini model", hint=hint))
     return problems
 
 
@@ -85,7 +85,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     problems = missing_program(source)
     project, region = _project(source, settings), _region(source, settings)
     if (project and not _is_project(project)) or not is_region(region):
-        message = f"`{project[:60]}` in `{region[:60]}` is no project in a region"
+        message = f"`{project[:60]}` in `{region[:60]}` is not a project in a region"
         problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))
     key, _ = _credentials(source, settings)
     if has_key_command(settings):

@@ -49,7 +49,7 @@ def test_a_config_that_is_a_program_is_refused(tmp_path: Path) -> None:
     path.write_text("module.exports = {}\n")
     with pytest.raises(ConfigError) as caught:
         open_suite(path, env={})
-    assert "configs that are programs are not run" in caught.value.problems[0].message
+    assert "geval does not run configs that are programs" in caught.value.problems[0].message
 
 
 def test_references_are_put_in_with_what_stands_beside_them(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -
         ({"nunjucksFilters": {"f": "f.js"}}, "there is no file"),
         ({"nunjucksFilters": {"f": "promptfooconfig.yaml"}}, "the filter `f` is no JavaScript"),
         ({"nunjucksFilters": ["f.js"]}, "`nunjucksFilters` must be a mapping"),
-        ({"evaluateOptions": {"delay": "1s"}}, "`delay` must be a number of milliseconds from 0"),
+        ({"evaluateOptions": {"delay": "1s"}}, "`delay` must be a number of milliseconds of at least 0"),
         ({"evaluateOptions": 3}, "`evaluateOptions` must be a mapping"),
-        ({"evaluateOptions": {"repeat": 0}}, "`repeat` must be a whole number from 1"),
+        ({"evaluateOptions": {"repeat": 0}}, "`repeat` must be a whole number of at least 1"),
         ({"scenarios": ["x.yaml"]}, "a scenario must be a mapping"),
         ({"scenarios": "file://x.yaml"}, "there is no file"),
         ({"defaultTest": "file://x.yaml"}, "there is no file"),

@@ -93,7 +93,7 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
     [
         ("file://nothing.txt", "there is no file"),
         ("missing.txt", "there is no file"),
-        ("file://no/*.txt", "no file fits"),
+        ("file://no/*.txt", "no file matches"),
         ("file://make.py:build", "there is no file"),
         ("prompt.ts", "TypeScript is not run"),
         ("file://prompt.rb", "`.rb` files are not run"),

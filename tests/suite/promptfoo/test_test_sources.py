@@ -125,16 +125,16 @@ def test_sheets(tmp_path: Path) -> None:
     assert "has no sheet `None`" in errors_of(tmp_path, {**BASE, "tests": "t.xlsx#None"})[0]
     with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
         archive.writestr("nothing", "")
-    assert "is no sheet" in errors_of(tmp_path, {**BASE, "tests": "b.xlsx"})[0]
+    assert "is not a spreadsheet" in errors_of(tmp_path, {**BASE, "tests": "b.xlsx"})[0]
     (tmp_path / "c.xlsx").write_text("no archive")
-    assert "is no sheet" in errors_of(tmp_path, {**BASE, "tests": "c.xlsx"})[0]
+    assert "is not a spreadsheet" in errors_of(tmp_path, {**BASE, "tests": "c.xlsx"})[0]
 
 
 @pytest.mark.parametrize(
     ("tests", "message"),
     [
         ("nothing.csv", "there is no file"),
-        ("no/*.yaml", "no file fits"),
+        ("no/*.yaml", "no file matches"),
         ("huggingface://datasets/a/b", "data sets of Hugging Face are not fetched"),
         ("https://docs.google.com/spreadsheets/d/1", "Google Sheets are not fetched"),
         ("file://make.py:build", "tests that a program makes are not supported"),
@@ -207,7 +207,7 @@ def test_an_image_becomes_a_data_url(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ("file://nothing.txt", "there is no file"),
-        ("file://no*.txt", "no file fits"),
+        ("file://no*.txt", "no file matches"),
         ("file://make.go", "`.go` files are not run"),
         ("file://a.pdf", "cannot be read as PDF"),
     ],

@@ -190,7 +190,7 @@ class TestBadInput:
             "#/actualOutput": "this is required",
             "#/evaluationSteps/1": "this must not be empty",
             "#/evaluationSteps/2": "this must be a text",
-            "#/context": "this must be a text or a list of texts",
+            "#/context": "this must be a string or a list of strings",
             "#/typo~1~0": "there is no such field",
         }
         assert judge.requests == []

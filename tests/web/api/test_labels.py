@@ -150,7 +150,7 @@ class TestKeeping:
             (one(label=1.5), 422, "1.5 is no label from 0 to 1"),
             (one(label=6, scale=[1, 5]), 422, "6 is no label from 1 to 5"),
             (one(label="pass", scale=[1, 5]), 422, "pass is no label from 1 to 5"),
-            (one(scale=[5, 1]), 422, "this is no scale"),
+            (one(scale=[5, 1]), 422, "this is not a scale"),
             (one(scale=[1]), 422, "/labels/0/scale"),
             (one(label=True), 422, "/labels/0/label"),
             (one(label="PASS"), 422, "/labels/0/label"),

@@ -145,7 +145,7 @@ class TestStart:
         config.write_text(f"providers: [echo]\n{place.format(named)}\n", encoding="utf-8")
         answer = server.post("/api/runs", {"config": "reads.yaml"})
         assert answer.status == 422
-        assert "outside the folder that is served" in answer.json["errors"][0]["detail"]
+        assert "outside the served folder" in answer.json["errors"][0]["detail"]
         assert "--allow-code" in answer.json["errors"][0]["hint"]
 
     def test_unless_every_config_is_trusted(self, tmp_path: Path) -> None:

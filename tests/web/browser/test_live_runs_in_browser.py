@@ -233,7 +233,7 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
         second = page.url
         window.go(f"/runs/{first}")
         page.get_by_role("button", name="Run again").click()
-        dialog = page.get_by_role("dialog", name="A run of this suite is under way")
+        dialog = page.get_by_role("dialog", name="A run of this suite is in progress")
         dialog.get_by_role("link", name="Open the run under way").click()
         page.wait_for_url(second)
         window.go(f"/runs/{first}")

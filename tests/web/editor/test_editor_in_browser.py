@@ -241,7 +241,7 @@ class TestRun:
         open_editor(window, "slow.yaml")
         window.page.get_by_role("button", name="Run", exact=True).click()
         note = window.page.locator('[data-message="run"]')
-        note.get_by_text("A run of this suite is under way").wait_for()
+        note.get_by_text("A run of this suite is in progress").wait_for()
         window.page.keyboard.press("Enter")  # the focus is on the first button
         window.page.wait_for_url(first)
         open_editor(window, "slow.yaml")

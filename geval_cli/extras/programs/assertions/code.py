@@ -70,7 +70,7 @@ async def call_code(
         CodeFailedError: it could not be run, or took more than it may.
     """
     if tools.scripts is None:
-        raise CodeFailedError("no code is run here", hint="start a run of the config")
+        raise CodeFailedError("code cannot run here", hint="run the config instead")
     try:
         scripts = tools.scripts()
         code = find_code(written, scripts.base_dir, language, scripts.access)
@@ -86,13 +86,13 @@ async def call_code(
             f"the code ended its process: {error}", detail=error.detail, hint=hint
         ) from error
     except ScriptLimitError as error:
-        hint = "write it without, or in Python"
+        hint = "write it without that, or in Python"
         raise CodeFailedError(f"the code cannot be run: {error}", detail=error.detail, hint=hint) from error
     except ScriptError as error:
-        hint = "see what it says, and fix the code"
+        hint = "fix the code"
         raise CodeRaisedError(f"the code raised: {error}", detail=error.detail, hint=hint) from error
     if isinstance(result, float) and not math.isfinite(result):
-        raise CodeRaisedError("the code gave a number that is none", hint="look for a division by zero")
+        raise CodeRaisedError("the code returned NaN", hint="look for a division by zero")
     return result
 
 
@@ -125,7 +125,7 @@ def code_problems(
         if code.language is Language.PYTHON:
             check_python(code, default_function, context.access)
         elif not is_installed():
-            return [Problem("JavaScript needs an engine that is not installed", location, INSTALL_HINT)]
+            return [Problem("the JavaScript engine is not installed", location, INSTALL_HINT)]
         else:
             check_javascript(code, names)
     except CodeError as error:
@@ -278,8 +278,8 @@ class CodeAssertion(Assertion):
             return _failing_outcome(value, self, turns_score=tools.rules.negates_scores)
         outcome = _outcome(_spelled(value), self.threshold)
         if outcome.score is not None and not 0 <= outcome.score <= 1:
-            hint = "scale it, or compare it with what you expect"
-            raise UnjudgeableError(f"the code's score is {outcome.score:g}, not within 0 and 1", hint=hint)
+            hint = "scale it to 0 to 1, or return a comparison with the expected value"
+            raise UnjudgeableError(f"the code's score is {outcome.score:g}, not between 0 and 1", hint=hint)
         return outcome
 
 
@@ -291,7 +291,7 @@ def _failing_outcome(value: JsonValue, spec: CodeAssertion, *, turns_score: bool
     is_python = spec.base_type == Language.PYTHON
     found = _spelled(value) if is_python else value
     if isinstance(found, Mapping) and not _is_complete(found):
-        return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
+        return _failed(spec, f"the code returned a mapping without pass, score and reason; {_WANTED}")
     try:
         # promptfoo ignores the threshold for a mapping from JavaScript.
         takes_threshold = is_python or not isinstance(found, Mapping)
@@ -329,15 +329,15 @@ def _spelled(value: JsonValue) -> JsonValue:
 
 def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
     if isinstance(value, bool):
-        return Outcome.of(value, f"the code says {'true' if value else 'false'}")
+        return Outcome.of(value, f"the code returned {'true' if value else 'false'}")
     if _is_number(value):
         return _scored(float(value), threshold)
     if isinstance(value, Mapping):
         return _graded(value, threshold)
     if isinstance(value, int | float):
-        raise UnjudgeableError("the code gave a number beyond all bounds, which is no verdict", hint=_WANTED)
+        raise UnjudgeableError("the code returned an infinite number, which is not a verdict", hint=_WANTED)
     found = "nothing" if value is None else "a text" if isinstance(value, str) else "a list"
-    raise UnjudgeableError(f"the code gave {found}, which is no verdict", hint=_WANTED)
+    raise UnjudgeableError(f"the code returned {found}, which is not a verdict", hint=_WANTED)
 
 
 def _scored(score: float, threshold: float | None) -> Outcome:
@@ -354,9 +354,9 @@ def _scored(score: float, threshold: float | None) -> Outcome:
 def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
     passed, score = _first(value, "pass", "pass_"), value.get("score")
     if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
-        raise UnjudgeableError("the code's `pass` or `score` is of the wrong kind", hint=_WANTED)
+        raise UnjudgeableError("the code's `pass` or `score` has the wrong type", hint=_WANTED)
     if passed is None and score is None:
-        raise UnjudgeableError("the code gave a mapping without `pass` and `score`", hint=_WANTED)
+        raise UnjudgeableError("the code returned a mapping without `pass` and `score`", hint=_WANTED)
     outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
     # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
     if passed is not None and not (threshold is not None and score is not None and passed):
@@ -365,7 +365,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
     if isinstance(reason, str) and reason:
         outcome = replace(outcome, reason=reason)
     elif score is None:
-        outcome = replace(outcome, reason=f"the code says {'pass' if passed else 'fail'}")
+        outcome = replace(outcome, reason=f"the code returned {'pass' if passed else 'fail'}")
     return replace(outcome, assertions=tuple(_parts(value)))
 
 

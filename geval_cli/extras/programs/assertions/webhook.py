@@ -28,7 +28,7 @@ def url_problem(url: str) -> str:
         is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_complete = False
-    return "" if is_complete else f"`{mask_text(url)[:200]}` is no URL that can be asked"
+    return "" if is_complete else f"`{mask_text(url)[:200]}` is not a valid URL"
 
 
 async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
@@ -63,7 +63,7 @@ class WebhookAssertion(Assertion):
         url = context.render(self.value, place, problems)
         if url is not None and url_problem(url):
             problems.append(
-                Problem(url_problem(url), place, "write the URL of your server, with http:// or https://")
+                Problem(url_problem(url), place, "use the URL of your server, with http:// or https://")
             )
         return problems
 
@@ -97,10 +97,10 @@ def _score(written: JsonValue, default: float | None) -> float | None:
         return default
     if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
         raise UnjudgeableError(
-            f"the webhook's `score` is {str(written)[:60]}", hint="it must be a number from 0 to 1"
+            f"the webhook's `score` is {str(written)[:60]}", hint="return a number from 0 to 1"
         )
     return float(written)
 
 
 def _default_reason(passed: bool) -> str:
-    return f"the webhook says that it {'passes' if passed else 'fails'}"
+    return f"the webhook says it {'passes' if passed else 'fails'}"

@@ -194,7 +194,7 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
         raise ProviderRequestError(message, provider_id=caller.id)
     if not isinstance(result, dict) or "output" not in result:
-        raise _shapeless(f"{type(result).__name__}, not a text or a mapping with `output`", result, caller)
+        raise _shapeless(f"{type(result).__name__}, not text or a mapping with `output`", result, caller)
     output = result["output"]
     if output is None:
         raise _shapeless("no answer: its `output` is null", result, caller)

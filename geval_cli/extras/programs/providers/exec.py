@@ -63,13 +63,13 @@ class ExecProvider(ProgramProvider):
             async with asyncio.timeout(self.limits.timeout_s):
                 output, complaint = await child.communicate()
         except TimeoutError as error:
-            raise self.timed_out(f"{self.id} gave no answer within {self.limits.timeout_s:g} s") from error
+            raise self.timed_out(f"{self.id} did not answer within {self.limits.timeout_s:g} s") from error
         finally:
             await kill_child(child)
         latency_ms = (time.perf_counter() - started) * 1000
         if child.returncode:
             body = self.settings.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
-            message = f"{self.id} ended with status {child.returncode}" + (f": {body}" if body else "")
+            message = f"{self.id} exited with status {child.returncode}" + (f": {body}" if body else "")
             # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
             kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
             raise kind(message, provider_id=self.id, body=body)
@@ -98,7 +98,7 @@ class ExecProvider(ProgramProvider):
         try:
             arguments = [places.fill_text(argument) for argument in command]
         except LookupError as error:
-            hint = "give every test that uses this provider the variable"
+            hint = "set the variable in every test that uses this provider"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         if has_place(command, "prompt", "messages"):
             return arguments
@@ -120,7 +120,7 @@ class ExecProvider(ProgramProvider):
             reason = error.strerror if isinstance(error, OSError) else str(error)
             message = f"{self.id} cannot be started: {reason}"
             hint = (
-                "check that the program exists and may be executed; a prompt can be too long for an argument"
+                "check that the program exists and is executable; the prompt may be too long for an argument"
             )
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
 
@@ -134,7 +134,7 @@ def check(source: ProviderSource) -> list[Problem]:
         return [*problems, source.problem(f"the command cannot be read: {error}", hint="check its quotes")]
     if not command:
         hint = "write it after the colon: `exec:./answer.sh --short`"
-        problems.append(source.problem("the exec provider names no command", hint=hint))
+        problems.append(source.problem("the exec provider has no command", hint=hint))
     return problems
 
 

@@ -68,7 +68,9 @@ class FunctionProvider(ProgramProvider):
             raise
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                raise self.timed_out(f"{self.id} gave no answer in {self.limits.timeout_s:g} s") from error
+                raise self.timed_out(
+                    f"{self.id} did not answer within {self.limits.timeout_s:g} s"
+                ) from error
             hide = self.settings.secrets.excerpt
             trace = "".join(traceback.format_exception(error)[-_TRACE_LINES:])
             message = hide(f"{self.id} raised {type(error).__name__}: {error}")

@@ -29,7 +29,7 @@ def check(source: ProviderSource) -> list[Problem]:
         if problem is not None:
             message, hint = problem
             hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
-            message = f"`{key}` is no path, and as code: {message}"
+            message = f"`{key}` is not a path, and as code: {message}"
             problems.append(source.problem(message, key=key, hint=hint))
     return problems
 
@@ -52,8 +52,8 @@ def _code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, st
     try:
         code = find_code(written, base_dir, Language.JAVASCRIPT, access)
         if code.language is not Language.JAVASCRIPT:
-            hint = "write it in JavaScript, or take the answer apart in a Python provider"
-            return "`transformResponse` in Python is not run", hint
+            hint = "write it in JavaScript, or parse the answer in a Python provider"
+            return "`transformResponse` cannot be Python", hint
         javascript.check_javascript(code, _NAMES)
     except CodeError as error:
         return error.message, error.hint

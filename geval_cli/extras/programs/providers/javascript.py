@@ -35,7 +35,7 @@ from geval_cli.providers.wire.chat import message_list, request_text
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.source.command import ScriptError, ScriptTimeoutError
 
-_ELSEWHERE = "let Node run it (`exec: node FILE.js`), let it answer over HTTP, or write it in Python"
+_ELSEWHERE = "run it with Node (`exec: node FILE.js`), serve it over HTTP, or write it in Python"
 
 
 class JavaScriptProvider(ProgramProvider):
@@ -93,9 +93,9 @@ def check(source: ProviderSource) -> list[Problem]:
         return [*problems, source.problem(error.message, hint=error.hint)]
     if code.language is not Language.JAVASCRIPT:
         hint = "write `javascript:FILE.js`, or `python:FILE.py` for Python"
-        return [*problems, source.problem(f"`{source.id}` names no JavaScript file", hint=hint)]
+        return [*problems, source.problem(f"`{source.id}` has no JavaScript file", hint=hint)]
     if not is_installed():
-        problem = source.problem("JavaScript needs an engine that is not installed", hint=INSTALL_HINT)
+        problem = source.problem("the JavaScript engine is not installed", hint=INSTALL_HINT)
         return [*problems, problem]
     try:
         check_javascript(code, ())

@@ -68,7 +68,7 @@ class PythonProvider(ProgramProvider):
             raise self.timed_out(f"{self.id}: {error}") from error
         except ScriptCrashError as error:
             body = self.settings.secrets.excerpt(error.detail)
-            message = f"{self.id}: {error}" + (f"; its last words:\n{body}" if body else "")
+            message = f"{self.id}: {error}" + (f"; its last output:\n{body}" if body else "")
             raise ProviderUnavailableError(message, provider_id=self.id, body=body) from error
         except ScriptError as error:
             message = self.settings.secrets.excerpt(f"{self.id} raised {error}")
@@ -82,7 +82,7 @@ def check(source: ProviderSource) -> list[Problem]:
     path, _ = split_target(source)
     if path.suffix != ".py":
         hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"
-        problems.append(source.problem(f"`{source.id}` names no Python file", hint=hint))
+        problems.append(source.problem(f"`{source.id}` has no Python file", hint=hint))
     elif not path.is_file():
         problems.append(source.problem(f"the file {path} does not exist", hint="check the path"))
     return problems

@@ -86,7 +86,7 @@ def find_code(written: str, base_dir: Path, language: Language, access: Access) 
         return Code(language, written)
     name, function = _split_function(written.removeprefix(FILE_PREFIX).strip())
     if "\0" in name:
-        raise CodeError("a file's name cannot hold a null character", hint="name a .js or a .py file")
+        raise CodeError("a file name cannot contain a null character", hint="use a .js or .py file")
     try:
         access.require_inside(base_dir / name)
     except OutsideError as error:
@@ -96,10 +96,10 @@ def find_code(written: str, base_dir: Path, language: Language, access: Access) 
     suffix = path.suffix.lower()
     if suffix in _TYPESCRIPT:
         raise CodeError(
-            f"TypeScript is not run: `{name}`", hint="compile it to JavaScript and name the .js file"
+            f"TypeScript is not supported: `{name}`", hint="compile it to JavaScript and use the .js file"
         )
     if suffix not in JAVASCRIPT_SUFFIXES | PYTHON_SUFFIXES:
-        raise CodeError(f"`{name}` is no file of code that can be run", hint="name a .js or a .py file")
+        raise CodeError(f"`{name}` is not a JavaScript or Python file", hint="use a .js or .py file")
     text = _read(path, name, access)
     if suffix in PYTHON_SUFFIXES:
         return Code(Language.PYTHON, path=path, function=function)
@@ -123,7 +123,7 @@ def check_python(code: Code, default_function: str, access: Access) -> None:
         function = code.function or default_function
         names = set(_top_names(tree))
         if function.partition(".")[0] not in names and "*" not in names:
-            hint = f"define it, or name another: file://{code.path.name}:FUNCTION"
+            hint = f"define it, or use another: file://{code.path.name}:FUNCTION"
             raise CodeError(f"{code.path.name} has no function `{function}`", hint=hint)
 
 
@@ -149,9 +149,9 @@ def _read(path: Path, name: str, access: Access) -> str:
     try:
         status = path.stat()
         if not path.is_file():
-            raise CodeError(f"`{name}` is no file", hint="name a .js or a .py file")
+            raise CodeError(f"`{name}` is not a file", hint="use a .js or .py file")
         if status.st_size > MAX_FILE_BYTES:
-            raise CodeError(f"`{name}` is larger than 4 MB", hint="name a smaller file")
+            raise CodeError(f"`{name}` is larger than 4 MB", hint="use a smaller file")
         return _content(path, access, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):

@@ -69,7 +69,7 @@ class JavaScriptProcess:
         status = _end(child)
         if status == _OUT_OF_TIME:
             raise ScriptTimeoutError(f"it took more than {limits.time_s:g} s of processor time")
-        raise ScriptCrashError(f"the JavaScript engine ended with status {status} instead of answering")
+        raise ScriptCrashError(f"the JavaScript engine exited with status {status} instead of answering")
 
     def kill(self) -> None:
         """End the process for good; pending calls raise. Safe to call twice."""
@@ -160,7 +160,7 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
     """
     if _MODULES.search(_STRINGS_AND_COMMENTS.sub("''", code.text)):
         hint = "write it without modules, or in Python"
-        raise CodeError(f"{code.name} asks for a module, and none can be loaded", hint=hint)
+        raise CodeError(f"{code.name} loads a module, which is not possible here", hint=hint)
     try:
         # Nothing runs, so nothing can take long, and no process need be started for it.
         _value_in(evaluate("check", _job(code, dict.fromkeys(names)), _of(_LIMITS)), _LIMITS)
@@ -360,7 +360,7 @@ def _read(reply: dict[str, Any]) -> JsonValue:
     if "error" in reply:
         message = _LONE_SURROGATE.sub("\ufffd", reply["error"])
         if "out of memory" in message:
-            raise ScriptLimitError("it needs more memory than it may have")
+            raise ScriptLimitError("it needs more memory than allowed")
         if reply["isUnavailable"]:
             raise ScriptLimitError(message)
         raise _JavaScriptError(message, reply["line"])
@@ -369,7 +369,7 @@ def _read(reply: dict[str, Any]) -> JsonValue:
     if reply["type"] in {"undefined", "null"}:
         return None
     if reply.get("json") is None:
-        raise ScriptError(f"it returned a {reply['type']}, which is no JSON value")
+        raise ScriptError(f"it returned a {reply['type']}, which is not a JSON value")
     return json.loads(_without_halves(reply["json"]))
 
 

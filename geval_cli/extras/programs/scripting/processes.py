@@ -89,7 +89,7 @@ class PythonProcess:
                 line = await child.stdout.readline()
         except ValueError as error:  # asyncio's word for a line above the limit
             size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
-            raise ScriptError(f"{self._name} gave back more than {size}, which is not read") from error
+            raise ScriptError(f"{self._name} returned more than {size}, which is too much") from error
         if not line.endswith(b"\n"):
             raise await self._crash(child)
         return self._read(line)
@@ -103,9 +103,7 @@ class PythonProcess:
         is_ours = isinstance(answer, dict) and answer.get("id") == self._calls
         if is_ours and ("result" in answer or isinstance(answer.get("error"), str)):
             return dict(answer)
-        message = (
-            f"{self._name} wrote into the channel that its answer comes through, so that it cannot be read"
-        )
+        message = f"{self._name} wrote to the channel for its answer, so the answer cannot be read"
         raise ScriptError(message, detail=line[:_SHOWN_BYTES].decode("utf-8", "replace"))
 
     async def _start(self) -> asyncio.subprocess.Process:

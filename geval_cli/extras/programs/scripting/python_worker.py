@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
     for name in ("isoformat", "item"):
         if hasattr(value, name):
             return getattr(value, name)()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
