@@ -1,9 +1,10 @@
-"""docs/comparing.md, columns of one run: its commands run, and its picture is that of a run that a test compares."""
+"""docs/comparing.md, columns of one run: its commands run, and its tables are those of runs that tests compare."""
 
 import re
 import shlex
 from pathlib import Path
 
+import pytest
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer
 from test_examples import respond
@@ -36,6 +37,28 @@ def test_every_command_of_the_section_on_columns_runs(tmp_path: Path) -> None:
 def test_the_picture_is_that_of_a_tested_run() -> None:
     shown = (ROOT / "tests/cli/cases/columns_80/expected.out").read_text(encoding="utf-8")
     assert block("text") in shown
+
+
+@pytest.mark.parametrize(
+    ("page", "first_line", "file"),
+    [
+        ("comparing.md", "                   A → B   change", "report/expected/compare-regression.80.txt"),
+        ("assertions.md", "     ranking: more-helpful", "cli/cases/ranking_200/expected.out"),
+    ],
+)
+def test_tables_on_the_pages_are_those_that_other_tests_compare(
+    page: str, first_line: str, file: str
+) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    [shown] = [
+        found
+        for found in re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if first_line in found
+    ]
+    lines = shown[shown.index(first_line) :].splitlines()
+    printed = (ROOT / "tests" / file).read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 5
+    assert [line for line in lines if line not in printed and not line.startswith("  and ")] == []
 
 
 def test_every_key_of_a_column_is_described() -> None:
