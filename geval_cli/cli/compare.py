@@ -22,6 +22,7 @@ from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.terminal import quoted
 from geval_cli.runs.results_file import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS
 
@@ -69,7 +70,12 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
     if corrected is not None:
         corrected.print(console)
         console.print("\nThe judge alone:", style="bold")
-    print_comparison(found, console)
+    print_comparison(
+        found,
+        console,
+        is_verbose=given.is_verbose,
+        more=f"geval compare {quoted(earlier)} {quoted(later)} -v",
+    )
 
 
 def _check(given: CompareOptions) -> None:

@@ -334,6 +334,7 @@ class CompareOptions:
         Option("-o --output", "Output file: .json, .md; repeatable.", OptionGroup.RESULTS, syntax="FILE"),
     ] = ()
     prints_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
+    is_verbose: Annotated[bool, Option("-v --verbose", "Show every figure and flipped test.")] = False
     columns: Annotated[
         tuple[str, ...],
         Option("--column", "Compare these two columns; repeatable.", OptionGroup.COMPARING, syntax="OLD=NEW"),

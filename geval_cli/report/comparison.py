@@ -18,7 +18,14 @@ from geval_cli.engine.columns import column_name, margins_of, measured_things
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.numbers import format_difference, format_score, plural
+from geval_cli.numbers import (
+    format_difference,
+    format_points,
+    format_score,
+    format_share,
+    format_threshold,
+    plural,
+)
 from geval_cli.plugins import extra
 from geval_cli.records import (
     SCHEMA_VERSION,
@@ -998,11 +1005,26 @@ def _moved(row: ComparedRow, *, several: bool) -> str:
     """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`, or `relevance at 0.75 in both`."""
     name = row_title(row) + (f" of {one_line(row.column, _NAME_WIDTH)}" if several else "")
     if not row.delta.differing:
-        return f"{name} at {format_score(row.b)} in both"
-    change = format_difference(_value(row))
+        return f"{name} at {level_text(row, row.b)} in both"
+    change = f"{shift_text(row, _value(row))}{' points' if is_rate(row) else ''}"
     if row.delta.interval is not None:
-        change += f", 95 % CI {' to '.join(map(format_difference, row.delta.interval))}"
-    return f"{name} {format_score(row.a)} to {format_score(row.b)} ({change})"
+        change += f", 95 % CI {' to '.join(shift_text(row, bound) for bound in row.delta.interval)}"
+    return f"{name} {level_text(row, row.a)} to {level_text(row, row.b)} ({change})"
+
+
+def is_rate(row: ComparedRow) -> bool:
+    """Return whether the figures of a row are shares of cases, and its change percentage points."""
+    return row.kind is RowKind.PASS_RATE
+
+
+def level_text(row: ComparedRow, value: float) -> str:
+    """`81 %` of a pass rate, `0.81` of scores."""
+    return format_share(value) if is_rate(row) else format_score(value)
+
+
+def shift_text(row: ComparedRow, difference: float) -> str:
+    """`+8`: the points of a pass rate, `+0.08` of scores."""
+    return format_points(difference) if is_rate(row) else format_difference(difference)
 
 
 def too_few_text(delta: Delta) -> str:
@@ -1040,7 +1062,7 @@ def _changes(
         if part != "judge":
             yield f"the {part} of {_listed(sorted(metrics))}"
     for name, (low, high) in sorted(comparing.thresholds.items())[:_NAMES_SHOWN]:
-        old, new = ("none" if item is None else f"{item:g}" for item in (low, high))
+        old, new = ("none" if item is None else format_threshold(item) for item in (low, high))
         yield f"the threshold of {one_line(name, _NAME_WIDTH)}: {old} to {new}"
     if comparing.other_assertions:
         yield f"the assertions of {plural(comparing.other_assertions, 'case')}"

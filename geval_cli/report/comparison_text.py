@@ -6,7 +6,14 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import estimated, format_difference, format_p, format_score, plural
+from geval_cli.numbers import (
+    estimated,
+    format_p,
+    format_points,
+    format_score,
+    format_time,
+    plural,
+)
 from geval_cli.records import Delta, JsonValue, Status
 from geval_cli.report.comparison import (
     ComparedRow,
@@ -14,7 +21,10 @@ from geval_cli.report.comparison import (
     Flip,
     RunComparison,
     comparison_from_json,
+    is_rate,
+    level_text,
     row_title,
+    shift_text,
     too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
@@ -36,11 +46,23 @@ _STYLES = {
     DifferenceVerdict.EQUIVALENT: "cyan",
     DifferenceVerdict.IDENTICAL: "dim",
 }
+_DECIDED = frozenset({DifferenceVerdict.BETTER, DifferenceVerdict.WORSE, DifferenceVerdict.EQUIVALENT})
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 
 
-def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
-    """Print the runs, a table for each pair of columns, the flipped tests, and what one must know about them."""
+def print_comparison(
+    found: RunComparison,
+    console: Console,
+    *,
+    most_flips: int = _FLIPS_SHOWN,
+    is_verbose: bool = True,
+    more: str = "",
+) -> None:
+    """Print what changed in a sentence, what one must know about the two runs, and the figures.
+
+    With `is_verbose` a table for each pair of columns with what it could have shown, and the tests that flipped; else
+    the pass rates, what is decided beside them and the first flipped tests, on a screen that ends with `more`.
+    """
     arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
     console.print()
     style = "bold" if found.verdict == "mixed" else f"bold {_STYLES[DifferenceVerdict(found.verdict)]}"
@@ -58,6 +80,9 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
         line = Text(overall_text(found.overall, arrow), style=_STYLES[found.overall.verdict])
         print_hanging(Text("all columns  ", style="dim"), line, console, indent=1)
     console.print()
+    if not is_verbose:
+        _print_in_short(found, console, arrow, more)
+        return
     shown = found.rows[:_ROWS_SHOWN]
     for place, column in enumerate(dict.fromkeys(row.column for row in shown)):
         if place:
@@ -73,6 +98,74 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
             console.print()
             _print_flips(row, console, arrow, room, has_columns=len(found.columns) > 1)
             room -= min(room, len(row.flipped))
+
+
+_ROWS_IN_SHORT, _POWERS_IN_SHORT, _FLIPS_IN_SHORT = 10, 3, 6
+
+
+def _print_in_short(found: RunComparison, console: Console, arrow: str, more: str) -> None:
+    """Print the pass rates and what else is decided, what the tests could have shown, and the first flipped tests."""
+    signs, several = signs_of(console), len(found.columns) > 1
+    rates = [row for row in found.rows if is_rate(row)] if several else list(found.rows)
+    others = [row for row in found.rows if not is_rate(row) and row.verdict in _DECIDED] if several else []
+    shown = 0
+    for title, rows in (("pass rate" if several else "", rates), ("also decided", others)):
+        rows.sort(key=lambda row: row.verdict not in _DECIDED)
+        if rows:
+            _print_short_rows(title, rows[:_ROWS_IN_SHORT], found, console, arrow)
+        shown += len(rows[:_ROWS_IN_SHORT])
+    if shown < len(found.rows):
+        console.print(Text(f" {plural(len(found.rows) - shown, 'more figure')} with -v", style="dim"))
+    _print_power([row for row in rates if row.verdict is DifferenceVerdict.UNDECIDED], found, console)
+    flipped = [(row, flip) for row in found.rows for flip in row.flipped]
+    if not flipped:
+        return
+    flipped.sort(key=lambda pair: pair[1].became is not Status.FAILED)
+    broken = sum(row.broken or 0 for row in found.rows)
+    fixed = sum(row.fixed or 0 for row in found.rows)
+    console.print(Text(f"\n {broken:,} broken, {fixed:,} fixed"))
+    for row, flip in flipped[:_FLIPS_IN_SHORT]:
+        style = "red" if flip.became is Status.FAILED else "green"
+        line = Text(f"  {'broken' if flip.became is Status.FAILED else 'fixed '}  ", style=style)
+        where = f"  {one_line(with_signs(row.column, signs), 24)}" if several else ""
+        room = console.width - line.cell_len - 1
+        text = f"{flip.number} {one_line(flip.test, 30)}{where}: {_flip_reason(flip)}"
+        line.append(one_line(text, room), style="default")
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+    hidden = broken + fixed - len(flipped[:_FLIPS_IN_SHORT])
+    if hidden:
+        console.print(Text(f"  ... {hidden:,} more{f': {more}' if more else ''}", style="dim"))
+
+
+def _print_short_rows(
+    title: str, rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str
+) -> None:
+    """Print rows of several columns under the name of their figure, or of one column by their own names."""
+    signs, has_p = signs_of(console), console.width >= _WIDE
+    table = plain_table(console)
+    table.add_column(title, overflow="fold")
+    for heading in (f"A {arrow} B", "change", "95 % CI", *([f"p ({_ADJUSTED[found.adjust]})"] * has_p)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        words = row_words(row, found.detect)
+        column = one_line(with_signs(row.column, signs), _NAME_WIDTH)
+        name = words.name if not title else column if is_rate(row) else f"{words.name}, {column}"
+        means = f"{words.before} {arrow} {words.after}"
+        said = Text(words.verdict.value, style=_STYLES[words.verdict])
+        table.add_row(Text(name), means, words.change, words.interval, *([words.p] * has_p), said)
+    print_trimmed(indented(table), console)
+    console.print()
+
+
+def _print_power(undecided: Sequence[ComparedRow], found: RunComparison, console: Console) -> None:
+    """Print what the tests could have shown of undecided figures: a line for each, or one for all columns."""
+    where = " in every column" if len(found.columns) > 1 else ""
+    if where:
+        undecided = sorted(undecided, key=lambda row: row.delta.mde or 0.0)[-1:]
+    for row in undecided[:_POWERS_IN_SHORT]:
+        if power := row_words(row, found.detect).power:
+            print_hanging(Text(), Text(f"{row_title(row)}{where}: {power}", style="dim"), console, indent=1)
 
 
 class RowWords(Struct, frozen=True):
@@ -101,17 +194,24 @@ def row_words(row: ComparedRow, detect: float) -> RowWords:
     return RowWords(
         row=row,
         name=row_title(row),
-        before=format_score(row.a),
-        after=format_score(row.b),
-        change=format_difference(delta.value or 0.0),
-        interval=interval_text(delta),
+        before=level_text(row, row.a),
+        after=level_text(row, row.b),
+        change=shift_text(row, delta.value or 0.0) + (" pts" if is_rate(row) and delta.value else ""),
+        interval=interval_text(row),
         p="" if p is None else format_p(p),
         tests=delta.clusters,
-        power=power_text(delta, detect) if row.verdict is not DifferenceVerdict.IDENTICAL else "",
+        power=power_text(delta, detect, is_rate=is_rate(row))
+        if row.verdict is not DifferenceVerdict.IDENTICAL
+        else "",
     )
 
 
-def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
+def _print_rows(
+    rows: Sequence[ComparedRow],
+    found: RunComparison,
+    console: Console,
+    arrow: str,
+) -> None:
     shown = [row_words(row, found.detect) for row in rows]
     if console.width < _NARROW:
         for words in shown:
@@ -159,9 +259,13 @@ def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, h
 
 def _flip_text(flip: Flip) -> str:
     said = f"{flip.number} {one_line(flip.test, _NAME_WIDTH)}"
-    if flip.assertion is not None:
-        said += f": {one_line(flip.assertion, _NAME_WIDTH)}"
-    return f"{said}: {flip.reason}" if flip.reason else said
+    reason = _flip_reason(flip)
+    return f"{said}: {reason}" if reason else said
+
+
+def _flip_reason(flip: Flip) -> str:
+    name = "" if flip.assertion is None else one_line(flip.assertion, _NAME_WIDTH)
+    return ": ".join(part for part in (name, flip.reason) if part)
 
 
 def overall_text(row: ComparedRow, arrow: str) -> str:
@@ -188,7 +292,7 @@ def run_name(run: ComparedRun) -> str:
         name,
         one_line(run.title or "", _NAME_WIDTH),
         run.config_path,
-        run.started_at[:16].replace("T", " "),
+        format_time(run.started_at),
     ]
     return sanitize("  ".join(part for part in parts if part))
 
@@ -208,7 +312,7 @@ def changes_text(found: RunComparison) -> str:
     return f"Changed from A to B: {'; '.join(found.changes)}"
 
 
-def power_text(delta: Delta, detect: float) -> str:
+def power_text(delta: Delta, detect: float, *, is_rate: bool = False) -> str:
     """Return which difference the tests would show, and how many tests `detect` needs.
 
     "" where too few tests differ, so that nothing is known of how much they vary.
@@ -217,20 +321,25 @@ def power_text(delta: Delta, detect: float) -> str:
         return f"too few tests: {too_few}"
     parts = []
     if delta.mde is not None:
-        parts.append(f"detects {format_score(delta.mde)} or more (80 % power)")
+        parts.append(f"detects {_size(delta.mde, is_rate=is_rate)} or more (80 % power)")
     if detect and delta.needed_tests is not None:
-        parts.append(needed_text(delta.needed_tests, detect))
+        parts.append(needed_text(delta.needed_tests, _size(detect, is_rate=is_rate)))
     return "; ".join(parts)
 
 
-def needed_text(count: int, detect: float) -> str:
+def _size(difference: float, *, is_rate: bool) -> str:
+    return f"{format_points(difference).lstrip('+')} points" if is_rate else format_score(difference)
+
+
+def needed_text(count: int, detect: str) -> str:
     """Return how many tests it takes to show a difference of `detect`: `0.05 would need about 790 tests`."""
-    return f"{detect:g} would need {estimated(count)} {'test' if count == 1 else 'tests'}"
+    return f"{detect} would need {estimated(count)} {'test' if count == 1 else 'tests'}"
 
 
-def interval_text(delta: Delta) -> str:
+def interval_text(row: ComparedRow) -> str:
     """Return `[-0.02, +0.16]`; "" without an interval."""
-    return "" if delta.interval is None else f"[{', '.join(map(format_difference, delta.interval))}]"
+    bounds = row.delta.interval
+    return "" if bounds is None else f"[{', '.join(shift_text(row, bound) for bound in bounds)}]"
 
 
 def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:
@@ -257,11 +366,6 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     rows = []
     for row in found.rows[:_ROWS_SHOWN]:
         words = row_words(row, found.detect)
-        is_shown = row.verdict in {
-            DifferenceVerdict.BETTER,
-            DifferenceVerdict.WORSE,
-            DifferenceVerdict.EQUIVALENT,
-        }
         rows.append(
             (
                 code_span(words.name),
@@ -271,7 +375,7 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
                 words.change,
                 words.interval,
                 words.p.replace("<", "&lt;"),
-                f"**{row.verdict.value}**" if is_shown else row.verdict.value,
+                f"**{row.verdict.value}**" if row.verdict in _DECIDED else row.verdict.value,
                 words.power,
             )
         )

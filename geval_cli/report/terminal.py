@@ -124,7 +124,7 @@ def print_answer(
 ) -> None:
     """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
     summary = report.summary
-    place = "" if home is None else f" --home {_quoted(str(home))}"
+    place = "" if home is None else f" --home {quoted(str(home))}"
     is_kept = report.is_stored or bool(report.file)
     show = show_command(name, home) if is_kept else ""
     console.print()
@@ -147,7 +147,7 @@ def print_answer(
     _print_next(report, failed, console, show, f"geval view{place}")
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
     """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
     word = sanitize(word)
     return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
@@ -178,8 +178,8 @@ def _title(report: RunReport, failed: FailedTests | None, console: Console) -> T
 
 def show_command(name: str, home: Path | None) -> str:
     """Return the command that shows this run: the latest one without a name."""
-    place = "" if home is None else f" --home {_quoted(str(home))}"
-    return f"geval show{f' {_quoted(name)}' if name else ''}{place}"
+    place = "" if home is None else f" --home {quoted(str(home))}"
+    return f"geval show{f' {quoted(name)}' if name else ''}{place}"
 
 
 def _print_metrics_line(summary: RunSummary, console: Console) -> None:

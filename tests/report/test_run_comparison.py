@@ -15,7 +15,6 @@ from geval_cli.records import (
     AssertionResult,
     CaseResult,
     Column,
-    Delta,
     ProviderRef,
     RenderedPrompt,
     RunSummary,
@@ -25,6 +24,8 @@ from geval_cli.report.comparison import (
     ComparedRow,
     ComparisonOptions,
     NamedRun,
+    RowDelta,
+    RowKind,
     RunComparison,
     compare,
     comparison_from_json,
@@ -443,6 +444,16 @@ def test_pictures(name: str, width: int, check_expected: Callable[[str, str], No
     check_expected(f"compare-{name}.{width}.txt", text)
 
 
+@pytest.mark.parametrize("name", PICTURES)
+def test_in_short_it_is_a_screen(name: str, check_expected: Callable[[str, str], None]) -> None:
+    stream = io.StringIO()
+    print_comparison(PICTURES[name](), console_of(stream, 80), is_verbose=False, more="geval compare A B -v")
+    text = stream.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert len(text.splitlines()) <= 40
+    check_expected(f"compare-{name}.short.txt", text)
+
+
 def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
     columns = (Column(0, "brief", "small"), Column(1, "brief", "large"))
     others = (columns[0], Column(1, "polite", "other"))
@@ -511,7 +522,9 @@ def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:
     ],
 )
 def test_an_interval_shows_whether_zero_is_in_it(interval: tuple[float, float] | None, text: str) -> None:
-    assert interval_text(Delta(value=0.02, interval=interval)) == text
+    (row,) = compared(rated(20, "right"), rated(20, "right", flip=8)).rows
+    delta = RowDelta(value=0.02, interval=interval)
+    assert interval_text(replace(row, kind=RowKind.METRIC, delta=delta)) == text
 
 
 @pytest.mark.parametrize(
@@ -803,7 +816,7 @@ def test_what_all_columns_show_together_is_the_headline_where_no_column_shows_it
     assert {row.verdict for row in found.rows} == {DifferenceVerdict.UNDECIDED}
     assert found.verdict == "better"
     assert found.headline.startswith(
-        "B is better than A over all columns together, pass rate 0.17 to 0.42 (+0.25, "
+        "B is better than A over all columns together, pass rate 18 % to 43 % (+25 points, "
     )
 
 
@@ -849,6 +862,6 @@ def test_thresholds_assertions_and_tests_that_changed_are_named() -> None:
         replace(item, assertions=tuple(replace(part, threshold=0.7) for part in item.assertions))
         for item in before
     ]
-    assert compared(before, higher).changes == ("the threshold of m: 0.5 to 0.7",)
+    assert compared(before, higher).changes == ("the threshold of m: 0.50 to 0.70",)
     more = [*rated(6, "m", "n"), *(case(test, {"m": 1.0, "n": 1.0}) for test in range(20, 23))]
     assert compared(before, more).changes == ("the assertions of 6 cases", "2 tests removed", "3 tests added")

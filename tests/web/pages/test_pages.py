@@ -24,7 +24,7 @@ from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
 from geval_cli.extras.web.pages.compare import text_difference
-from geval_cli.numbers import format_difference
+from geval_cli.numbers import format_points
 from geval_cli.records import ErrorInfo, GitState, Role, RunStatus, RunSummary, Status, TraceStep, Turn, Usage
 from geval_cli.store.runs import RunOrigin, RunStore, config_file
 
@@ -458,12 +458,12 @@ class TestCompare:
             text = text_of(page)
             assert row["verdict"] == verdict.lower()
             assert f"{verdict} {json.loads(found.stdout)['headline']}." in text
-            interval = ", ".join(map(format_difference, row["delta"]["interval"]))
+            interval = ", ".join(map(format_points, row["delta"]["interval"]))
             assert f"[{interval}]" in text
             assert "40 tests in both runs" in text
         assert "What so many tests can show" in text
         swapped = text_of(site.page(f"/compare?before={after}&after={before}"))
-        assert "Worse B is worse than A: pass rate = score 0.50 to 0.20 (-0.30, 95 % CI " in swapped
+        assert "Worse B is worse than A: pass rate = score 50 % to 20 % (-30 points, 95 % CI " in swapped
 
     def test_run_with_itself_is_identical(self, judged: Site) -> None:
         text = text_of(judged.page("/compare?before=latest&after=latest"))
