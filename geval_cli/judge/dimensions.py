@@ -13,6 +13,7 @@ from geval_cli.judge.prompt import (
     Criterion,
     checklist_prompt_version,
     criteria_of,
+    examples_prompt_version,
     joint_prompt_version,
     read_prompt,
 )
@@ -138,6 +139,10 @@ def criterion_facts(metric: Metric) -> list[JsonValue]:
         facts.append(["stop_error", metric.stop_error])
     if metric.over != "conversation":
         facts.append(["over", metric.over, metric.window])
+    if metric.guidelines:
+        facts.append(["guidelines", metric.guidelines])
+    if metric.examples:
+        facts.append(["examples", metric.examples, examples_prompt_version()])
     return facts
 
 

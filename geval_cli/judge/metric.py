@@ -70,6 +70,15 @@ class ChecklistItem(Struct, frozen=True):
     evidence: bool = True
 
 
+class RatedExample(Struct, frozen=True):
+    """An output that people have rated, which shows a judge how the scale is used. The rating is in `asked_range`."""
+
+    output: str
+    rating: float
+    reason: str = ""
+    input: str = ""
+
+
 class Metric(Struct, frozen=True):
     """One criterion: a named `dimension`, `criteria` and/or `evaluation_steps`, or a `checklist`.
 
@@ -83,6 +92,8 @@ class Metric(Struct, frozen=True):
         checklist: what the output is to have, item by item; then there are no criteria, steps or rubric, and the
             rating is the weighted share of yes.
         joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
+        guidelines: sentences that tell the judge how to apply the criterion.
+        examples: rated outputs that the judge is shown beside it.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
         threshold: minimum score (0..1) to pass; strict mode always takes 1.
@@ -101,6 +112,8 @@ class Metric(Struct, frozen=True):
     evaluation_params: tuple[str, ...] | None = None
     evaluation_steps: tuple[str, ...] | None = None
     rubric: tuple[RubricBand, ...] = ()
+    guidelines: tuple[str, ...] = ()
+    examples: tuple[RatedExample, ...] = ()
     score_range: ScoreRange = DEFAULT_SCORE_RANGE
     score_step: float | None = None
     strict_mode: bool = False

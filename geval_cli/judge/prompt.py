@@ -12,7 +12,14 @@ from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.judge.markers import fence
-from geval_cli.judge.metric import ChecklistItem, Metric, RubricBand, ScoreRange, format_number
+from geval_cli.judge.metric import (
+    ChecklistItem,
+    Metric,
+    RatedExample,
+    RubricBand,
+    ScoreRange,
+    format_number,
+)
 from geval_cli.judge.source import PARAM_LABELS
 from geval_cli.records import JsonValue, Message
 
@@ -39,6 +46,8 @@ class Criterion(Struct, frozen=True):
     rubric: tuple[RubricBand, ...] = ()
     is_form: bool = False
     is_strict: bool = False
+    guidelines: tuple[str, ...] = ()
+    examples: tuple[RatedExample, ...] = ()
 
 
 class Block(Struct, frozen=True):
@@ -75,6 +84,12 @@ def joint_prompt_version() -> str:
 def checklist_prompt_version() -> str:
     """Return a digest of all prompt files and of that for checklists."""
     return _version_with("checklist/form")
+
+
+@cache
+def examples_prompt_version() -> str:
+    """Return a digest of all prompt files and of that for rated examples."""
+    return _version_with("examples/rated")
 
 
 def _version_with(*names: str) -> str:
@@ -288,6 +303,10 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
         sections.append(f"Evaluation Steps:\n{numbered(steps)}")
     if criterion.rubric:
         sections.append(_rubric_text(criterion))
+    if criterion.guidelines:
+        sections.append("\n".join(["Guidelines:", *(f"- {text}" for text in criterion.guidelines)]))
+    if criterion.examples:
+        sections.append(_examples_text(criterion.examples))
     return "\n\n".join(sections)
 
 
@@ -295,6 +314,18 @@ def _rubric_text(criterion: Criterion) -> str:
     title = "Rubric (for guidance)" if criterion.is_strict else "Rubric"
     bands = sorted(criterion.rubric, key=lambda band: -band.high)
     return "\n".join([f"{title}:", *(f"- {_band_label(band)}: {band.description}" for band in bands)])
+
+
+def _examples_text(examples: Sequence[RatedExample]) -> str:
+    """Return the rated examples; their texts are fenced like those to be judged."""
+    shown = [read_prompt("examples/rated").rstrip("\n")]
+    for number, example in enumerate(examples, start=1):
+        parts = (("Input", example.input), ("Output", example.output), ("Reason", example.reason))
+        lines = [f"{label}:\n{fence(f'Example {number} {label}', text)}" for label, text in parts if text]
+        rating = f"Rating: {format_number(round(example.rating, 2))}"
+        lines.insert(len(lines) - bool(example.reason), rating)
+        shown.append("\n".join([f"Example {number}", *lines]))
+    return "\n\n".join(shown)
 
 
 def _band_label(band: RubricBand) -> str:
@@ -325,6 +356,8 @@ def criteria_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple
             rubric=metric.rubric,
             is_form=metric.dimension is not None,
             is_strict=metric.strict_mode,
+            guidelines=metric.guidelines,
+            examples=metric.examples,
         )
         for definition in definitions
     )

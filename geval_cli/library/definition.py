@@ -176,6 +176,9 @@ def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalField
         if is_file_reference(text):
             reading.problems.append(Problem("`criteria` is a file reference", hint="pass its text instead"))
             return None
+    if is_file_reference(given.get("examples")):
+        reading.problems.append(Problem("`examples` is a file reference", hint="give its entries instead"))
+        return None
     spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
     if spec is None or not joint:

@@ -56,6 +56,9 @@ class GEval:
         checklist: what the output is to have, instead of criteria: texts, or {"item": ..., "weight": 2,
             "required": True}; the score is the weighted share that is met.
         joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
+        guidelines: sentences that tell the judge how to apply the criterion.
+        examples: rated outputs that the judge sees: {"output": ..., "rating": 4, "reason": ..., "input": ...}, the
+            rating on the judge's scale.
         over: of a case with turns, "conversation" rates all of it at once, "answers" each answer; then the mean counts.
         window: with over="answers", how many turns the judge sees, the answer among them; 5 if None.
 
@@ -83,6 +86,8 @@ class GEval:
     checklist: Sequence[str | Mapping[str, Any]] | None = None
     over: Literal["conversation", "answers"] | None = None
     window: int | None = None
+    guidelines: Sequence[str] | None = None
+    examples: Sequence[Mapping[str, Any]] | None = None
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
     _session: LibrarySession = field(init=False, repr=False)

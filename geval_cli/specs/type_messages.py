@@ -1,6 +1,7 @@
 """Types and values in plain words: what a key takes, what was found instead, and what the writer probably meant."""
 
 import json
+import re
 import types
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -28,7 +29,8 @@ def expected_text(annotation: Any) -> str:
     texts = list(dict.fromkeys(options))
     if "a number" in texts and "a whole number" in texts:
         texts.remove("a whole number")
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+    comma = "," if any(" or " in text for text in texts) and len(texts) > 1 else ""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}{comma} or {texts[-1]}"
 
 
 def describe_value(value: JsonValue) -> str:
@@ -161,8 +163,17 @@ def _choice_text(choices: tuple[Any, ...]) -> str:
 
 
 def _list_text(item: str) -> str:
-    plural = {"text": "texts", "a mapping": "mappings", "a number": "numbers"}.get(item)
-    return f"a list of {plural}" if plural else f"a list, each {item}"
+    if item.startswith("one of "):
+        return f"a list with any of {item.removeprefix('one of ')}"
+    plurals = {
+        "text": "texts",
+        "a mapping": "mappings",
+        "a number": "numbers",
+        "a whole number": "whole numbers",
+        "a value": "values",
+        "true or false": "booleans",
+    }
+    return "a list of " + re.sub("|".join(plurals), lambda found: plurals[found[0]], item)
 
 
 def _bounds_text(limits: dict[str, float]) -> str:

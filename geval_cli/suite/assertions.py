@@ -12,6 +12,7 @@ from geval_cli.assertions.graded.geval_fields import (
     ChecklistItemSpec,
     GEvalFields,
     RatedDimensionSpec,
+    RatedExampleSpec,
     RubricBandSpec,
 )
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
@@ -21,6 +22,7 @@ from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
+from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
@@ -461,6 +463,53 @@ def _read_checklist(
     return known if len(known) == len(found) else None
 
 
+def _read_examples(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[RatedExampleSpec, ...] | None:
+    """Return rated examples, from a list or a file; None with a problem for each that is wrong."""
+    if is_file_reference(value):
+        items = _example_rows(value, place, reading)
+        if items is None:
+            return None
+    elif isinstance(value, list | tuple):
+        items = [(item, place.child(index)) for index, item in enumerate(value)]
+    else:
+        hint = "for example `examples: [{output: Paris., rating: 5}]`, or file://examples.jsonl"
+        reading.report(f"`examples` must be a list, found {describe_value(value)}", place.value(), hint)
+        return None
+    known, found = len(reading.problems), []
+    for item, at in items:
+        found.append(read_spec(RatedExampleSpec, item, at, "an entry of `examples`", reading))
+    return None if len(reading.problems) > known else tuple(item for item in found if item is not None)
+
+
+def _example_rows(
+    reference: str, place: SourcePath, reading: LoadContext
+) -> list[tuple[JsonValue, SourcePath]] | None:
+    """Return the entries of a file of examples, each with its place; None with a problem."""
+    suffix = PurePosixPath(reference).suffix.lower()
+    try:
+        if suffix in _DOCUMENTS:
+            document = reading.files.document(reference, place.value())
+            if isinstance(document.value, list):
+                return [(item, document.place.child(index)) for index, item in enumerate(document.value)]
+            message = f"a file of examples must hold a list, found {describe_value(document.value)}"
+            reading.report(message, place.value())
+        elif suffix == ".jsonl":
+            text, name = reading.files.text(reference, place.value()), reference.removeprefix("file://")
+            lines = [
+                read_json(line, name, first_line=number)
+                for number, line in enumerate(text.splitlines(), start=1)
+                if line.strip()
+            ]
+            return [(line.value, line.place) for line in lines]
+        else:
+            reading.report("examples are read from .jsonl, .json and .yaml files", place.value())
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+    return None
+
+
 def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     return read_spec(JuryRulesSpec, value, place, "`jury`", reading)
 
@@ -504,6 +553,7 @@ _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] =
     "jury": _read_jury,
     "dimensions": _read_dimensions,
     "checklist": _read_checklist,
+    "examples": _read_examples,
     "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
 }

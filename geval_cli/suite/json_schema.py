@@ -11,7 +11,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RatedDimensionSpec
+from geval_cli.assertions.graded.geval_fields import (
+    ChecklistItemSpec,
+    GEvalFields,
+    RatedDimensionSpec,
+    RatedExampleSpec,
+)
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
@@ -187,6 +192,8 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
         forms["dimensions"] = _list_of(rated, at_least=2)
         item = {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ChecklistItemSpec, {})]}
         forms["checklist"] = {**_list_of(item, at_least=1), "maxItems": MOST_ITEMS}
+        examples = _list_of(_spec_schema(RatedExampleSpec, {}), at_least=1)
+        forms["examples"] = {"anyOf": [{"type": "string", "pattern": "^file://"}, examples]}
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
     if issubclass(model, ModelGradedAssertion):
         forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}

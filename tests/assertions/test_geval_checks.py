@@ -2,7 +2,7 @@ import pytest
 
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.graded.geval_checks import check_metric, threshold_question
-from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import RatedExampleSpec, RubricBandSpec
 from geval_cli.errors import Severity
 
 
@@ -14,7 +14,13 @@ def band(low, high=None):
     return RubricBandSpec(low=low, high=low if high is None else high, description="text")
 
 
+def example(rating, output="text"):
+    return RatedExampleSpec(output=output, rating=rating)
+
+
 SOUND = [
+    {"dimension": "fluency", "guidelines": ("Count typos.",), "examples": (example(1), example(2.5, "b"))},
+    {"criteria": "a", "strict_mode": True, "examples": (example(0), example(1, "b"))},
     {"dimension": "coherence"},
     {"dimension": "coherence", "strict_mode": True, "threshold": 1},
     {"dimension": "coherence", "rubric": (band(1), band(2, 4), band(5))},
@@ -35,6 +41,36 @@ def test_a_sound_assertion_has_no_problem(keys):
 
 
 BAD = [
+    ({"criteria": "a", "examples": (example(11),)}, "the rating 11 of example 1 is outside 0 to 10", "scale"),
+    (
+        {"dimension": "fluency", "examples": (example(1), example(4, "b"))},
+        "rating 4 of example 2 is outside 1 to 3",
+        "",
+    ),
+    ({"criteria": "a", "strict_mode": True, "examples": (example(7),)}, "is outside 0 to 1", ""),
+    ({"criteria": "a", "examples": (example(3, " "),)}, "the output of example 1 is empty", ""),
+    (
+        {"criteria": "a", "examples": (example(3), example(3))},
+        "examples 1 and 2 show the same output",
+        "leave one",
+    ),
+    ({"criteria": "a", "examples": ()}, "`examples` is empty", ""),
+    ({"criteria": "a", "guidelines": ("",)}, "`guidelines` is empty", ""),
+    (
+        {"criteria": ("a", "b"), "guidelines": ("c",)},
+        "`guidelines` need one criterion",
+        "an assertion for each",
+    ),
+    (
+        {"criteria": "a", "rubric_prompt": "{{ output }}", "examples": (example(3),)},
+        "does not show `examples`",
+        "",
+    ),
+    (
+        {"checklist": ({"item": "a"},), "examples": (example(1),)},
+        "`examples` does not go with a `checklist`",
+        "",
+    ),
     ({"dimension": "coherance"}, "there is no dimension `coherance`", "did you mean `coherence`?"),
     ({"dimension": "helpfulness"}, "there is no dimension `helpfulness`", ""),
     ({"dimension": "coherence", "criteria": "Be brief."}, "either a `dimension` or `criteria`", "remove one"),

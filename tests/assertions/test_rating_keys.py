@@ -38,6 +38,8 @@ _KINDS = (
             {"criteria": "Short."},
             {"score_range": (0, 20)},
             {"rubric": ({"low": 0, "high": 10, "description": "any"},)},
+            {"guidelines": ("Count typos.",)},
+            {"examples": ({"output": "hi", "rating": 3},)},
             {"evaluation_params": ("actual_output",)},
             {"scoring": "single"},
             {"samples": 3},

@@ -100,7 +100,7 @@ def test_the_output_of_the_checklist_is_that_of_its_config(product: Product) -> 
     shown = next(block for block in blocks("text") if "items" in block)
     assert shown in finished.stdout, finished.stdout
     entry = finished.verdicts[0]["detail"]["checklist"][0]
-    named = re.findall(r"each entry of `detail.checklist` has (.*?)\nA reply", PAGE, re.DOTALL)[0]
+    named = re.findall(r"each entry of `detail.checklist` has (.*?)\. If a reply", " ".join(PAGE.split()))[0]
     assert set(entry) == set(re.findall(r"`(\w+)`", named))
 
 

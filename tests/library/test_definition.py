@@ -8,7 +8,7 @@ from support.scripted_judge import ScriptedJudge
 
 from geval_cli import GEval, UsageError
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
-from geval_cli.judge.metric import RubricBand
+from geval_cli.judge.metric import RatedExample, RubricBand
 from geval_cli.library.definition import Definition, choose_judge, define
 from geval_cli.specs.base import ProviderSpec
 
@@ -80,6 +80,13 @@ def test_samples_say_how_many_and_scoring_says_whether(samples: int) -> None:
     assert (metric.scoring, metric.samples) == ("auto", samples)
 
 
+def test_guidelines_and_examples_arrive_in_the_metric() -> None:
+    shown = [{"output": "Hi.", "rating": 7, "reason": "Warm."}]
+    metric = definition(criteria="Be kind.", guidelines=("Names count.",), examples=shown).metric
+    assert metric.guidelines == ("Names count.",)
+    assert metric.examples == (RatedExample("Hi.", 7.0, "Warm."),)
+
+
 def test_templates_in_criteria_are_text() -> None:
     assert definition(criteria="Mention {{ name }}.").metric.criteria == ("Mention {{ name }}.",)
 
@@ -90,6 +97,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"criteria": 3}, "`criteria` must be text or a list of texts, found the number 3"),
     ({"criteria": "file:///etc/passwd"}, "`criteria` is a file reference"),
     ({"criteria": ["Be kind.", "file://tone.txt"]}, "`criteria` is a file reference"),
+    ({"criteria": "a", "examples": "file://shown.jsonl"}, "`examples` is a file reference"),
+    ({"criteria": "a", "examples": [{"output": "b", "rating": 12}]}, "outside 0 to 10"),
     ({"criteria": "Be kind.", "dimension": "fluency"}, "either a `dimension` or `criteria`, not both"),
     ({"dimension": "fluencey"}, "there is no dimension `fluencey` (did you mean `fluency`?)"),
     ({"dimension": "fluency", "score_range": (1, 5)}, "`score_range` works only with `criteria`"),

@@ -111,9 +111,9 @@ def test_which_of_three_it_was(product: Product) -> None:
     }
     for drift, shown in found.values():
         assert drift["text"] in shown
-    assert "so what differs are the outputs" in found["prompt"][1]
+    assert "so the outputs changed" in found["prompt"][1]
     text = found["judge"][0]["text"]
-    assert "by openai:judge (judge-2026-11-01 fp_first) then and by openai:judge-strict (" in text
+    assert "(then openai:judge (judge-2026-11-01 fp_first), now openai:judge-strict (" in text
     assert "the same 50 outputs score 0.20 lower (90 % interval of the shift -0.2" in text
     assert [run["anchors"]["metrics"][0]["drift"]["n"] for run in runs.values()] == [50] * 5
     assert runs["both"]["anchors"]["metrics"][0]["looks"]["count"] == 5

@@ -46,6 +46,10 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_SHOWN_TO_JUDGE = ("guidelines", "examples")
+"""Further facts of a criterion that are parts of their own."""
+
+
 class GEvalAssertion(GEvalFields):
     """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
@@ -118,7 +122,9 @@ class GEvalAssertion(GEvalFields):
         found: dict[str, JsonValue] = {
             name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()
         }
-        return {**found, "scoring": [*found["scoring"], *others]}
+        shown = {name: part for part in others if (name := part[0]) in _SHOWN_TO_JUDGE}
+        rest = [part for part in others if part[0] not in _SHOWN_TO_JUDGE]
+        return {**found, **shown, "scoring": [*found["scoring"], *rest]}
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""

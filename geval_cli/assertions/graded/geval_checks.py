@@ -4,12 +4,17 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import (
+    ChecklistItemSpec,
+    GEvalFields,
+    RubricBandSpec,
+)
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import (
     DEFAULT_SCORE_RANGE,
     SHARE_RANGE,
+    STRICT_RANGE,
     ScoreRange,
     default_step,
     format_number,
@@ -30,6 +35,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
     if not range_problems and spec.checklist is None:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
+        problems += [*_check_examples(spec, STRICT_RANGE if spec.strict_mode else score_range)]
     return [*problems, *_check_threshold(spec), *_check_jury(spec), *_check_window(spec)]
 
 
@@ -96,6 +102,8 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
 
 _NOT_JOINT = (
     "checklist",
+    "guidelines",
+    "examples",
     "metric",
     "evaluation_steps",
     "rubric",
@@ -128,6 +136,8 @@ _NOT_WITH_CHECKLIST = (
     "score_range",
     "score_step",
     "over",
+    "guidelines",
+    "examples",
 )
 
 
@@ -178,7 +188,7 @@ def _check_texts(spec: GEvalFields) -> Iterator[Problem]:
     if criteria is not None and (not criteria or any(not item.strip() for item in criteria)):
         place = spec.place.key("criteria") or spec.place.key("value")
         yield Problem("`criteria` is empty", place, "say in a sentence what makes an output good")
-    for key in ("evaluation_steps", "evaluation_params"):
+    for key in ("evaluation_steps", "evaluation_params", "guidelines"):
         items = getattr(spec, key)
         if items is not None and (not items or any(not item.strip() for item in items)):
             yield Problem(f"`{key}` is empty", spec.place.key(key), "fill it in, or leave the key out")
@@ -248,6 +258,37 @@ def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Proble
                 spec.place.key("rubric"),
                 "add a band that includes it",
                 severity=Severity.WARNING,
+            )
+
+
+def _check_examples(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]:
+    """Check the rated examples, and that it is clear what they and the guidelines are about."""
+    for key in ("guidelines", "examples"):
+        if not getattr(spec, key):
+            continue
+        if spec.rubric_prompt is not None:
+            hint = "write them into the `rubricPrompt`"
+            yield Problem(f"a `rubricPrompt` does not show `{key}`", spec.place.key(key), hint)
+        elif isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
+            hint = "write an assertion for each criterion"
+            yield Problem(f"`{key}` need one criterion, and there are several", spec.place.key(key), hint)
+    if spec.examples is not None and not spec.examples:
+        yield Problem("`examples` is empty", spec.place.key("examples"), "add some, or leave the key out")
+    known: dict[tuple[str | None, str], int] = {}
+    low, high = score_range
+    for number, example in enumerate(spec.examples or (), start=1):
+        place = example.place.value("output") or example.place.value() or spec.place.key("examples")
+        if not example.output.strip():
+            yield Problem(f"the output of example {number} is empty", place, "show what was rated")
+        first = known.setdefault((example.input, example.output), number)
+        if first != number:
+            yield Problem(f"examples {first} and {number} show the same output", place, "leave one out")
+        if not low <= example.rating <= high:
+            span = f"{format_number(low)} to {format_number(high)}"
+            yield Problem(
+                f"the rating {format_number(example.rating)} of example {number} is outside {span}",
+                example.place.value("rating") or place,
+                "rate it on the judge's scale",
             )
 
 

@@ -57,6 +57,17 @@ class ChecklistItemSpec(Spec):
     )
 
 
+class RatedExampleSpec(Spec):
+    """An output that people have rated, shown to the judge."""
+
+    output: str = Field(description="The output.")
+    rating: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        description="Its rating, in the range of the judge's ratings."
+    )
+    reason: str | None = Field(None, description="Why it has this rating.")
+    input: str | None = Field(None, description="The input that led to the output.")
+
+
 class GEvalFields(ModelGradedAssertion):
     """g-eval: a judge rates the output by a named `dimension`, your own `criteria` or a `checklist`."""
 
@@ -89,6 +100,13 @@ class GEvalFields(ModelGradedAssertion):
         description="The parts of the test that the judge sees.",
     )
     rubric: tuple[RubricBandSpec, ...] | None = Field(None, description="Descriptions of the ratings.")
+    guidelines: tuple[str, ...] | None = Field(
+        None, description="Sentences that tell the judge how to apply the criterion."
+    )
+    examples: tuple[RatedExampleSpec, ...] | None = Field(
+        None,
+        description="Rated outputs that the judge sees; a list, or file:// with a .jsonl, .json or .yaml file.",
+    )
     score_range: tuple[float, float] | None = Field(
         None, description="The lowest and highest rating; [0, 10] by default."
     )

@@ -17,6 +17,7 @@ from geval_cli.judge.metric import (
     ChecklistItem,
     Explain,
     Metric,
+    RatedExample,
     RubricBand,
     RubricPrompt,
     default_step,
@@ -90,6 +91,11 @@ def metric_from_spec(
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,
+        guidelines=spec.guidelines or (),
+        examples=tuple(
+            RatedExample(item.output, item.rating, item.reason or "", item.input or "")
+            for item in spec.examples or ()
+        ),
         score_range=range_of(spec),
         score_step=spec.score_step,
         strict_mode=spec.strict_mode,

@@ -476,8 +476,8 @@ MATTERS: tuple[Row, ...] = (
         "code-limits",
         "assertion code that raises",
         _FAILS,
-        "the same; but an error if the code could not run at all: time, memory, modules, network, environment, a "
-        "process that died",
+        "the same; but an error if the code could not run: out of time or memory, a dead process, or a need for "
+        "modules, the network or the environment",
         assertion=lambda spec, test: isinstance(spec, CodeAssertion),
     ),
     Row(

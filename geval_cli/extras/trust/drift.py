@@ -431,12 +431,12 @@ def between_runs(before: RunRecord, after: RunRecord, *, differs: bool) -> dict[
     if moved:
         finding = "the judge moved"
         then, now = _judges_of(first, moved), _judges_of(second, moved)
-        who = f", by {then} then and by {now} now" if then != now else ""
+        who = f" (then {then}, now {now})" if then != now else ""
         what = "; ".join(f"{name}: {shift_text(drifts[name])}" for name in moved)
-        text = f"{finding}{who}: {what}. A difference of that size is the judge's, not the outputs'"
+        text = f"{finding}{who}: {what}. A difference of that size comes from the judge, not from the outputs"
     elif is_steady:
         finding = "the outputs moved" if differs else "no drift"
-        tail = "so what differs are the outputs" if differs else "and no difference of the outputs is shown"
+        tail = "so the outputs changed" if differs else "and the outputs show no clear difference"
         text = f"{finding}: {_extreme(drifts)}, {tail}"
     else:
         finding = "unclear"
@@ -448,7 +448,7 @@ def _extreme(drifts: Mapping[str, Drift]) -> str:
     """Return the largest shift of the metrics in words."""
     name = max(drifts, key=lambda item: abs(drifts[item].shift))
     head = f"{name}: " if len(drifts) > 1 else ""
-    return f"{head}{shift_text(drifts[name])} by the judge of the later run"
+    return f"{head}{shift_text(drifts[name])} with the later run's judge"
 
 
 def _between(metric: str, first: Look, second: Look) -> Drift | None:
