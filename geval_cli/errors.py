@@ -188,8 +188,16 @@ class ProviderError(GevalError):
         self.args = (self.message,)
 
 
-class ProviderAuthError(ProviderError):
+class ProviderSettledError(ProviderError):
+    """The provider refuses whatever it is sent: it is called no more."""
+
+
+class ProviderAuthError(ProviderSettledError):
     """The key is missing or refused, or its quota is used up. Asking again cannot help."""
+
+
+class UnknownModelError(ProviderSettledError):
+    """The server has no such model or deployment, or no API at this address."""
 
 
 class ProviderRateLimitError(ProviderError):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from geval_cli.errors import OfflineError, ProviderAuthError, ProviderError, StoreError
+from geval_cli.errors import OfflineError, ProviderError, ProviderSettledError, StoreError
 from geval_cli.gateway.call import KEYS_OF_CASE, Handler, ModelCall, Notice, join, longest
 from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity
@@ -255,7 +255,7 @@ class CacheRead:
             return recalled
         try:
             asked = await send_next(call.for_samples(missing))
-        except ProviderAuthError:
+        except ProviderSettledError:
             raise
         except ProviderError:
             return recalled  # fewer samples are better than none; a response says which it has

@@ -44,6 +44,7 @@ class OpenCase(Struct, eq=False):
         answer_calls, judge_calls: requests that it needs at least, as far as the config says so.
         ahead: requests for what other cases need, too; those that nobody has sent yet are left to it.
         is_judged: whether any judge is called for it.
+        judges: returns who judges, for each of its assertions.
         is_begun: its first request may leave; those that follow go before what begins other cases.
         is_whole: it has its verdict.
         sent: requests that left for it, without repetitions; `shared` are those among them that serve other cases, too.
@@ -57,6 +58,7 @@ class OpenCase(Struct, eq=False):
     judge_calls: int = 0
     ahead: list["AheadRequest"] = field(default_factory=list)
     is_judged: bool = False
+    judges: Callable[[], Iterable[Sequence[Provider]]] = tuple
     is_begun: bool = False
     is_closed: bool = False
     is_whole: bool = False

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, UnsupportedParameterError
+from geval_cli.errors import (
+    ProviderError,
+    ProviderRequestError,
+    ProviderSettledError,
+    UnsupportedParameterError,
+)
 from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, join
 from geval_cli.gateway.capabilities import Discovery
 from geval_cli.records import ModelResponse
@@ -98,7 +103,7 @@ class FanOut:
         for chunk, answer in zip(chunks, answers, strict=True):
             if isinstance(answer, ModelResponse):
                 gathered.parts.append(answer)
-            elif isinstance(answer, ProviderError) and not isinstance(answer, ProviderAuthError):
+            elif isinstance(answer, ProviderError) and not isinstance(answer, ProviderSettledError):
                 gathered.lost.update(chunk)
                 gathered.error = gathered.error or answer
             elif isinstance(answer, BaseException):

@@ -19,6 +19,7 @@ from geval_cli.gateway.call import (
     Layer,
     ModelCall,
     Notice,
+    OpenCase,
     Runtime,
     ServerKey,
     Wire,
@@ -143,6 +144,11 @@ def build_stack(
     max_concurrency: int | None,
 ) -> list[Layer]:
     """Return the layers that a call passes on its way to a provider, outermost first."""
+
+    async def begin(case: OpenCase) -> None:
+        await parts.cases.begin(case)
+        circuit.check_judges(case)
+
     circuit, batches, pauses = parts.circuit, parts.batches, Pauses(runtime.clock)
     budget, notice = policy.budget, _notice_of(on_event)
     layers: list[Layer | None] = [
@@ -170,7 +176,7 @@ def build_stack(
         # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
         None if batches is None else batches.layer,
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
-        CostReservation(budget, begin=parts.cases.begin) if budget.max_cost_usd is not None else None,
+        CostReservation(budget, begin=begin) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
         Limits(
             pauses=pauses,
@@ -180,6 +186,7 @@ def build_stack(
             max_concurrency=max_concurrency,
             pace=policy.pace,
             cases=parts.cases,
+            check_judges=circuit.check_judges,
         ),
         # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
         BudgetLayer(budget, check_provider=circuit.check, wire=policy.wire, note=parts.cases.count),

@@ -348,9 +348,11 @@ class Limits:
         max_concurrency: int | None,
         pace: Pace | None = None,
         cases: OpenCases | None = None,
+        check_judges: Callable[[OpenCase], None] = lambda case: None,
     ) -> None:
         self._pace = pace or Pace()
         self._cases = cases
+        self._check_judges = check_judges
         self._pauses = pauses
         self._check_provider = check_provider
         self._check_budget = check_budget
@@ -373,6 +375,7 @@ class Limits:
             if admission is None and case is not None and self._cases is not None:
                 # Outside the line: the calls that finish other cases pass there.
                 await self._cases.begin(case)
+                self._check_judges(case)
                 case = None
         outcome = CallOutcome.UNCLEAR
         try:
@@ -393,9 +396,11 @@ class Limits:
             queue.correct(admission.tokens, response.usage.input_tokens + response.usage.output_tokens)
         return response
 
-    def _check_may_leave(self, provider: Provider) -> None:
+    def _check_may_leave(self, provider: Provider, case: OpenCase | None) -> None:
         """Raise what would stop a call further in, so that no one waits in line for a request that cannot leave."""
         self._check_provider(provider)
+        if case is not None:
+            self._check_judges(case)
         self._check_budget()
 
     def _case_to_begin(self, call: ModelCall) -> OpenCase | None:
@@ -412,7 +417,7 @@ class Limits:
         self, queue: _AdmissionQueue, provider: Provider, estimate: float, case: OpenCase | None
     ) -> _Admission | None:
         """Take slots and return the admission, or None when the call has to wait. Most calls need not."""
-        self._check_may_leave(provider)
+        self._check_may_leave(provider, case)
         if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
             return None
         ticket = queue.slots.take(goes_before=case is None)
@@ -427,7 +432,7 @@ class Limits:
     ) -> _Admission | None:
         """Wait until the call may leave, take slots and return the admission; None when its case may not begin yet."""
         while True:
-            self._check_may_leave(provider)
+            self._check_may_leave(provider, case)
             if wait_s := self._wait_s(queue, estimate):
                 await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue

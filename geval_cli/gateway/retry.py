@@ -7,12 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import (
-    ProviderAuthError,
     ProviderError,
     ProviderRateLimitError,
+    ProviderSettledError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, ServerKey, Wire
+from geval_cli.gateway.call import Handler, ModelCall, Notice, OpenCase, Runtime, ServerKey, Wire
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
@@ -259,12 +259,12 @@ class _Broken(Struct):
     """A provider that refused, and the time until which it is not asked. Holding it keeps its id from being reused."""
 
     provider: Provider
-    error: ProviderAuthError
+    error: ProviderSettledError
     until: float
 
 
 class Circuit:
-    """A layer that remembers a refused key or a used-up quota: later calls to that provider fail at once.
+    """A layer that remembers a refused key, a used-up quota or an unknown model: later calls there fail at once.
 
     Every `RETRY_AFTER_S` seconds one call is let through; when it is answered, all are again.
     """
@@ -278,18 +278,43 @@ class Circuit:
         """Check that `provider` may be asked.
 
         Raises:
-            ProviderAuthError: an equal of the one that stopped it.
+            ProviderSettledError: an equal of the one that stopped it.
         """
         broken = self._broken.get(id(provider))
         if broken is not None and self._clock() < broken.until:
             first = broken.error
-            raise ProviderAuthError(
+            raise type(first)(
                 first.message,
                 provider_id=first.provider_id,
                 status=first.status,
                 body=first.body,
                 hint=first.hint,
             )
+
+    def check_judges(self, case: OpenCase) -> None:
+        """Check that a case can be judged, before its answer is paid for.
+
+        Raises:
+            ProviderSettledError: why none of those who judge for one of its assertions can be called.
+        """
+        if not self._broken:
+            return
+        for judges in case.judges():
+            errors = []
+            for judge in judges:
+                try:
+                    self.check(judge)
+                except ProviderSettledError as error:
+                    errors.append(error)
+            if errors and len(errors) == len(judges):
+                first = errors[0]
+                raise type(first)(
+                    f"no answer was requested, since it could not be judged: {first.message}",
+                    provider_id=first.provider_id,
+                    status=first.status,
+                    body=first.body,
+                    hint=first.hint,
+                )
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         provider = call.provider
@@ -299,7 +324,7 @@ class Circuit:
             broken.until = self._clock() + RETRY_AFTER_S  # this call finds out; the others do not wait for it
         try:
             response = await send_next(call)
-        except ProviderAuthError as error:
+        except ProviderSettledError as error:
             self._broken[id(provider)] = _Broken(provider, error, self._clock() + RETRY_AFTER_S)
             raise
         self._broken.pop(id(provider), None)

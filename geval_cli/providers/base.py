@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import Location, Problem, Severity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.secrets import environment_secrets, secret_values
@@ -155,6 +155,11 @@ class ProviderSource:
         """Return a problem with a key of the config itself, not with its value."""
         return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
 
+    @property
+    def place(self) -> Location | None:
+        """Return where the config names the provider."""
+        return self.spec.place.value("id") or self.spec.place.value()
+
     def problem(
         self,
         message: str,
@@ -165,6 +170,5 @@ class ProviderSource:
         severity: Severity = Severity.ERROR,
     ) -> Problem:
         """Return a problem with this provider, pointing at `key` of its config, or else at the provider itself."""
-        place = self.spec.place
-        location = place.value("id") if key is None else place.value("config", key)
+        location = self.spec.place.value("id") if key is None else self.spec.place.value("config", key)
         return Problem(message, location, hint, notes, severity)

@@ -243,6 +243,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         limits=limits_of(settings),
         wire=parameters_of(source, wire_parameters(source.spec.config, ENDPOINT_KEYS), preset.wire_format),
         places=places_of(source),
+        place=source.place,
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
         key_command=key_command_of(source, key_header=key_header, secrets=secrets),

@@ -4,6 +4,7 @@ The table is the package genai-prices, as it was installed: nothing is fetched. 
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
@@ -168,6 +169,14 @@ class ListPrice(Struct, frozen=True):
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
         is_listed = all(getattr(found.model_price, name) is not None for name in needed)
         return float(found.total_price) if is_listed else None
+
+
+def similar_model(provider_id: str, model: str) -> str | None:
+    """Return the listed model of a vendor whose name is most like `model`; None where none is like it."""
+    vendor = provider_id.partition(":")[0]
+    listed = [entry for entry in import_module("genai_prices.data").providers if entry.id == vendor]
+    names = [item.id for entry in listed for item in entry.models if ":" not in item.id]
+    return next(iter(get_close_matches(model, [name for name in names if name != model], 1, 0.75)), None)
 
 
 def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:

@@ -28,7 +28,13 @@ _NUMBERS_SHOWN = 5
 _NUMBER = compile_later(r"\d+(?:[.,]\d+)*")
 PLURALS = {Status.FAILED: "failures", Status.ERROR: "errors"}
 _OUT_OF_REACH = frozenset(
-    {"ProviderAuthError", "ProviderRateLimitError", "ProviderTimeoutError", "ProviderUnavailableError"}
+    {
+        "ProviderAuthError",
+        "ProviderRateLimitError",
+        "ProviderTimeoutError",
+        "ProviderUnavailableError",
+        "UnknownModelError",
+    }
 )
 
 

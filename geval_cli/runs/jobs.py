@@ -1,8 +1,9 @@
 """Put together what does the jobs of a prepared suite: models behind a gateway, judges, and code."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from geval_cli.errors import BudgetError, StoppedError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed
 from geval_cli.gateway.call import CASE_OF_TRACE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.providers.base import Provider
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse, Status
 from geval_cli.runs.record import STOPPED
@@ -107,6 +109,8 @@ class JobRunner(Struct, frozen=True):
             answer_calls=outputs * max(1, len(job.test.turns)) if job.generates else 0,
             is_judged=bool(judged) or is_by_mode,
         )
+        if judged:
+            case.judges = partial(self._judges, job, judged)
         if self.session.gateway.cases.bounds_requests:
             # Of a jury, all of its judges; what is compared is compared for all outputs at once.
             each = [
@@ -118,6 +122,12 @@ class JobRunner(Struct, frozen=True):
         if is_compared:
             self.rows[job.group] = case
         return case
+
+    def _judges(self, job: Job, judged: Sequence[ModelGradedAssertion]) -> Iterator[Sequence[Provider]]:
+        """Yield those who judge for each assertion of a test."""
+        for spec in judged:
+            found = tuple(judges_of(spec, job.test, self.prepared.defaults))
+            yield [self.session.model_for(judge).provider for judge in found]
 
     def _safe(self, result: CaseResult) -> CaseResult:
         """Return the result without secrets in its test and its verdicts."""

@@ -24,7 +24,7 @@ class Endpoint:
         key_header: the one of them that holds geval's own key, in lower case; empty without one.
         key_source: where the key came from, in words for an error message; empty without a key.
         wire: parameters of each request, from the config.
-        places: where the config has them, as far as it is in a file.
+        places: where the config has them, as far as it is in a file; `place` is that of the provider itself.
         price: None when unknown.
         certificate: what is shown to a server that wants to know who asks.
         key_command: the program that prints the key; None without one.
@@ -45,6 +45,7 @@ class Endpoint:
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     wire: Mapping[str, Any] = field(default_factory=dict, repr=False)
     places: Mapping[str, Location] = field(default_factory=dict, repr=False)
+    place: Location | None = None
     price: Price | None = None
     max_choices: int | None = None
     certificate: ClientCertificate | None = None

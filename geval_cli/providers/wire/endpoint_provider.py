@@ -211,7 +211,16 @@ class EndpointProvider:
         sent = {name: names.get(name, ()) for name in settings | wishes | (payload.keys() - known)}
         written = {name: value for name in settings if (value := self._written(name, request)) is not None}
         added = frozenset(settings | wishes) - written.keys()
-        return CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, sent, written, added)
+        return CallContext(
+            endpoint.id,
+            endpoint.secrets,
+            endpoint.key_source,
+            sent,
+            written,
+            added,
+            model=endpoint.model,
+            place=endpoint.place,
+        )
 
     def _written(self, name: str, request: ModelRequest) -> Written | None:
         """Return a parameter as the user wrote it: in the config, a prompt or a test; None for what others added."""

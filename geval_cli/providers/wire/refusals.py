@@ -16,11 +16,13 @@ from geval_cli.errors import (
     ProviderRateLimitError,
     ProviderRequestError,
     ProviderUnavailableError,
+    UnknownModelError,
     UnsupportedParameterError,
 )
 from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.network.messages import HttpResponse
+from geval_cli.providers.prices import similar_model
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.unsupported import Sent, error_message, error_words, find_unsupported_parameter
 from geval_cli.providers.wire.chat import finite_number
@@ -119,6 +121,7 @@ def _seconds_until_iso(value: str, now_s: float) -> float | None:
 
 
 _MESSAGE_CHARS = 400
+_SHORT = 80
 _VALUE_CHARS = 60
 _REQUEST_ID_CHARS = 200
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
@@ -176,6 +179,8 @@ class CallContext(Struct, frozen=True):
         sent_parameters: those of the request, with what its API calls them.
         written: those of them that the user wrote.
         added: the others: what the request would do without.
+        model: that is asked, where each request goes to the same one at the same address; else empty.
+        place: of the provider in the config.
     """
 
     provider_id: str
@@ -184,6 +189,8 @@ class CallContext(Struct, frozen=True):
     sent_parameters: Sent = ()
     written: Mapping[str, Written] = {}  # msgspec copies it
     added: Collection[str] = ()
+    model: str = ""
+    place: Location | None = None
 
 
 def refusal_error(reply: HttpResponse, context: CallContext, *, now_s: float) -> ProviderError:
@@ -229,6 +236,8 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         or (reply.status == HTTPStatus.FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}"))
     ):
         return _auth_error(reply, context, "the key was refused")
+    if _is_unknown_model(reply.status, codes, words, context):
+        return _unknown_model_error(reply, context)
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
     if reply.status == HTTPStatus.TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
@@ -286,16 +295,73 @@ def _message(reply: HttpResponse, context: CallContext) -> str:
 
 
 def _auth_error(reply: HttpResponse, context: CallContext, what: str) -> ProviderAuthError:
-    if context.key_source:
+    place = f" ({context.place})" if context.place is not None else ""
+    if "quota" in what:
+        account = f"the account of the key from {context.key_source}" if context.key_source else "the account"
+        hint = f"add credit to {account}, or raise its limit"
+    elif context.key_source:
         hint = f"the key came from {context.key_source} and {what}: set a valid one there"
     else:
         hint = "no key was sent; set `api_key_env` to the variable that holds it"
     return ProviderAuthError(
-        _message(reply, context),
+        f"{_message(reply, context)}{place}",
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
         hint=hint,
+    )
+
+
+_MAY_SAY_NO_MODEL = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.GONE,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+    }
+)
+_NO_MODEL_CODE = compile_later(
+    r"model_?not_?(?:found|exist|available)|(?:invalid|unknown)_?model|deployment_?not_?found|model_decommissioned",
+    re.IGNORECASE,
+)
+_NO_MODEL = compile_later(
+    r"(?:model|deployment)\b.{0,80}?(?:(?:does not|doesn't|not|n't) (?:exist|found)|not found|decommissioned)"
+    r"|(?:invalid|unknown|no such) model|not a valid model|no endpoints found for|unable to access model",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_ROUTE = compile_later(
+    r"\s*(?:<|$|not found|page not found|404\b|resource not found|invalid url|no route|unknown (?:url|path|endpoint)"
+    r"|unrecognized request url|(?:cannot|could not|no) (?:get|post|handler))",
+    re.IGNORECASE,
+)
+
+
+def _is_unknown_model(status: int, codes: str, words: str, context: CallContext) -> bool:
+    """Return whether a refusal is about the model or the address, which are the same in every request."""
+    if status not in _MAY_SAY_NO_MODEL:
+        return False
+    if _NO_MODEL_CODE.search(codes):
+        return True
+    if not context.model:
+        return False
+    is_named = re.search(rf"(?<![\w.-]){re.escape(context.model)}(?![\w-])", words) is not None
+    if status == HTTPStatus.NOT_FOUND:
+        return bool(is_named or _NO_MODEL.search(words) or _NO_ROUTE.match(words))
+    # A prompt that is quoted may say as much of something else.
+    return bool((is_named or len(words) < _SHORT) and _NO_MODEL.search(words))
+
+
+def _unknown_model_error(reply: HttpResponse, context: CallContext) -> UnknownModelError:
+    place = f" ({context.place})" if context.place is not None else ""
+    similar = similar_model(context.provider_id, context.model)
+    guess = f"did you mean `{similar}`? " if similar else ""
+    return UnknownModelError(
+        f"{_message(reply, context)}{place}",
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint=f"{guess}check the model's name and `base_url`; no further request was sent to it",
     )
 
 

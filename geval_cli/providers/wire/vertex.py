@@ -122,6 +122,7 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, VERTEX_KEYS),
         places=places_of(source),
+        place=source.place,
         price=price_of(settings, url=url, model=source.name),
         certificate=certificate_of(source),
         key_command=key_command_of(source, key_header=key_header, secrets=secrets),
