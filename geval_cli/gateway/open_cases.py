@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from geval_cli.errors import BudgetError
 from geval_cli.gateway.budget import HINT, Budget
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ahead_key
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_cost, plural
 from geval_cli.records import Purpose
 
 _ROUNDING = 1e-9
@@ -189,7 +189,7 @@ class OpenCases:
             left = budget.max_requests - budget.requests
             if left - self._reserved < needed:
                 return (
-                    f"the budget of {budget.max_requests:,} requests is used up: "
+                    f"the budget of {plural(budget.max_requests, 'request')} is used up: "
                     f"the {left:,} left cannot pay for another case, which takes {needed:,}"
                 )
         if budget.max_cost_usd is not None and case.is_judged:

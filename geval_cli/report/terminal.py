@@ -15,7 +15,7 @@ from geval_cli.numbers import (
     plural,
 )
 from geval_cli.patterns import compile_later
-from geval_cli.records import MetricStat, Role, RunStatus, RunSummary, Stat, Status, Usage
+from geval_cli.records import GateResult, MetricStat, Role, RunStatus, RunSummary, Stat, Status, Usage
 from geval_cli.report.columns import (
     PASS_RATE,
     mean_text,
@@ -216,8 +216,9 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         some = ", ".join(dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky))
         text = f"{plural(summary.flaky_count, 'test')} passed in some repeats only: {one_line(some, 40)} (-v)"
         _print_line("flaky", Text(text), console)
-    shown = [gate for gate in summary.gates if gate.status is not Status.PASSED]
-    for gate in summary.gates if len(summary.gates) <= _GATES_SHOWN else shown:
+    gates = _decided_gates(report)
+    shown = [gate for gate in gates if gate.status is not Status.PASSED]
+    for gate in gates if len(gates) <= _GATES_SHOWN else shown:
         mark = signs_of(console).marks[gate.status]
         line = Text(f"{mark} {one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
         if gate.note:
@@ -263,9 +264,10 @@ def _print_counts(report: RunReport, console: Console) -> None:
         if count or status in (Status.PASSED, Status.FAILED):
             line.append("" if not line else ", ")
             line.append(f"{count:,} {word}", style=STYLES[status] if count else "dim")
-    if summary.gates:
-        met = sum(gate.status is Status.PASSED for gate in summary.gates)
-        line.append(f"{dot}{met:,} of {plural(len(summary.gates), 'gate')} met")
+    if gates := _decided_gates(report):
+        met = sum(gate.status is Status.PASSED for gate in gates)
+        so_far = " so far" if _is_cut_short(report) else ""
+        line.append(f"{dot}{met:,} of {plural(len(gates), 'gate')} met{so_far}")
     if cost := _cost_text(summary.usage):
         line.append(f"{dot}{cost}")
     if report.run.duration_ms is not None:
@@ -274,6 +276,19 @@ def _print_counts(report: RunReport, console: Console) -> None:
     remark = _remark(report)
     if remark:
         print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
+
+
+def _is_cut_short(report: RunReport) -> bool:
+    is_stopped = report.run.status in (RunStatus.INTERRUPTED, RunStatus.ABORTED)
+    return is_stopped and (report.planned or 0) > report.summary.total
+
+
+def _decided_gates(report: RunReport) -> Sequence[GateResult]:
+    """Return the gates that have a value: of a run that was stopped, others wait for the cases that it lacks."""
+    gates = report.summary.gates
+    if not _is_cut_short(report):
+        return gates
+    return [gate for gate in gates if gate.status is not Status.ERROR] if report.summary.total else []
 
 
 def _headline(report: RunReport) -> Text:

@@ -112,3 +112,16 @@ def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> Non
         finished = product.run(config(1), server, "--max-cost", amount)
     assert finished.code == 2
     assert "--max-cost takes an amount in USD of at least 0" in finished.stderr
+
+
+@pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 2 of 2 gates met so far")])
+def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budget: str, said: str) -> None:
+    whole = {**config(20), "gates": ["pass_rate >= 80%"]}
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(whole, server, "--max-requests", budget)
+    assert "nothing to count" not in finished.stdout
+    cases = (int(budget) - 1) // 2
+    assert f"ABORTED  {cases} passed, 0 failed{said}" in finished.stdout
+    assert f"{cases} of 20 cases finished; `geval run config.yaml --resume`" in " ".join(
+        finished.stdout.split()
+    )
