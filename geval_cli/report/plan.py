@@ -243,7 +243,7 @@ def _describe_workers(plan: WorkersPlan) -> str:
 
 def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
     what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
-    told = f"{estimated(item.needed)} tests show a drop of {item.drop:g} in {what} with a chance of 80 %"
+    told = f"{estimated(item.needed)} tests detect a drop of {item.drop:g} in {what} (80 % power)"
     if total.most and total.cost_least_usd is not None:
         # More tests would be answered by no cache.
         scale = (total.most + total.cached) / total.most * item.needed / item.tests
@@ -251,7 +251,7 @@ def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
             None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
         )
         told += f", price {_price(low, high)}"
-    here = f"; the {item.tests:,} here show one of {item.shown:.2f}" if item.shown else ""
+    here = f"; the {item.tests:,} here detect {item.shown:.2f} or more" if item.shown else ""
     return f"{told}{here} (spread as in run {item.run})"
 
 

@@ -75,8 +75,6 @@ def test_the_plan_says_how_many_tests_show_a_drop_and_what_they_cost(
     ]
     shown = " ".join(after.stdout.split())
     dollars = after.results["total"]["cost_most_usd"] * needed / tests
-    assert (
-        f"power {estimated(needed)} tests show a drop of 0.05 in the pass rate with a chance of 80 %" in shown
-    )
+    assert f"power {estimated(needed)} tests detect a drop of 0.05 in the pass rate (80 % power)" in shown
     assert f"-{format_cost(float(f'{dollars:.2g}'))};" in shown.replace(" (spread", ";")
-    assert f"the {tests} here show one of {rows[0]['shown']:.2f} (spread as in run {run})" in shown
+    assert f"the {tests} here detect {rows[0]['shown']:.2f} or more (spread as in run {run})" in shown
