@@ -51,4 +51,4 @@ def test_every_exit_code_is_in_the_readme_and_in_the_help(code: ExitCode) -> Non
     table = README[README.index("## Exit codes") :]
     assert re.search(rf"^\| [\d, ]*\b{code.value}\b[\d, ]* \|", table, re.MULTILINE)
     shown = run_geval("--help", cwd=ROOT).stdout
-    assert re.search(rf"\b{code.value} ", shown[shown.index("Exit codes:") :])
+    assert re.search(rf"\b{code.value}\s", shown[shown.index("Exit codes:") :])
