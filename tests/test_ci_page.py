@@ -156,7 +156,7 @@ def test_a_pull_request_is_compared_with_main(
     if code != 2:
         page = summary.read_text("utf-8")
         assert "## Compared with the baseline" in page
-        assert re.search(rf"tone` \| 1\.00 \| {1 - bad / 20:.2f} \|", page)
+        assert re.search(rf"tone` \| 100 % \| {100 - 5 * bad} % \|", page)
         assert said in page
 
 
