@@ -274,7 +274,7 @@ def test_a_dimension_is_explained_when_it_fails_or_as_asked(
         finished = product.run(by_dimension(type=kind, explain=explain), server)
 
     assert len(server.asked("explain")) == int(explained)
-    in_words = f"Coherence: {rating} on a scale of 1 to 5 (from token probabilities: {rating} 100%)"
+    in_words = f"Coherence: {rating} on a scale of 1 to 5 (from token probabilities: {rating} 100 %)"
     lines = finished.verdict["reason"].splitlines()
     assert lines == [*(["The last sentence repeats the first."] if explained else []), in_words]
 
