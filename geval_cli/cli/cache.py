@@ -22,13 +22,13 @@ def print_stats(home: Path | None, folder: Path | None) -> None:
     """
     with _opened(home, folder) as cache:
         stats = asyncio.run(cache.stats())
-    expired = f", {stats.expired:,} of them older than 14 days" if stats.expired else ""
-    _say(f"{stats.path}")
-    _say(f"  answers  {stats.entries:,}{expired}")
-    _say(f"  size     {format_bytes(stats.file_bytes)}")
-    if stats.oldest is not None and stats.newest is not None:
-        _say(f"  oldest   {format_time(stats.oldest)}")
+    answers = plural(stats.entries, "answer is cached", "answers are cached")
+    since = "" if stats.oldest is None else f", the oldest from {format_time(stats.oldest)}"
+    _say(f"{answers}, {format_bytes(stats.file_bytes)} in {stats.path}{since}")
+    if stats.newest is not None:
         _say(f"  newest   {format_time(stats.newest)}")
+    if stats.expired:
+        _say(f"  expired  {stats.expired:,}, older than 14 days; `geval cache prune` removes them")
 
 
 def clear(home: Path | None, folder: Path | None) -> None:

@@ -194,6 +194,6 @@ def _listed(found: Sequence[ConfigDifference]) -> str:
 def _described(prepared: PreparedRun) -> str:
     columns = len(prepared.plan.columns)
     return (
-        f"{prepared.suite.path}: valid. {plural(prepared.tests, 'test')} x {plural(columns, 'prompt-provider pair')}"
+        f"{prepared.suite.path} is valid: {plural(prepared.tests, 'test')} x {plural(columns, 'column')}"
         f" = {plural(prepared.total, 'case')}"
     )

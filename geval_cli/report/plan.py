@@ -8,7 +8,7 @@ from msgspec.structs import astuple
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.numbers import estimated, format_cost, format_count, plural
+from geval_cli.numbers import estimated, format_cost, format_count, format_score, plural
 from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
 from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.sanitize import one_line
@@ -23,11 +23,8 @@ _DIRECTLY = (
     " counted here"
 )
 _REMARKS = (
-    "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
-    " equal outputs judged once. Repetitions after a failure, or after a judge's reply that cannot be read, are not"
-    " counted.",
-    "Tokens are estimated at four characters each. Where nothing bounds an answer, its judge is taken to read 200"
-    " tokens of it; `max_tokens` in the provider's config sets a bound.",
+    "Equal questions are sent once; retries are not counted. Tokens are estimated at four characters each, and at 200"
+    " for an answer without `max_tokens` that a judge reads.",
 )
 
 
@@ -187,7 +184,11 @@ def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
 def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     """Print the table, the totals, and what was assumed."""
     cases = plural(plan.cases, "case")
-    console.print(Text(f" {one_line(config, 200)}: {cases}; nothing is sent\n", style="bold"))
+    calls, cached, _, _, price = _cells(plan.total)
+    more = f", {cached} more answered by the cache" if plan.total.cached else ""
+    whole = f"{one_line(config, 200)} would make {calls} calls for {cases}{more}; price {price}; nothing is sent now"
+    print_hanging(Text(), Text(whole, style="bold"), console, indent=1)
+    console.print()
     table = plain_table(console)
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
@@ -207,13 +208,9 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     if plan.rows:
         print_trimmed(indented(table), console)
         console.print()
-    calls, cached, _, _, price = _cells(plan.total)
-    more = f", {cached} more answered by the cache" if plan.total.cached else ""
     notes = [(f" {kind.name}: ", kind.assumption) for kind, _ in plan.rows if kind.assumption]
     for head, note in dict.fromkeys(notes):
         print_hanging(Text(head), Text(note, style="dim"), console, indent=0)
-    whole = Text(f"{calls} calls{more}; price {price}")
-    print_hanging(Text(" in all  ", style="bold"), whole, console, indent=0)
     if plan.workers is not None:
         print_hanging(
             Text(" workers ", style="bold"), Text(_describe_workers(plan.workers)), console, indent=0
@@ -243,7 +240,7 @@ def _describe_workers(plan: WorkersPlan) -> str:
 
 def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
     what = "the pass rate" if item.metric is None else f"the mean of {one_line(item.metric, _NAME_WIDTH)}"
-    told = f"{estimated(item.needed)} tests detect a drop of {item.drop:g} in {what} (80 % power)"
+    told = f"{estimated(item.needed)} tests detect a drop of {format_score(item.drop)} in {what} (80 % power)"
     if total.most and total.cost_least_usd is not None:
         # More tests would be answered by no cache.
         scale = (total.most + total.cached) / total.most * item.needed / item.tests
@@ -251,7 +248,7 @@ def _describe_power(item: PowerPlan, total: RequestCounts) -> str:
             None if usd is None else usd * scale for usd in (total.cost_least_usd, total.cost_most_usd)
         )
         told += f", price {_price(low, high)}"
-    here = f"; the {item.tests:,} here detect {item.shown:.2f} or more" if item.shown else ""
+    here = f"; the {item.tests:,} here detect {format_score(item.shown)} or more" if item.shown else ""
     return f"{told}{here} (spread as in run {item.run})"
 
 

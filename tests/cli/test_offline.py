@@ -155,13 +155,13 @@ def test_the_cache_can_be_looked_after(product: Product, server: LoopbackServer)
         assert finished.code == 0, finished.stderr
         return finished.stdout
 
-    assert "answers  5" in cache("stats")
+    assert "5 answers are cached" in cache("stats")
     assert "removed 0 answers" in cache("prune", "--older-than", "1h")
     run_sql(folder / "cache.db", "UPDATE choices SET created_at = 1000 WHERE rowid <= 2")
-    assert "2 of them older than 14 days" in cache("stats")
+    assert "2, older than 14 days" in cache("stats")
     assert "removed 2 answers" in cache("prune")
     assert "removed 3 answers" in cache("clear")
-    assert "answers  0" in cache("stats")
+    assert "0 answers are cached" in cache("stats")
     missing = run_geval("cache", "stats", "--cache-dir", "nowhere", cwd=product.folder)
     assert (missing.code, "there is no response cache" in missing.stderr) == (2, True)
 
@@ -180,7 +180,7 @@ def test_several_processes_share_one_cache(product: Product, server: LoopbackSer
     assert [run.code for run in runs] == [0, 0, 0], runs
     assert not any("warning" in run.stdout + run.stderr for run in runs)
     stats = run_geval("cache", "stats", "--cache-dir", "shared", cwd=product.folder)
-    assert "answers  25" in stats.stdout
+    assert "25 answers are cached" in stats.stdout
 
 
 def run_sql(path: Path, statement: str) -> None:

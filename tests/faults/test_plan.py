@@ -156,7 +156,7 @@ def test_the_table_names_roles_providers_purposes_and_what_a_count_hangs_on(prod
         "judge's fallback samples: per rating, if the judge gives no usable token probabilities",
         "Equal questions are sent once",
         "nothing is sent",
-        "in all 14-98 calls",
+        "would make 14-98 calls for 4 cases",
     ):
         assert words in whole
 

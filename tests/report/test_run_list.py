@@ -80,7 +80,7 @@ def test_ids_are_never_cut(width: int) -> None:
 
 
 def test_a_wide_list_loses_nothing() -> None:
-    line = printed([FULL], 300).split("\n")[2]
+    line = printed([FULL], 300).split("\n")[4]
     for part in (
         "model=candidate ticket=HR-1204",
         "97608d379 dirty",
@@ -96,7 +96,7 @@ def test_a_change_is_shown_at_80_columns_beside_a_run_that_was_interrupted() -> 
 
 
 def test_what_no_run_has_takes_no_room() -> None:
-    heading = printed([UNDER_WAY], 200).split("\n")[0]
+    heading = printed([UNDER_WAY], 200).split("\n")[2]
     assert not {"tags", "gates", "commit", "judge", "change", "description"} & set(heading.split())
 
 

@@ -49,6 +49,12 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         sys.stdout.write("no batches have been submitted here; submit one with `geval run CONFIG --batch`\n")
         return
     console = make_console(sys.stdout, environ=os.environ)
+    waiting = [batch for batch in batches if batch.state.is_open]
+    told = f"{len(batches) - len(waiting):,} of {plural(len(batches), 'batch', 'batches')} ended"
+    if waiting:
+        come, asked = sum(batch.answered for batch in waiting), sum(batch.requests for batch in waiting)
+        told += f"; {come:,} of {plural(asked, 'request')} in the others answered"
+    console.print(Text(f"{told}\n", style="bold"))
     table = plain_table(console)
     for heading in ("batch", "state", "provider", "role"):
         table.add_column(heading)

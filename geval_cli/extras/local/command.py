@@ -6,7 +6,7 @@ import sys
 import typer
 
 from geval_cli.cli.options import CommandTable, ListProviders, ModelName
-from geval_cli.numbers import format_bytes
+from geval_cli.numbers import format_bytes, plural
 
 _MEGABYTE = 1_000_000
 
@@ -47,11 +47,19 @@ def pull_model(model: ModelName = "smollm2") -> None:
 
 def print_models() -> None:
     """Print the known local models, and the paths of the downloaded ones."""
+    from rich.text import Text
+
     from geval_cli.extras.local.models import KNOWN_MODELS, installed_models
-    from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
+    from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 
     here = {item.model.name: item for item in installed_models(env=os.environ)}
     console = make_console(sys.stdout, environ=os.environ)
+    intact = sum(item.is_intact for item in here.values())
+    console.print(
+        Text(
+            f" {intact:,} of {plural(len(KNOWN_MODELS), 'known local model')} on this machine\n", style="bold"
+        )
+    )
     table = plain_table(console)
     for heading in ("model", "size", "licence", "state"):
         table.add_column(heading, overflow="fold")
@@ -66,7 +74,7 @@ def print_models() -> None:
         table.add_row(f"local:{model.name}", format_bytes(model.size_bytes), model.license, state)
     print_trimmed(indented(table), console)
     for model in KNOWN_MODELS.values():
-        console.print(f" {model.name}: {model.title}", style="dim")
+        print_hanging(Text(), Text(f"{model.name}: {model.title}", style="dim"), console, indent=1)
     console.print(" any other GGUF file: local:/path/to/model.gguf", style="dim")
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from geval_cli.errors import ConfigError, ExitCode, Problem
 from geval_cli.extras.trust.options import ReportOptions
 from geval_cli.extras.trust.requirements import GateOutcome
-from geval_cli.numbers import fixed, format_difference
+from geval_cli.numbers import fixed, format_difference, format_share, format_share_interval
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Status
 from geval_cli.report.charts.drawing import Chart
@@ -69,13 +69,18 @@ class Section(Struct, frozen=True):
 
 
 class ReportDocument(Struct, frozen=True):
-    """A result to be told: `data` for JSON, the rest for people. Headings and cells are escaped here."""
+    """A result to be told: `data` for JSON, the rest for people. Headings and cells are escaped here.
+
+    `answer` is the sentence above everything, where it is not the lead of the first section; `about` says what was
+    looked at.
+    """
 
     title: str
-    about: Said
+    about: Said | None
     sections: Sequence[Section]
     data: JsonValue
     gates: Sequence[GateOutcome] = ()
+    answer: Said | None = None
 
 
 ESTIMATE = ("value", "95 % interval", "outputs", "groups")
@@ -102,12 +107,14 @@ def deliver(document: ReportDocument, given: ReportOptions) -> ExitCode:
 
 _WORD_STYLES = {"fails": "bold red", "holds": "green", "skipped": "dim", "chosen": "bold"}
 _GATE_WORDS = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
-_FIGURE = compile_later(r"[-+]?[\d.,]+( %|±.*)?( of [\d,]+)?|-")
+_FIGURE = compile_later(r"[-+<>]?[\d.,]+( %|±.*)?( of [\d,]+)?|-")
 
 
 def print_document(document: ReportDocument, console: Console) -> None:
-    """Print what the document is about, each section with its sentence first, and whether its gates hold."""
-    print_hanging(Text(""), Text(_plain(document.about)), console, indent=0)
+    """Print each section with its sentence first, whether the gates hold, and what was looked at."""
+    if document.answer is not None:
+        print_hanging(Text(""), Text(_plain(document.answer), style="bold"), console, indent=0)
+    is_first = document.answer is None
     for section in document.sections:
         if section.is_detail:
             continue
@@ -115,8 +122,9 @@ def print_document(document: ReportDocument, console: Console) -> None:
         title = "" if section.is_overview else one_line(section.heading, 80)
         heading = Text.assemble((title, "bold"), ": " if title and lead else "", lead)
         briefs = [table for table in section.brief if table.least <= console.width][:1]
-        if heading or not (briefs or section.tables):  # a table brings its own blank line
+        if not is_first and (heading or not (briefs or section.tables)):  # a table brings its own blank line
             console.print()
+        is_first = False
         if heading:
             print_hanging(Text(""), heading, console, indent=0)
         for table in briefs or section.tables:
@@ -127,6 +135,9 @@ def print_document(document: ReportDocument, console: Console) -> None:
         for style, texts in (("", section.texts), ("dim", section.notes)):
             for text in texts:
                 print_hanging(Text(" "), Text(one_line(text, 400), style=style), console, indent=0)
+    if document.about is not None:
+        console.print()
+        print_hanging(Text(" "), Text(_plain(document.about), style="dim"), console, indent=0)
     if document.gates:
         console.print()
     for gate in document.gates:
@@ -172,6 +183,13 @@ def with_interval(estimate: Estimate) -> str:
         return value
     low, high = estimate.interval
     return f"{value} [{fixed(low, 2)}, {fixed(high, 2)}]"
+
+
+def share_cells(estimate: Estimate) -> tuple[str, ...]:
+    """Return value, interval, outputs and groups of a share as texts, in per cent."""
+    value = "-" if estimate.value is None else format_share(estimate.value)
+    bounds = "-" if estimate.interval is None else format_share_interval(estimate.interval)
+    return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
 
 
 def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
@@ -244,7 +262,11 @@ def markdown_of(document: ReportDocument) -> str:
 
 
 def _markdown(document: ReportDocument) -> Iterator[str]:
-    yield f"# {document.title}\n\n{document.about(_cell)}\n"
+    yield f"# {document.title}\n"
+    if document.answer is not None:
+        yield f"\n{document.answer(_cell)}\n"
+    if document.about is not None:
+        yield f"\n{document.about(_cell)}\n"
     for section in _in_files(document):
         yield f"\n## {_cell(section.heading)}\n\n"
         if section.lead is not None:
@@ -284,7 +306,11 @@ def _page(document: ReportDocument) -> Iterator[str]:
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
     yield f"<title>{_text(document.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-    yield f"<h1>{_text(document.title)}</h1>\n<p>{document.about(_text)}</p>\n"
+    yield f"<h1>{_text(document.title)}</h1>\n"
+    if document.answer is not None:
+        yield f"<p><strong>{document.answer(_text)}</strong></p>\n"
+    if document.about is not None:
+        yield f"<p>{document.about(_text)}</p>\n"
     for section in _in_files(document):
         yield f"<h2>{_text(section.heading)}</h2>\n"
         if section.lead is not None:

@@ -19,6 +19,7 @@ from geval_cli.extras.trust.documents import (
     carry_over_text,
     estimate_cells,
     of_run,
+    share_cells,
 )
 from geval_cli.extras.trust.labels import LabelFile, draw_notes
 from geval_cli.extras.trust.matching import (
@@ -37,7 +38,7 @@ from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
 from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, true_figures
 from geval_cli.judge.scoring import passes
-from geval_cli.numbers import format_share, format_share_interval, plural
+from geval_cli.numbers import fixed, format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import open_report
@@ -306,10 +307,15 @@ def _section(item: MetricEstimate) -> Section:
         "mean": item.mean,
         "mean, labels alone": item.labels_mean,
     }
-    rows = [(name, *estimate_cells(value)) for name, value in figures.items() if value is not None]
-    rows.append(("pass rate, judge alone", f"{item.judge_pass_rate:.3f}", "-", f"{item.outputs:,}", "-"))
+    rows = [
+        (name, *(share_cells if name.startswith("pass rate") else estimate_cells)(value))
+        for name, value in figures.items()
+        if value is not None
+    ]
+    outputs = f"{item.outputs:,}"
+    rows.insert(2, ("pass rate, judge alone", format_share(item.judge_pass_rate), "-", outputs, "-"))
     if item.judge_mean is not None:
-        rows.append(("mean, judge alone", f"{item.judge_mean:.3f}", "-", f"{item.outputs:,}", "-"))
+        rows.append(("mean, judge alone", fixed(item.judge_mean, 3), "-", outputs, "-"))
     return Section(
         item.metric,
         lambda quote: _sentence(item),

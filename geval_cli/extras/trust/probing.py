@@ -25,7 +25,7 @@ from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.errors import BudgetError, ConfigError, UsageError
 from geval_cli.extras.trust.charts import probe_chart
-from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table, figure_text
+from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
 from geval_cli.extras.trust.matching import JudgedItem, match_labels
 from geval_cli.extras.trust.options import ProbeOptions
@@ -58,7 +58,8 @@ from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
-from geval_cli.numbers import fixed, plural
+from geval_cli.numbers import fixed, format_share, plural, share_bounds
+from geval_cli.patterns import compile_later
 from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.records import AssertionResult, Role, Status, Usage
 from geval_cli.report.sanitize import output_digest
@@ -743,31 +744,83 @@ def probe_document(report: ProbeReport) -> ReportDocument:
     shown = [item for item in left_out if item.figure]
     if shown:  # of no metric in particular
         metrics[""] = shown
-    unclear = "unclear: the interval reaches over the bar; more outputs (--items) make it narrower"
+    not_probed = list(_not_probed([item for item in left_out if not item.figure]))
     return ReportDocument(
         "Probes of the judge",
-        lambda quote: f"{_verdict_counts(report)}. {_about(report, quote)}",
+        lambda quote: _about(report, quote),
         [
             *(_section(metric, findings) for metric, findings in metrics.items()),
-            Section(
-                "Not probed",
-                notes=[
-                    f"{item.probe}{f' ({item.metric})' if item.metric else ''} skipped: {item.note}"
-                    for item in left_out
-                    if not item.figure
-                ]
-                + ([unclear] if ProbeVerdict.UNCLEAR in report.verdicts else []),
-                is_overview=True,
-            ),
+            *([Section("Not probed", notes=not_probed, is_overview=True)] if not_probed else []),
         ],
         report.to_json(),
+        answer=lambda quote: _answer(report.findings),
     )
+
+
+def _not_probed(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what was not probed, by the reason."""
+    reasons: dict[str, dict[str, None]] = {}
+    for item in findings:
+        reasons.setdefault(item.note, {})[f"{item.probe} of {item.metric}" if item.metric else item.probe] = (
+            None
+        )
+    for reason, names in reasons.items():
+        yield f"not probed: {', '.join(names)} ({reason})"
+
+
+_WORST_NAMED = 3
+_WORST_FIRST = (ProbeVerdict.FAILS, ProbeVerdict.UNCLEAR, ProbeVerdict.HOLDS, ProbeVerdict.SKIPPED)
+
+
+def _answer(findings: Sequence[Finding]) -> str:
+    """Return in a sentence whether the judge is to be trusted, as far as the probes tell."""
+    of = {verdict: [item for item in findings if item.verdict is verdict] for verdict in _WORST_FIRST}
+    failing, unclear, holding = of[ProbeVerdict.FAILS], of[ProbeVerdict.UNCLEAR], of[ProbeVerdict.HOLDS]
+    checks = len(failing) + len(unclear) + len(holding)
+    if not checks:
+        return "Nothing could be probed."
+    rest = [f"{len(holding):,} hold" if len(holding) != 1 else "1 holds"] if holding else []
+    rest += (
+        [f"{len(unclear):,} {'is' if len(unclear) == 1 else 'are'} unclear with so few outputs"]
+        if unclear
+        else []
+    )
+    if failing:
+        worst = ", ".join(
+            f"{item.probe} ({item.figure} {_level(item, item.estimate.value)}, {_bar(item)} is allowed)"
+            for item in failing[:_WORST_NAMED]
+        )
+        more = f" and {len(failing) - _WORST_NAMED:,} more" if len(failing) > _WORST_NAMED else ""
+        said = f"The judge fails {len(failing):,} of {plural(checks, 'check')}: {worst}{more}"
+        return f"{said}; {', '.join(rest)}." if rest else f"{said}."
+    if unclear:
+        return f"The judge fails none of {plural(checks, 'check')}: {', '.join(rest)}; more outputs (--items) tell."
+    return f"The judge passes {'all ' if checks > 1 else ''}{plural(checks, 'check')}."
+
+
+_BAR = compile_later(r"(<=|>=|[+]-|=) ?([\d.]+)")
+_SHARES = frozenset({"share fallen", "flips", "agreement"})
+
+
+def _level(finding: Finding, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return format_share(value) if finding.figure in _SHARES else fixed(value, 2)
+
+
+def _bar(finding: Finding) -> str:
+    """`at most 10 %`, `at least 0.80`, `within 0.05`: the bar of a finding in words."""
+    found = _BAR.fullmatch(finding.bar)
+    if found is None:
+        return finding.bar
+    words = {"<=": "at most ", ">=": "at least ", "+-": "within ", "=": ""}
+    return f"{words[found[1]]}{_level(finding, float(found[2]))}"
 
 
 def _section(metric: str, findings: Sequence[Finding]) -> Section:
     chart = probe_chart(metric, findings)
     header = ("probe", "must", "figure", "value", "interval", "outputs", "tests", "bar", "verdict", "note")
-    rows = [_row(item) for item in findings]
+    rows = [_row(item) for item in sorted(findings, key=lambda item: _WORST_FIRST.index(item.verdict))]
     brief = (0, 2, 3, 4, 5, 7, 8)
     notes: dict[str, dict[str, None]] = {}
     for item in findings:
@@ -808,15 +861,11 @@ def _about(report: ProbeReport, quote: Quote) -> str:
     return ", ".join(parts) + "."
 
 
-def _verdict_counts(report: ProbeReport) -> str:
-    """Return how many findings there are of each verdict, the worst first."""
-    order = (ProbeVerdict.FAILS, ProbeVerdict.UNCLEAR, ProbeVerdict.HOLDS, ProbeVerdict.SKIPPED)
-    counts = {verdict: sum(item.verdict is verdict for item in report.findings) for verdict in order}
-    words = {ProbeVerdict.FAILS: ("fails", "fail"), ProbeVerdict.HOLDS: ("holds", "hold")}
-    return ", ".join(
-        f"{count:,} {words.get(verdict, (verdict.value, verdict.value))[count != 1]}"
-        for verdict, count in counts.items()
-        if count
+def _interval(finding: Finding, bounds: tuple[float, float]) -> str:
+    return (
+        share_bounds(bounds)
+        if finding.figure in _SHARES
+        else f"[{', '.join(fixed(end, 2) for end in bounds)}]"
     )
 
 
@@ -834,11 +883,11 @@ def _row(finding: Finding) -> tuple[str, ...]:
         finding.probe,
         finding.must.value,
         finding.figure,
-        figure_text(estimate.value),
-        "-" if interval is None else f"[{fixed(interval[0], 2)}, {fixed(interval[1], 2)}]",
+        _level(finding, estimate.value),
+        "-" if interval is None else _interval(finding, interval),
         f"{estimate.n:,}",
         f"{estimate.clusters:,}",
-        finding.bar,
+        _bar(finding),
         finding.verdict.value,
         _note_of(finding),
     )

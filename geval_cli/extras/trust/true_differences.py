@@ -557,9 +557,10 @@ def _document(found: CorrectedComparison) -> ReportDocument:
     )
     return ReportDocument(
         "Two runs, corrected by human labels",
-        lambda quote: _sentence(rows, quote),
+        None,
         [figures, carried] if audits else [figures],
         found.to_json(),
+        answer=lambda quote: _sentence(rows, quote),
     )
 
 
