@@ -26,8 +26,8 @@ from geval_cli.report.html.matrix import (
     cell_of,
     chips_of,
     columns_of,
+    first_variables,
     heads_of,
-    row_title,
     shown_row,
 )
 from geval_cli.report.html.packing import Packer
@@ -84,7 +84,7 @@ class HtmlFile:
         labels, first = report.labels(), list(islice(_rows(report, room), ROWS_PER_PAGE))
         with SafeFile(self._path) as file:
             file.write(whole_text(_page(report, counted, labels, first, left_out, packer.has_exports)))
-            for chunk, exported in _chunks(report, labels, room, packer):
+            for chunk, exported in _chunks(report, labels, room, packer, counted.variables):
                 file.write(f'<script type="text/plain" data-chunk>{chunk}</script>\n')
                 if exported:
                     file.write(f'<script type="text/plain" data-exported>{exported}</script>\n')
@@ -96,19 +96,26 @@ class _Counted:
 
     def __init__(self, report: RunReport) -> None:
         self.total = self.problems = self.rows = 0
-        self._last: tuple[int, int] | None = None
+        self._last: int | None = None
+        self._variables: dict[str, None] = {}
         self._criteria = MetricCriteria()
         self.facets: tuple[Facet, ...] = facets_of(map(self._counted, report.results()))
 
     def _counted(self, result: CaseResult) -> Mapping[str, JsonValue]:
         self.total += 1
         self.problems += result.status in _PROBLEMS
-        place = (result.test_index, result.repeat_index)
-        self.rows += place != self._last
-        self._last = place
+        if result.test_index != self._last:
+            self.rows += 1
+            self._last = result.test_index
+            self._variables |= dict.fromkeys(result.vars)
         if result.output is not None:
             self._criteria.add(result)
         return result.metadata
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables that get a column."""
+        return first_variables(self._variables)
 
     def label_data(self, report: RunReport) -> dict[str, Any]:
         """Return what the script needs to let people rate the outputs: metrics with their criteria, and names."""
@@ -180,6 +187,7 @@ def _matrix(report: RunReport, counted: _Counted, rows: list[ResultRow]) -> Matr
         facets=counted.facets,
         page=1,
         pages_total=max(-(-counted.rows // ROWS_PER_PAGE), 1),
+        variables=counted.variables,
     )
 
 
@@ -193,14 +201,13 @@ def _policy(style: str, theme: str) -> str:
 
 
 def _rows(report: RunReport, room: int) -> Iterator[ResultRow]:
-    """Yield the results that the file holds, row by row; `room` is for so many without a problem."""
-
-    def place(result: CaseResult) -> tuple[int, int]:
-        return result.test_index, result.repeat_index
-
-    for (test, repeat), results in groupby(_chosen(report, room), key=place):
-        cells = {result.column: result for result in results}
-        yield ResultRow(test, repeat, cells, frozenset(cells))
+    """Yield the results that the file holds, test by test; `room` is for so many without a problem."""
+    for test, results in groupby(_chosen(report, room), key=lambda result: result.test_index):
+        cells: dict[int, list[CaseResult]] = {}
+        for result in results:
+            cells.setdefault(result.column, []).append(result)
+        matching = frozenset((item.repeat_index, item.column) for found in cells.values() for item in found)
+        yield ResultRow(test, {column: tuple(found) for column, found in cells.items()}, matching)
 
 
 def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
@@ -214,25 +221,32 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
 
 
 def _chunks(
-    report: RunReport, labels: HumanLabels | None, room: int, packer: Packer
+    report: RunReport, labels: HumanLabels | None, room: int, packer: Packer, variables: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     """Yield the packed cases of the file, chunk by chunk, and what is exported of them."""
-    means = labels.means() if labels else {}
+    labelled = labels.means() if labels else {}
     environment = _environment()
     parts = cast(Any, environment.get_template("cells.html").module)
     page = environment.get_template("case_detail.html")
     for row in _rows(report, room):
-        results = list(row.cells.values())
-        title = row_title(results[0])
-        for number, result in enumerate(results):
-            packer.add(
-                result,
-                chips_of(result),
-                {metric: found[result.id] for metric, found in means.items() if result.id in found},
-                cell=parts.cell_link(cell_of(result), _case_link(result)),
-                page=page.render(**case_values(result, results, title), case_link=_case_link),
-                head="" if number else parts.test_head(row, title),
-            )
+        repeats: dict[int, list[CaseResult]] = {}
+        for found in row.cells.values():
+            for item in found:
+                repeats.setdefault(item.repeat_index, []).append(item)
+        shown = shown_row(row, None)
+        head = parts.row_head(shown, variables)
+        for results in repeats.values():
+            for result in results:
+                values = case_values(result, results, shown.title, row.cells[result.column])
+                packer.add(
+                    result,
+                    chips_of(result),
+                    {metric: means[result.id] for metric, means in labelled.items() if result.id in means},
+                    cell=parts.cell_link(cell_of([result]), _case_link(result)),
+                    page=page.render(**values, case_link=_case_link),
+                    head=head,
+                )
+                head = ""
         if packer.is_full:
             yield packer.packed()
     yield packer.packed()

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -23,7 +25,18 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.store.record_text import ResultReader
-from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, fits, may_fit
+from geval_cli.store.result_filter import (
+    Facet,
+    JudgedResult,
+    ResultFilter,
+    SearchedResult,
+    facets_of,
+    fits,
+    plain_parts,
+    status_on,
+)
+
+PartT = TypeVar("PartT")
 
 
 class SortOrder(StrEnum):
@@ -35,16 +48,15 @@ class SortOrder(StrEnum):
 
 
 class ResultRow(Struct, frozen=True):
-    """All results of one test and repeat, by column; `matching` are the columns that passed the filter."""
+    """All results of one test: its repeats by column. `matching` are the repeats and columns that passed the filter."""
 
     test_index: int
-    repeat_index: int
-    cells: Mapping[int, CaseResult]
-    matching: frozenset[int]
+    cells: Mapping[int, tuple[CaseResult, ...]]
+    matching: frozenset[tuple[int, int]]
 
 
-RowPlace = tuple[int, int, str]
-"""The test, the repeat, and as JSON text the columns that passed the filter."""
+RowPlace = tuple[int, str]
+"""The test, and as JSON text the repeats and columns that passed the filter."""
 
 
 class ResultPage(Struct, frozen=True):
@@ -98,7 +110,14 @@ class ScoredResult(Struct, frozen=True):
     assertions: tuple[ScoredAssertion, ...] = ()
 
 
+class _Metadata(Struct, frozen=True):
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
 _SCORED_DECODER = msgspec.json.Decoder(ScoredResult)
+_SEARCHED_DECODER = msgspec.json.Decoder(SearchedResult)
+_JUDGED_DECODER = msgspec.json.Decoder(JudgedResult)
+_METADATA_DECODER = msgspec.json.Decoder(_Metadata)
 
 
 class RunChoice(Struct, frozen=True):
@@ -190,6 +209,9 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
+_SELECT_REPEATS = """
+    SELECT result FROM results WHERE run_id = ? AND test_index = ? AND column_index = ? ORDER BY repeat_index
+"""
 _SELECT_CASES = """
     SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
 """
@@ -208,17 +230,19 @@ _SELECT_VERDICTS = """
     FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
 _HAS_STATUS = "status = :status"
-_HAS_METRIC = """
-    EXISTS (SELECT 1 FROM json_each(result, '$.assertions') AS assertion
-            WHERE json_extract(assertion.value, '$.metric') = :metric
-              AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
-"""
+_MAY_FIT = "({} OR may_fold(result))"
 _FITS = "fits(result)"
 _DIFFERS = """
     (test_index, repeat_index) IN (SELECT test_index, repeat_index FROM results WHERE run_id = :run
                                    GROUP BY test_index, repeat_index HAVING count(DISTINCT status) > 1)
 """
-_SELECT_METADATA = "SELECT json_extract(result, '$.metadata') FROM results WHERE run_id = ?"
+# The results of a test have the same metadata: one of them is read.
+_SELECT_METADATA = """
+    SELECT result FROM results WHERE rowid IN (SELECT min(rowid) FROM results WHERE run_id = ? GROUP BY test_index)
+"""
+_SELECT_TEST_RESULTS = """
+    SELECT result FROM results WHERE run_id = ? AND test_index = ? ORDER BY column_index, repeat_index
+"""
 _SELECT_NEIGHBOUR = """
     SELECT test_index, repeat_index FROM results
     WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?)
@@ -237,12 +261,12 @@ _HAS_REPEATS = """
 _HAS_SCORE_FROM = "{score} >= :low - 1e-10"
 _HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
-_METRIC_SCORE = "(SELECT value FROM json_each(result, '$.named_scores') WHERE key = :metric)"
+_METRIC_SCORE = "metric_score(result)"
 _ORDERS = {
-    SortOrder.TEST: "test_index, repeat_index",
+    SortOrder.TEST: "test_index",
     SortOrder.STATUS: "max(CASE status WHEN 'failed' THEN 3 WHEN 'error' THEN 2 WHEN 'not_evaluated' THEN 1 ELSE 0 END)"
-    " DESC, test_index, repeat_index",
-    SortOrder.SCORE: "min({score}) ASC NULLS LAST, test_index, repeat_index",
+    " DESC, test_index",
+    SortOrder.SCORE: "min({score}) ASC NULLS LAST, test_index",
 }
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -302,16 +326,40 @@ class RunPages(Struct, frozen=True):
         """Return where the rows are that have a result as `wanted`, sorted."""
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
-            connection.create_function(
-                "fits", 1, lambda text: may_fit(text, wanted) and fits(reader.read(text), wanted)
-            )
-            statement, values = _row_query(wanted, sort)
+            parts, signs = plain_parts(wanted)
+
+            is_searched = bool(wanted.words or wanted.metadata)
+            decoder: msgspec.json.Decoder[Any] = _SEARCHED_DECODER if is_searched else _JUDGED_DECODER
+
+            # Of each row the metric and then the score may be asked for.
+            searched = lru_cache(1)(partial(_read_part, decoder, reader))
+
+            def metric_score(text: str) -> float | None:
+                return searched(text).named_scores.get(wanted.metric or "")
+
+            def may_fold(text: str) -> bool:
+                return "\\u" in text or any(sign in text for sign in signs)
+
+            words = wanted.words
+            connection.create_function("fits", 1, lambda text: fits(searched(text), wanted, words))
+            connection.create_function("metric_score", 1, metric_score)
+            connection.create_function("may_fold", 1, may_fold)
+            statement, values = _row_query(wanted, sort, len(parts))
+            values |= {f"part{number}": f"%{part}%" for number, part in enumerate(parts)}
             return connection.execute(statement, {**values, "run": run_id}).fetchall()
 
     def rows_at(self, run_id: str, places: Iterable[RowPlace]) -> list[ResultRow]:
         """Return the rows at `places`, in their order."""
         with self._reading() as connection:
-            return [_row(connection, run_id, place) for place in places]
+            reader = ResultReader(connection, run_id)
+            return [_row(connection, reader, run_id, place) for place in places]
+
+    def repeats(self, run_id: str, test_index: int, column: int) -> list[CaseResult]:
+        """Return the results of one test in one column, repeat by repeat."""
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            found = connection.execute(_SELECT_REPEATS, (run_id, test_index, column))
+            return [reader.read(text) for (text,) in found]
 
     def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
         """Return all results of one test and repeat, by column."""
@@ -333,7 +381,20 @@ class RunPages(Struct, frozen=True):
         """Return the metadata that the results of a run can be chosen by."""
         with self._reading() as connection:
             rows = connection.execute(_SELECT_METADATA, (run_id,))
-            return facets_of(json.loads(text) for (text,) in rows if text)
+            reader = ResultReader(connection, run_id)
+            return facets_of(_read_part(_METADATA_DECODER, reader, text).metadata for (text,) in rows)
+
+    def metric_counts(self, run_id: str, metric: str) -> dict[tuple[int, Status], int]:
+        """Return how many results have which status on a metric, by column and status."""
+        counts: Counter[tuple[int, Status]] = Counter()
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
+                result = _read_part(_JUDGED_DECODER, reader, text)
+                status = status_on(metric, result.assertions)
+                if status is not None:
+                    counts[result.column, status] += 1
+        return dict(counts)
 
     def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
         """Return results by their ids; ids that the run does not have are left out."""
@@ -390,6 +451,14 @@ class RunPages(Struct, frozen=True):
                 raise self.explain(error) from error
 
 
+def _read_part(decoder: msgspec.json.Decoder[PartT], reader: ResultReader, text: str) -> PartT | CaseResult:
+    """Return what the decoder takes of a stored result, else all of it."""
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError:  # written by another version, or half a character in it
+        return reader.read(text)
+
+
 def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str, str | int | None]]:
     """Return the SQL condition of the chosen runs, and its values."""
     conditions = [_IS_LISTED]
@@ -408,11 +477,12 @@ def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str
     return " AND ".join(conditions), values
 
 
-def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | float | None]]:
-    """Return the SQL for (test, repeat, matching columns) of the chosen rows, and its values."""
+def _row_query(
+    wanted: ResultFilter, sort: SortOrder, parts: int
+) -> tuple[str, dict[str, str | float | None]]:
+    """Return the SQL for (test, matching repeats and columns) of the chosen rows, and its values."""
     score = _CASE_SCORE if wanted.metric is None else _METRIC_SCORE
     conditions = {
-        _HAS_METRIC: wanted.metric is not None,
         _HAS_STATUS: wanted.metric is None and wanted.status is not None,
         _HAS_COLUMN: wanted.column is not None,
         _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
@@ -421,12 +491,13 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
         _HAS_ID: wanted.ids is not None,
         _HAS_REPEATS: wanted.repeats is not None,
         _DIFFERS: wanted.differs,
-        _FITS: bool(wanted.words or wanted.metadata),
+        _MAY_FIT.format(" AND ".join(f"result LIKE :part{number}" for number in range(parts))): parts > 0,
+        _FITS: bool(wanted.words or wanted.metadata or wanted.metric is not None),
     }
     chosen = ["run_id = :run", *(condition for condition, is_wanted in conditions.items() if is_wanted)]
     statement = f"""
-        SELECT test_index, repeat_index, json_group_array(column_index) FROM results
-        WHERE {" AND ".join(chosen)} GROUP BY test_index, repeat_index ORDER BY {_ORDERS[sort].format(score=score)}
+        SELECT test_index, json_group_array(json_array(repeat_index, column_index)) FROM results
+        WHERE {" AND ".join(chosen)} GROUP BY test_index ORDER BY {_ORDERS[sort].format(score=score)}
     """
     return statement, {
         "status": wanted.status,
@@ -440,10 +511,17 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
     }
 
 
-def _row(connection: sqlite3.Connection, run_id: str, key: RowPlace) -> ResultRow:
-    test_index, repeat_index, matching = key
-    cells = {item.column: item for item in _row_results(connection, run_id, test_index, repeat_index)}
-    return ResultRow(test_index, repeat_index, cells, frozenset(json.loads(matching)))
+def _row(connection: sqlite3.Connection, reader: ResultReader, run_id: str, place: RowPlace) -> ResultRow:
+    test_index, matching = place
+    cells: dict[int, list[CaseResult]] = {}
+    for (text,) in connection.execute(_SELECT_TEST_RESULTS, (run_id, test_index)):
+        result = reader.read(text)
+        cells.setdefault(result.column, []).append(result)
+    return ResultRow(
+        test_index,
+        {column: tuple(found) for column, found in cells.items()},
+        frozenset((repeat, column) for repeat, column in json.loads(matching)),
+    )
 
 
 def _row_results(

@@ -105,7 +105,8 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
         "undecided",
         "baseline",
     ]
-    assert heads[2] == "thorough gpt-4o-mini 66 % [51–76] n 40 · $0.013 · 1.4 s"  # noqa: RUF001
+    means = "clarity 0.71 tone of voice 0.90"
+    assert heads[2] == f"thorough gpt-4o-mini 66 % [51–76] {means} n 40 · $0.013 · 1.4 s"  # noqa: RUF001
 
 
 def test_rankings(browser: Any, tmp_path: Path) -> None:
@@ -148,14 +149,14 @@ def test_filters_and_order(browser: Any, tmp_path: Path) -> None:
         page.wait_for_url("**#")
         page.get_by_label("Error").check()
         page.wait_for_url("**#status=error")
-        assert said.inner_text() == "2 rows with a result that fits"
+        assert said.inner_text() == "2 tests with a result that fits"
         page.get_by_label("All", exact=False).first.check()
         page.get_by_label("Sort").select_option("status")
         page.wait_for_url("**#sort=status")
         assert numbers_of(page)[0] == "2"
         page.get_by_label("Metric").select_option("consistency")
         page.wait_for_url("**#metric=consistency&sort=status")
-        assert said.inner_text() == "3 rows with a result that fits; scores are those of consistency"
+        assert said.inner_text() == "3 tests with a result that fits; verdicts are those on consistency"
         page.get_by_role("link", name="Clear").click()
         page.wait_for_url("**#")
         page.go_back()
@@ -241,7 +242,7 @@ def test_without_scripts_the_summary_and_the_first_results_are_there(browser: An
         assert page.locator(".verdict-rate").is_visible()
         assert len(table_under(page, "Columns, best first")) == 10
         assert len(table_under(page, "Ranking: helpful")) == 10
-        assert page.locator("tbody .test").count() == 50
+        assert page.locator("tbody .test").count() == 30
         assert page.get_by_text("Without JavaScript this page shows").is_visible()
 
 
@@ -362,10 +363,7 @@ def _places(runs: RunStore, run_id: str, query: str, labels: Mapping[str, float]
         ids=None if wanted_labels == ScoreRange() else ids,
     )
     places = runs.pages().places(run_id, wanted, SortOrder(values.get("sort", "test")))
-    return [
-        [f"{test + 1}.{repeat + 1}" if repeat else f"{test + 1}", len(json.loads(columns))]
-        for test, repeat, columns in places
-    ]
+    return [[f"{test + 1}", len({column for _, column in json.loads(matching)})] for test, matching in places]
 
 
 def test_ten_thousand_cases_are_paged(browser: Any, tmp_path: Path) -> None:
@@ -375,9 +373,10 @@ def test_ten_thousand_cases_are_paged(browser: Any, tmp_path: Path) -> None:
         assert page.locator("tbody .test").count() == 50
         page.get_by_role("link", name="Next").click()
         page.get_by_text("Page 2 of 200").wait_for()
-        assert page.locator("tbody .test").first.inner_text().split() == ["51", "n:", "50"]
+        first = page.locator("[data-matrix] tbody tr").first
+        assert [first.locator(part).inner_text() for part in (".test-number", ".variable")] == ["51", "50"]
         page.locator("[data-search]").fill("9999")
-        page.locator("[data-found]", has_text="1 row with a result that fits").wait_for()
+        page.locator("[data-found]", has_text="1 test with a result that fits").wait_for()
         # What an export needs would make it nearly twice as large.
         assert page.locator("[data-export], [data-exported]").count() == 0
         assert page.locator(".export code").inner_text() == f"geval show {RUN.id} -o results.csv"
@@ -405,7 +404,7 @@ def test_the_config_is_not_in_the_page(tmp_path: Path) -> None:
 def test_a_run_without_results(browser: Any, tmp_path: Path) -> None:
     report = make_report(results=lambda: iter(()), summary=RunSummary())
     with opened(browser, tmp_path, report) as found:
-        assert found.page.locator("[data-found]").inner_text() == "0 rows"
+        assert found.page.locator("[data-found]").inner_text() == "0 tests"
         assert found.page.get_by_text("This run ended before its first case was done").is_visible()
 
 

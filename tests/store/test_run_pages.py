@@ -41,7 +41,7 @@ class TestRows:
         found = pages.rows(RUN.id, ResultFilter(Status.FAILED), sort=SortOrder.TEST, offset=0, limit=9)
         assert [row.test_index for row in found.rows] == [0]
         assert sorted(found.rows[0].cells) == [0, 1]
-        assert found.rows[0].matching == frozenset({1})
+        assert found.rows[0].matching == frozenset({(0, 1)})
 
     def test_pages_know_the_total(self, runs: RunStore) -> None:
         pages = add(runs, *(make_case(number) for number in range(7)))
@@ -49,10 +49,12 @@ class TestRows:
         assert [row.test_index for row in found.rows] == [5, 6]
         assert found.total == 7
 
-    def test_repeats_are_rows(self, runs: RunStore) -> None:
-        pages = add(runs, make_case(0), make_case(0, repeat_index=1))
-        rows = pages.rows(RUN.id, ALL, sort=SortOrder.TEST, offset=0, limit=9).rows
-        assert [row.repeat_index for row in rows] == [0, 1]
+    def test_repeats_are_in_the_row_of_their_test(self, runs: RunStore) -> None:
+        pages = add(runs, make_case(0), make_case(0, repeat_index=1, status=Status.FAILED))
+        [row] = pages.rows(RUN.id, ResultFilter(Status.FAILED), sort=SortOrder.TEST, offset=0, limit=9).rows
+        assert [result.repeat_index for result in row.cells[0]] == [0, 1]
+        assert row.matching == frozenset({(1, 0)})
+        assert pages.repeats(RUN.id, 0, 0) == list(row.cells[0])
 
     @pytest.mark.parametrize(
         ("text", "tests"),
@@ -135,7 +137,7 @@ class TestRows:
             make_case(4, score=None),
         )
         rows = pages.rows(RUN.id, wanted, sort=SortOrder.TEST, offset=0, limit=50).rows
-        assert [(row.test_index, set(row.matching)) for row in rows] == found
+        assert [(row.test_index, {column for _, column in row.matching}) for row in rows] == found
 
 
 class TestScores:

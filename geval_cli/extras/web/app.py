@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
-from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from geval_cli.extras.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.extras.web.api.geval import Evaluations
+from geval_cli.extras.web.compression import CompressedFiles, Compression
 from geval_cli.extras.web.editor.routes import router as editor_router
 from geval_cli.extras.web.live_runs import LiveRuns
 from geval_cli.extras.web.pages import router as pages_router
@@ -23,7 +23,6 @@ from geval_cli.extras.web.pages.routing import Recent
 from geval_cli.extras.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.extras.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.extras.web.settings import ServerSettings
-from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.requests import is_untrusted
 from geval_cli.runs.session import open_session
@@ -106,19 +105,13 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.settings, app.state.evaluations = settings, evaluations
     app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
     app.state.changes, app.state.comparisons = Recent(_CHANGES_KEPT), Recent(_COMPARISONS_KEPT)
+    app.state.counted = Recent(_CHANGES_KEPT)
     add_problem_handlers(app)
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static", _StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
+    app.mount("/static", CompressedFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
     return app
-
-
-class _StaticFiles(StaticFiles):
-    """The server's own styles and scripts, then those that the report has too."""
-
-    def get_directories(self, *chosen: Any) -> list[Any]:
-        return [*super().get_directories(*chosen), os.fspath(STATIC_FOLDER)]
 
 
 def judge_environment(settings: ServerSettings) -> dict[str, str]:
@@ -137,7 +130,11 @@ def _log_notice(message: str) -> None:
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     """Return the middleware, outermost first."""
-    found = [Middleware(SecurityHeaders), Middleware(HostAndOrigin, settings=settings)]
+    found = [
+        Middleware(Compression),
+        Middleware(SecurityHeaders),
+        Middleware(HostAndOrigin, settings=settings),
+    ]
     if settings.allowed_origins:
         found.append(
             Middleware(

@@ -211,12 +211,18 @@ def images_of(result: CaseResult) -> list[ShownImage]:
     ]
 
 
-def case_values(result: CaseResult, row: Sequence[CaseResult], title: str) -> dict[str, Any]:
-    """Return the values of the template `case_detail.html`; `row` are all results of its test and repeat."""
+def case_values(
+    result: CaseResult, row: Sequence[CaseResult], title: str, repeats: Sequence[CaseResult] = ()
+) -> dict[str, Any]:
+    """Return the values of the template `case_detail.html`.
+
+    `row` are all results of its test and repeat, `repeats` those of its test and column.
+    """
     return {
         "case": result,
         "title": title,
         "siblings": row if len(row) > 1 else (),
+        "repeats": repeats if len(repeats) > 1 else (),
         "has_fallback": has_fallback(result.assertions),
         "assertions": shown_assertions(result),
         "messages": chat_messages(result.prompt.rendered),

@@ -50,6 +50,13 @@ def short_text(value: JsonValue, width: int = 120) -> str:
     return one_line(value_text(value), width)
 
 
+def clipped_text(value: JsonValue, limit: int) -> str:
+    """Return the beginning of a text with its line breaks, safe to show."""
+    text = value_text(value)
+    shown = "\n".join(sanitized_lines(text[:limit].strip()))
+    return shown if len(text) <= limit else f"{shown}…"
+
+
 def make_environment(*folders: Path) -> Environment:
     """Return templates from `folders`, then from the shared ones; every text that they are given is escaped."""
     environment = Environment(
@@ -63,6 +70,7 @@ def make_environment(*folders: Path) -> Environment:
     environment.filters |= {
         "sanitize": shown_text,
         "short": short_text,
+        "clip": clipped_text,
         "status_word": lambda status: _STATUS_WORDS[Status(status)],
         "score": lambda score: "–" if score is None else format_score(score),  # noqa: RUF001
         "comparison": format_comparison,

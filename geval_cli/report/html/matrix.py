@@ -1,21 +1,34 @@
 """A run as a matrix for the templates: tests down, prompts x providers across."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
 from geval_cli.engine.columns import column_name
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, ColumnSummary, RunSummary, Status
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ColumnSummary,
+    JsonValue,
+    MetricStat,
+    RunSummary,
+    Status,
+)
+from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
+from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import has_fallback
-from geval_cli.store.result_filter import Facet, Repeats, ResultFilter
+from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter
 from geval_cli.store.run_pages import ResultRow, SortOrder
 
 ROWS_PER_PAGE = 50
-WORST_FIRST = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
 _CHIPS_MAX = 6
+_VARIABLES_MAX = 4
 _TITLE_WIDTH = 160
 
 
@@ -28,12 +41,17 @@ class Chip(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """One case in the matrix, by its own score or by that of the chosen metric.
+    """The repeats of one test in one column, by their own verdicts or by those on the chosen metric.
 
     Attributes:
-        matches: it passed the filter.
+        result: the repeat that is shown: the worst of those that passed the filter.
+        status: of that repeat, like the other figures.
+        matches: a repeat passed the filter.
+        tally: how many repeats passed, `1/2`; empty without repeats.
+        is_flaky: some repeats passed and others failed.
         chips: its first metrics; `chips_hidden` more are left out.
-        reason: of the first assertion that failed, or the error; empty for a case without a problem.
+        reason: of the first assertion that failed, or the error; empty for a case without a problem. With a metric, the
+            reason of that one.
     """
 
     result: CaseResult
@@ -44,36 +62,71 @@ class Cell(Struct, frozen=True):
     chips: tuple[Chip, ...]
     chips_hidden: int
     reason: str
+    tally: str = ""
+    is_flaky: bool = False
 
 
 class Head(Struct, frozen=True):
-    """The head of a column; without figures while the run goes on."""
+    """The head of a column; without figures while the run goes on.
+
+    Attributes:
+        counts: of its results by their status on the chosen metric; None without one.
+        means: its metrics with their means, only the chosen one where there is one.
+    """
 
     column: Column
     figures: ColumnSummary | None
+    counts: Mapping[Status, int] | None = None
+    means: tuple[tuple[str, MetricStat], ...] = ()
 
     @property
     def cases(self) -> int:
         """The number of cases that were judged."""
+        if self.counts is not None:
+            return self.counts.get(Status.PASSED, 0) + self.counts.get(Status.FAILED, 0)
         return 0 if self.figures is None else self.figures.passed + self.figures.failed
+
+    @property
+    def rate(self) -> str:
+        """The share of judged cases that passed; with a chosen metric, on that."""
+        if self.counts is not None:
+            return format_percentage(self.counts.get(Status.PASSED, 0), self.cases)
+        return "" if self.figures is None else share_text(self.figures.pass_rate)
+
+
+class Row(Struct, frozen=True):
+    """One test of the matrix: its title, its variables, and its cells by column.
+
+    `is_named` tells whether the title is more than its variables.
+    """
+
+    test_index: int
+    title: str
+    is_named: bool
+    variables: Mapping[str, JsonValue]
+    cells: Mapping[int, Cell]
 
 
 class Matrix(Struct, frozen=True):
     """The page of a matrix that is shown, with the choice that led to it.
 
     Attributes:
-        rows: of the page, with the title of their test; `rows_total` on all pages.
+        rows: of the page; `rows_total` on all pages.
         page: counted from 1, of `pages_total`.
+        variables: the names of those that have a column; the page of a case has all.
+        counts: of all results by their status on the chosen metric; None without one.
     """
 
     heads: tuple[Head, ...]
-    rows: tuple[tuple[ResultRow, str, Mapping[int, Cell]], ...]
+    rows: tuple[Row, ...]
     rows_total: int
     wanted: ResultFilter
     sort: SortOrder
     facets: tuple[Facet, ...]
     page: int
     pages_total: int
+    variables: tuple[str, ...] = ()
+    counts: Mapping[Status, int] | None = None
 
     @property
     def chosen(self) -> Mapping[str, str]:
@@ -120,17 +173,47 @@ def _range_words(what: str, low: float | None, high: float | None) -> Iterator[s
         yield f"{joint} {'' if high == 1 else 'below '}{format_score(high)}"
 
 
-def heads_of(columns: Iterable[Column], summary: RunSummary) -> tuple[Head, ...]:
-    """Return the heads of the columns, with their figures where the summary has them."""
+def heads_of(
+    columns: Iterable[Column],
+    summary: RunSummary,
+    metric: str | None = None,
+    counts: Mapping[tuple[int, Status], int] | None = None,
+) -> tuple[Head, ...]:
+    """Return the heads of the columns, with their figures where the summary has them.
+
+    `counts` are those of `metric`.
+    """
     figures = dict(enumerate(summary.columns))
-    return tuple(Head(column, figures.get(column.index)) for column in columns)
+    return tuple(_head(column, figures.get(column.index), metric, counts) for column in columns)
+
+
+def _head(
+    column: Column,
+    figures: ColumnSummary | None,
+    metric: str | None,
+    counts: Mapping[tuple[int, Status], int] | None,
+) -> Head:
+    own = None if counts is None else {status: counts.get((column.index, status), 0) for status in Status}
+    names = (figures.metrics if figures else {}) if metric is None else (metric,)
+    means = tuple((name, figures.metrics[name]) for name in names if figures and name in figures.metrics)
+    return Head(column, figures, own, means)
+
+
+def status_sums(counts: Mapping[tuple[int, Status], int]) -> Mapping[Status, int]:
+    """Return the counts of all columns together."""
+    return {status: sum(n for (_, found), n in counts.items() if found is status) for status in Status}
+
+
+def first_variables(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the variables that get a column of their own; the page of a case has all."""
+    return tuple(islice(dict.fromkeys(names), _VARIABLES_MAX))
 
 
 def columns_of(columns: tuple[Column, ...], rows: Iterable[ResultRow]) -> list[Column]:
     """Return the columns of the run; where its record has none, those that its results have."""
     if columns:
         return list(columns)
-    results = {index: result for row in rows for index, result in row.cells.items()}
+    results = {index: found[0] for row in rows for index, found in row.cells.items()}
     return [Column(index, item.prompt.label, item.provider.label) for index, item in sorted(results.items())]
 
 
@@ -147,27 +230,44 @@ def variables_line(result: CaseResult) -> str:
     return short_text(" · ".join(pairs), _TITLE_WIDTH)
 
 
-def shown_row(row: ResultRow, metric: str | None) -> tuple[ResultRow, str, Mapping[int, Cell]]:
-    """Return a row with the title of its test and its cells by column."""
-    title = row_title(next(iter(row.cells.values())))
-    cells = {column: cell_of(result, metric, column in row.matching) for column, result in row.cells.items()}
-    return row, title, cells
+def shown_row(row: ResultRow, metric: str | None) -> Row:
+    """Return a row with its cells by column."""
+    first = next(iter(row.cells.values()))[0]
+    cells = {
+        column: cell_of(
+            results, metric, [item for item in results if (item.repeat_index, column) in row.matching]
+        )
+        for column, results in row.cells.items()
+    }
+    return Row(row.test_index, row_title(first), bool(first.description), first.vars, cells)
 
 
-def cell_of(result: CaseResult, metric: str | None = None, matches: bool = True) -> Cell:
-    """Return the cell of a case, by the score of `metric` where it has that."""
+def cell_of(
+    results: Sequence[CaseResult], metric: str | None = None, matching: Sequence[CaseResult] | None = None
+) -> Cell:
+    """Return the cell of a test's repeats in one column, by their scores of `metric` where they have that."""
+    verdicts = [(_verdict(result, metric), result) for result in results]
+    fitting = [item for item in verdicts if matching is None or item[1] in matching] or verdicts
+    (status, score), result = min(fitting, key=lambda item: WORST_FIRST.index(item[0][0]))
+    found = Counter(status for (status, _), _ in verdicts)
     chips = chips_of(result)
-    chosen = next((chip for chip in chips if metric is not None and chip.name == metric), None)
     return Cell(
         result=result,
-        status=result.status if chosen is None else chosen.status,
-        score=result.score if chosen is None else chosen.score,
-        matches=matches,
+        status=status,
+        score=score,
+        matches=matching is None or bool(matching),
         has_fallback=has_fallback(result.assertions),
         chips=tuple(chips[:_CHIPS_MAX]),
         chips_hidden=max(len(chips) - _CHIPS_MAX, 0),
-        reason=first_reason(result),
+        reason=first_reason(result, metric),
+        tally=f"{found[Status.PASSED]}/{len(results)}" if len(results) > 1 else "",
+        is_flaky=bool(found[Status.PASSED] and found[Status.FAILED]),
     )
+
+
+def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, float | None]:
+    chosen = next((chip for chip in chips_of(result) if metric is not None and chip.name == metric), None)
+    return (result.status, result.score) if chosen is None else (chosen.status, chosen.score)
 
 
 def chips_of(result: CaseResult) -> list[Chip]:
@@ -182,12 +282,17 @@ def chips_of(result: CaseResult) -> list[Chip]:
     ]
 
 
-def first_reason(result: CaseResult) -> str:
-    """Return why a case failed, or could not or need not be judged: its error, or its first assertion's reason."""
+def first_reason(result: CaseResult, metric: str | None = None) -> str:
+    """Return why a case failed, or could not or need not be judged: its error, or its first assertion's reason.
+
+    With a metric, return what was said of that, also where it passed.
+    """
     if result.error is not None:
         return result.error.message
+    found = _leaves(result.assertions)
+    own = [item for item in found if metric is not None and item.metric == metric]
     told = {*WORST_FIRST[:2], result.status} - {Status.PASSED}
-    problems = [item for item in _leaves(result.assertions) if item.status in told]
+    problems = own or [item for item in found if item.status in told]
     if not problems:
         return ""
     first = min(problems, key=lambda item: WORST_FIRST.index(item.status))

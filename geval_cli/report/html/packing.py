@@ -8,10 +8,10 @@ A chunk is JSON: `strings`, and `cases`, each with
     at       test, repeat and column, counted from 0
     status   of the case
     score    of the case, or null
-    metrics  by name, the worst status and the score
+    metrics  by name, the worst status, the score and the number of the reason
     labels   the mean human label by metric; none where nobody labelled it
     meta     the metadata that cases are chosen by, as lists of texts
-    head     the numbers of the pieces of its test's title; with the first case of a row alone
+    head     the numbers of the pieces of its test's title and variables; with the first case of a test alone
     cell     those of its cell in the matrix
     page     those of its page
     texts    those of the texts in which a search looks
@@ -45,12 +45,15 @@ from geval_cli.report.csv_file import (
     csv_cells,
     csv_head,
 )
-from geval_cli.report.html.matrix import Chip
+from geval_cli.report.html.environment import short_text
+from geval_cli.report.html.matrix import Chip, first_reason
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import output_digest, whole_text
 from geval_cli.store.result_filter import metadata_texts, searched_texts
 
 CASES_PER_CHUNK = 500
+REASON_WIDTH = 160
+"""As in a cell of the matrix."""
 _TAG = re.compile(r"(<[^>]*>)")
 _INDENTATION = re.compile(r">\s+<(?!/pre)")
 """White space between tags, which means no more than one space does; in a `pre` it is what a model said."""
@@ -62,7 +65,7 @@ class PackedCase(Struct, frozen=True, omit_defaults=True):
     at: tuple[int, int, int]
     status: str
     score: float | None
-    metrics: dict[str, tuple[str, float | None]]
+    metrics: dict[str, tuple[str, float | None, int]]
     meta: dict[str, tuple[str, ...]]
     cell: list[int]
     page: list[int]
@@ -126,7 +129,14 @@ class Packer(Struct):
         """
         meta = {name: metadata_texts(value) for name, value in result.metadata.items()}
         place = (result.test_index, result.repeat_index, result.column)
-        metrics = {chip.name: (chip.status.value, _rounded(chip.score)) for chip in chips}
+        metrics = {
+            chip.name: (
+                chip.status.value,
+                _rounded(chip.score),
+                self._number(short_text(first_reason(result, chip.name), REASON_WIDTH)),
+            )
+            for chip in chips
+        }
         packed = PackedCase(
             at=place,
             status=result.status.value,

@@ -76,7 +76,7 @@ def test_search_leaves_what_fits(window: Visit, site: Site) -> None:
     window.page.locator("[data-found]", has_text="1 row with a result that fits").wait_for()
     assert window.page.url.endswith("?q=FINE+answer")
     window.page.get_by_role("link", name="Clear").click()
-    window.page.locator("[data-found]", has_text="3 rows").wait_for()
+    window.page.locator("[data-found]", has_text="3 tests").wait_for()
 
 
 def test_choosing_metric_and_order_needs_no_button(window: Visit, site: Site) -> None:

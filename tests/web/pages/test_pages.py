@@ -1,6 +1,7 @@
 """The pages as a server sends them, without a browser."""
 
 import csv
+import gzip
 import hashlib
 import html
 import json
@@ -663,6 +664,64 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     assert "$0.00, $0.41 when generated" in shown
     assert "<b>bold" not in page
     assert 'value="5.0" aria-label="5 ms of the longest 20 ms"' in page
+
+
+def test_texts_are_sent_compressed_but_not_to_other_sites_pages(tmp_path: Path) -> None:
+    """How well a page compresses tells what is in it to somebody who can put words into it."""
+    run = store_judged_run(tmp_path)
+    own = ["/", f"/runs/{run}", f"/runs/{run}/results.jsonl", f"/api/runs/{run}/results", "/static/run.css"]
+    own += ["/static/matrix.js", "/openapi.json"]
+    asked = [(path, site) for path in own for site in (None, "none", "same-origin")]
+    asked += [(path, site) for path in own[:4] for site in ("same-site", "cross-site")]
+    encodings, texts = {}, {}
+    with serve(tmp_path, token=None) as address:
+        for path, site in asked:
+            headers = {"accept-encoding": "gzip", **({} if site is None else {"sec-fetch-site": site})}
+            with urllib.request.urlopen(urllib.request.Request(address + path, headers=headers)) as answer:
+                encodings[path, site] = answer.headers["content-encoding"]
+                body = answer.read()
+            texts.setdefault(path, set()).add(gzip.decompress(body) if encodings[path, site] else body)
+        with urllib.request.urlopen(f"{address}/static/run.css") as answer:
+            texts["/static/run.css"].add(answer.read())
+            assert answer.headers["content-encoding"] is None
+    assert encodings == {
+        (path, site): None if site in ("same-site", "cross-site") else "gzip" for path, site in asked
+    }
+    assert {path: len(found) for path, found in texts.items()} == dict.fromkeys(own, 1)
+
+
+def test_repeats_are_one_cell_that_says_how_many_passed(tmp_path: Path) -> None:
+    runs = RunStore.open(tmp_path / ".geval")
+    runs.begin(RUN)
+    tone = [
+        make_judged(status, score, metric="tone", reason=f"reason {score}")
+        for status, score in ((Status.PASSED, 0.9), (Status.FAILED, 0.1))
+    ]
+    for repeat, (status, item) in enumerate(zip((Status.FAILED, Status.PASSED), tone, strict=True)):
+        case = make_case(0, status=status, repeat_index=repeat, score=0.5 + repeat / 10, assertions=(item,))
+        runs.add(RUN.id, replace(case, named_scores={"tone": item.score})).result()
+    runs.finish(RUN, RunSummary(total=2, passed=1, failed=1))
+    runs.close()
+    with serve(tmp_path, token=None) as address:
+        site, path = Site(tmp_path, address), f"/runs/{RUN.id}"
+        found = {
+            query: (re.findall('href="([^"]*)" data-cell', page), text_of(page.partition("<tbody>")[2]))
+            for query in ("", "status=passed", "metric=tone", "metric=tone&status=passed")
+            if (page := site.page(f"{path}/results?{query}"))
+        }
+        case = text_of(site.page(f"{path}/results/0/0/0"))
+    cells = {query: links for query, (links, _) in found.items()}
+    first, second = [f"{path}/results/0/0/0"], [f"{path}/results/0/1/0"]
+    assert cells == {
+        "": first,
+        "status=passed": second,
+        "metric=tone": second,
+        "metric=tone&status=passed": first,
+    }
+    assert all("1/2 flaky" in text for _, text in found.values())
+    assert "Failed 0.10 1/2 flaky tone 0.10 reason 0.1" in found["metric=tone"][1]
+    assert "Passed 0.90 1/2 flaky tone 0.90 reason 0.9" in found["metric=tone&status=passed"][1]
+    assert "Repeats" in case
 
 
 _STYLES = [

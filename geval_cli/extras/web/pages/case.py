@@ -41,6 +41,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         None if found is None else place_link(run.id, *found, result.column)
         for found in stored_runs(request).pages().neighbours(run.id, place, result.column)
     )
+    repeats = runs.pages().repeats(run.id, result.test_index, result.column)
     return render_page(
         "case.html",
         section="runs",
@@ -51,7 +52,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=run_title(run),
-        **{**case_values(result, row, row_title(result)), "images": _images(request, run, result)},
+        **{**case_values(result, row, row_title(result), repeats), "images": _images(request, run, result)},
     )
 
 

@@ -1,7 +1,7 @@
 """One run as a matrix: tests down, prompts x providers across."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.web.html import render_page
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
+    ValueT,
     case_link,
     link_with,
     number_in_query,
@@ -31,7 +32,15 @@ from geval_cli.records import CaseResult, RunRecord, Status
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.csv_file import csv_document
 from geval_cli.report.html.environment import shown_text
-from geval_cli.report.html.matrix import ROWS_PER_PAGE, Matrix, columns_of, heads_of, shown_row
+from geval_cli.report.html.matrix import (
+    ROWS_PER_PAGE,
+    Matrix,
+    columns_of,
+    first_variables,
+    heads_of,
+    shown_row,
+    status_sums,
+)
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
@@ -146,7 +155,9 @@ def show_run(request: Request, run_id: str) -> Response:
         missing=max((report.planned or 0) - report.summary.total, 0),
         config_text=shown_text(json.dumps(run.config, ensure_ascii=False, indent=2), _CONFIG_CHARACTERS_MAX),
         **{**run_values(report), "is_live": progress is not None},
-        **_results_values(pages, report, choice, pages.facets(run.id)),
+        **_results_values(
+            request, report, choice, _kept(request, report, "facets", lambda: pages.facets(run.id))
+        ),
     )
 
 
@@ -155,7 +166,7 @@ def show_results(request: Request, run_id: str) -> HTMLResponse:
     """Return the part of a run's page that its filters change, for the script that puts it in place."""
     runs = stored_runs(request)
     report, progress = seen_run(request, run_id)
-    values = _results_values(runs.pages(), report, choice_of(request, runs, report.run.id))
+    values = _results_values(request, report, choice_of(request, runs, report.run.id))
     return render_page("results.html", run=report.run, is_live=progress is not None, **values)
 
 
@@ -184,7 +195,8 @@ def _fitting(pages: RunPages, run: RunRecord, choice: ResultsQuery) -> Iterator[
     places = pages.places(run.id, choice.wanted, choice.sort)
     for first in range(0, len(places), _ROWS_AT_ONCE):
         for row in pages.rows_at(run.id, places[first : first + _ROWS_AT_ONCE]):
-            yield from (row.cells[column] for column in sorted(row.matching))
+            for repeat, column in sorted(row.matching):
+                yield from (item for item in row.cells[column] if item.repeat_index == repeat)
 
 
 def _rows_of_page(pages: RunPages, run_id: str, choice: ResultsQuery, page: int) -> ResultPage:
@@ -193,17 +205,23 @@ def _rows_of_page(pages: RunPages, run_id: str, choice: ResultsQuery, page: int)
 
 
 def _results_values(
-    pages: RunPages, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
+    request: Request, report: RunReport, choice: ResultsQuery, facets: tuple[Facet, ...] = ()
 ) -> dict[str, Any]:
     """Return the values of the template `results.html` that depend on the filter; those of its form need `facets`."""
-    run, wanted = report.run, choice.wanted
+    run, wanted, pages = report.run, choice.wanted, stored_runs(request).pages()
     path = run_link(run.id)
     found = _rows_of_page(pages, run.id, choice, choice.page)
     page = page_shown(choice.page, found.total, ROWS_PER_PAGE)
     if page != choice.page:
         found = _rows_of_page(pages, run.id, choice, page)
+    metric = wanted.metric
+    counts = (
+        None
+        if metric is None
+        else _kept(request, report, f"metric {metric}", lambda: pages.metric_counts(run.id, metric))
+    )
     matrix = Matrix(
-        heads=heads_of(columns_of(run.columns, found.rows), report.summary),
+        heads=heads_of(columns_of(run.columns, found.rows), report.summary, wanted.metric, counts),
         rows=tuple(shown_row(row, wanted.metric) for row in found.rows),
         rows_total=found.total,
         wanted=wanted,
@@ -211,6 +229,10 @@ def _results_values(
         facets=facets,
         page=page,
         pages_total=page_count(found.total, ROWS_PER_PAGE),
+        variables=first_variables(
+            name for row in found.rows for name in next(iter(row.cells.values()))[0].vars
+        ),
+        counts=None if counts is None else status_sums(counts),
     )
     return {
         "matrix": matrix,
@@ -221,3 +243,10 @@ def _results_values(
         "export_command": None,
         "clear_link": path,
     }
+
+
+def _kept(request: Request, report: RunReport, what: str, make: Callable[[], ValueT]) -> ValueT:
+    """Return what takes long to count of a run; counted again when it has more results."""
+    key = (report.run.id, report.run.finished_at, report.summary.total, what)
+    found: ValueT = request.app.state.counted.get(key, make)
+    return found

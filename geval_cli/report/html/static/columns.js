@@ -28,22 +28,28 @@ function make(name, attributes = {}, ...children) {
 }
 
 const heads = (table) => [...table.tHead.rows[0].cells].slice(1);
-const nameOf = (head) => [...head.querySelectorAll(".column-prompt, .column-provider")].map((part) => part.textContent.trim()).filter(Boolean).join(" × ");
+const nameOf = (head) => (head.dataset.variable ? "variable " : "") + [...head.querySelectorAll(".column-prompt, .column-provider")].map((part) => part.textContent.trim()).filter(Boolean).join(" × ");
 
 /** The choices about columns, kept by their names; `apply(table)` brings a matrix into this form. */
 export function setUpColumns(menu) {
   const list = menu.querySelector("[data-columns-list]");
-  const names = [];
   let key = "";
-  let state = { hidden: {}, pinned: {}, widths: {} };
+  let state = { hidden: {}, pinned: {}, widths: {}, whole: false };
   let table = null;
 
   function read() {
-    names.push(...heads(table).map(nameOf));
-    key = `geval-columns ${names.join(" | ")}`;
+    const names = heads(table).map(nameOf);
+    key = `geval-columns ${names.filter((name) => !name.startsWith("variable ")).join(" | ")}`;
     state = { ...state, ...kept(key) };
-    names.forEach((name, column) => list.append(line(name, column)));
-    menu.hidden = names.length < 2;
+    const whole = make("input", { type: "checkbox" });
+    whole.checked = state.whole;
+    whole.addEventListener("change", () => {
+      state.whole = whole.checked;
+      keep(key, state);
+      draw();
+    });
+    list.replaceChildren(make("label", { class: "check" }, whole, "Whole texts"), ...names.map(line));
+    menu.hidden = false;
   }
 
   function line(name, column) {
@@ -98,8 +104,10 @@ export function setUpColumns(menu) {
   function draw() {
     if (!table) return;
     const rows = [...table.rows];
+    table.classList.toggle("is-unfolded", Boolean(state.whole));
     let left = rows[0].cells[0].offsetWidth;
-    names.forEach((name, column) => {
+    heads(table).forEach((head, column) => {
+      const name = nameOf(head);
       const width = state.widths[name] ? `${state.widths[name]}px` : "";
       const isPinned = Boolean(state.pinned[name]) && !state.hidden[name];
       for (const row of rows) {
@@ -111,18 +119,19 @@ export function setUpColumns(menu) {
         cell.style.left = isPinned ? `${left}px` : "";
         Object.assign(cell.style, { width, minWidth: width, maxWidth: width });
       }
-      if (isPinned) left += rows[0].cells[column + 1].offsetWidth;
+      if (isPinned) left += head.offsetWidth;
     });
+    dispatchEvent(new Event("resize"));
   }
 
   return {
     apply(found) {
       table = found;
       if (!table) return;
-      if (!names.length) read();
-      heads(table).forEach((head, column) => {
-        if (!head.querySelector(".resizer")) addHandle(head, names[column] ?? "");
-      });
+      const signature = heads(table).map(nameOf).join(" | ");
+      if (list.dataset.of !== signature) read();
+      list.dataset.of = signature;
+      for (const head of heads(table)) if (!head.querySelector(".resizer")) addHandle(head, nameOf(head));
       draw();
     },
   };

@@ -38,7 +38,7 @@ class ReportLabels {
     const judged = metrics.filter((item) => item.is_judged);
     const names = metric ? [metric] : (judged.length ? judged : metrics).map((item) => item.name);
     const asked = scale ? scale.split(",").map(Number) : null;
-    const all = (await allRows()).flatMap((row) => [...row.cases.values()]);
+    const all = (await allRows()).flatMap((row) => [...row.cases.values()].flat());
     const fitting = all.filter((found) => found.sha && names.some((name) => found.metrics[name]));
     const number = seed || "0";
     const chosen = count ? await draw(fitting.filter((found) => isScored(found, names)), Number(count), number) : fitting;

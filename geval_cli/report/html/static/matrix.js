@@ -44,12 +44,40 @@ const cellAt = (href) => grid.flat().find((cell) => cell && addressOf(cell) === 
 
 function readGrid() {
   const table = region.querySelector("[data-matrix]");
-  grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1).map((cell) => cell.querySelector("[data-cell]"))) : [];
+  grid = table ? [...table.tBodies[0].rows].map((row) => [...row.cells].filter((cell) => !cell.matches(".test, .variable")).map((cell) => cell.querySelector("[data-cell]"))) : [];
   const cells = grid.flat().filter(Boolean);
   if (table) table.setAttribute("role", "grid");
   current = (current && cellAt(addressOf(current))) ?? cells[0] ?? null;
   for (const cell of cells) cell.tabIndex = cell === current ? 0 : -1;
   columns.apply(table);
+  showCounts();
+  stickHead();
+}
+
+/** How many results have which status, on the chosen metric if there is one. */
+function showCounts() {
+  const counts = JSON.parse(region.dataset.counts ?? "null");
+  for (const label of form.querySelectorAll("[data-count]")) {
+    const status = label.closest("label").querySelector("input").value;
+    const all = counts && Object.values(counts).reduce((sum, count) => sum + count, 0);
+    label.textContent = Number(counts ? (status ? counts[status] : all) : label.dataset.count).toLocaleString("en");
+  }
+  const more = [...form.querySelectorAll("[data-more-filters] [name]")].filter((field) => (field.type === "checkbox" ? field.checked : field.value));
+  const count = form.querySelector("[data-more-count]");
+  if (count) count.textContent = more.length || "";
+}
+
+/** Keep the heads in sight. A table that is wider than the page scrolls in its frame, where CSS cannot do it. */
+function stickHead() {
+  const frame = region.querySelector("[data-matrix-frame]");
+  if (!frame) return;
+  const table = frame.firstElementChild;
+  const bar = document.querySelector(".top");
+  const isWide = table.offsetWidth > frame.clientWidth + 1;
+  frame.classList.toggle("is-whole", !isWide);
+  const { top, height } = table.getBoundingClientRect();
+  const shift = Math.min(bar.offsetHeight - top, height - table.tHead.offsetHeight);
+  table.tHead.style.transform = isWide && shift > 0 ? `translateY(${shift}px)` : "";
 }
 
 function placeOf(cell) {
@@ -99,6 +127,10 @@ function focusOn(cell) {
   makeCurrent(cell);
   cell.focus({ preventScroll: true });
   cell.scrollIntoView({ block: "nearest", inline: "nearest" });
+  // The heads and the tests lie over what scrolls beneath them.
+  const frame = region.querySelector("[data-matrix-frame]");
+  const hidden = frame.querySelector(".test").getBoundingClientRect().right - cell.getBoundingClientRect().left;
+  if (hidden > 0) frame.scrollLeft -= hidden;
 }
 
 // ---- the list ----
@@ -169,7 +201,7 @@ function setUpForm() {
     if (query.toString() !== shown) show(query, options);
   };
   form.querySelector("[data-apply]").hidden = true;
-  form.addEventListener("change", () => apply());
+  form.addEventListener("change", ({ target }) => target.name && apply());
   form.addEventListener("input", (event) => {
     if (event.target.type !== "search") return;
     clearTimeout(typing);
@@ -352,6 +384,13 @@ export function setUpMatrix(from) {
   setUpDrawer();
   setUpKeys();
   setUpOutputs();
+  document.addEventListener("click", ({ target }) => {
+    const text = target.closest("[data-fold]");
+    if (text) text.setAttribute("aria-expanded", String(text.getAttribute("aria-expanded") !== "true"));
+    for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
+  });
+  addEventListener("scroll", stickHead, { passive: true });
+  addEventListener("resize", stickHead);
   addEventListener("popstate", route);
   // Of a run under way the matrix comes late and grows.
   document.addEventListener("geval:results", readGrid);

@@ -26,7 +26,7 @@ async function textOf(packed) {
   return new Response(stream).text();
 }
 
-/** All rows of the file, in the order of the tests; each chunk keeps its own strings. */
+/** All tests of the file in their order, with their cases by column; each chunk keeps its own strings. */
 async function unpack() {
   const rows = new Map();
   for (const element of document.querySelectorAll("[data-chunk]")) {
@@ -34,14 +34,14 @@ async function unpack() {
     chunk.exported = element.nextElementSibling;
     element.remove();
     for (const [number, found] of chunk.cases.entries()) {
-      const key = `${found.at[0]}.${found.at[1]}`;
-      if (!rows.has(key)) rows.set(key, { test: found.at[0], repeat: found.at[1], head: "", cases: new Map() });
-      const row = rows.get(key);
+      const [test, , column] = found.at;
+      if (!rows.has(test)) rows.set(test, { test, head: "", cases: new Map() });
+      const row = rows.get(test);
       if (found.head) row.head = markup(chunk, found.head);
-      row.cases.set(found.at[2], { ...found, chunk, number });
+      row.cases.set(column, [...(row.cases.get(column) ?? []), { ...found, chunk, number }]);
     }
   }
-  return [...rows.values()].sort((one, other) => one.test - other.test || one.repeat - other.repeat);
+  return [...rows.values()].sort((one, other) => one.test - other.test);
 }
 
 export function allRows() {
@@ -83,19 +83,29 @@ function numberIn(query, name, isWhole = false) {
 
 const endsIn = (query, names) => names.map((name) => numberIn(query, name));
 
+const casesOf = (row) => [...row.cases.values()].flat();
+
 /** Whether the repeats of a test in one column all passed, all failed, or did both; of each test with several. */
 function repeatsOf(rows) {
-  const statuses = new Map();
+  const verdicts = new Map();
   for (const row of rows) {
-    for (const [column, { status }] of row.cases) {
-      if (status !== "passed" && status !== "failed") continue;
-      const key = `${row.test} ${column}`;
-      statuses.set(key, [...(statuses.get(key) ?? []), status]);
+    for (const [column, repeats] of row.cases) {
+      const judged = repeats.map(({ status }) => status).filter((status) => status === "passed" || status === "failed");
+      if (judged.length > 1) verdicts.set(`${row.test} ${column}`, new Set(judged).size > 1 ? "mixed" : judged[0]);
     }
   }
-  return new Map(
-    [...statuses].filter(([, all]) => all.length > 1).map(([key, all]) => [key, new Set(all).size > 1 ? "mixed" : all[0]]),
-  );
+  return verdicts;
+}
+
+/** The repeats of a test whose columns do not all have the same status. */
+function differing(cases) {
+  const first = new Map();
+  const differs = new Set();
+  for (const { at: [, repeat], status } of cases) {
+    if (!first.has(repeat)) first.set(repeat, status);
+    if (first.get(repeat) !== status) differs.add(repeat);
+  }
+  return differs;
 }
 
 function chooser(query, rows) {
@@ -137,10 +147,10 @@ async function choose(query) {
   const metric = query.get("metric");
   const chosen = [];
   for (const row of rows) {
-    const cases = [...row.cases.values()];
-    const fitting = cases.filter(fits);
-    const differs = new Set(cases.map((found) => found.status)).size > 1;
-    if (fitting.length && (differs || !query.get("differs"))) chosen.push({ row, fitting });
+    const cases = casesOf(row);
+    const repeats = query.get("differs") ? differing(cases) : null;
+    const fitting = cases.filter((found) => (!repeats || repeats.has(found.at[1])) && fits(found));
+    if (fitting.length) chosen.push({ row, fitting });
   }
   const keys = {
     status: ({ fitting }) => -Math.max(...fitting.map((found) => SEVERITY[found.status])),
@@ -155,21 +165,37 @@ async function choose(query) {
 
 // ---- showing ----
 
-function cellOf(found, isFitting, metric) {
+const verdictOf = (found, metric) => found.metrics[metric]?.[0] ?? found.status;
+
+/** The repeats of a test in one column: the worst one that fits, and how many passed. */
+function cellOf(repeats, fitting, metric) {
   const cell = document.createElement("td");
-  if (!found) {
+  if (!repeats) {
     cell.append(element('<span class="cell is-empty muted">–<span class="visually-hidden">no result</span></span>'));
     return cell;
   }
-  if (!isFitting) cell.className = "is-aside";
+  const own = repeats.filter((found) => fitting.includes(found));
+  if (!own.length) cell.className = "is-aside";
+  const worse = (one, other) => (SEVERITY[verdictOf(other, metric)] > SEVERITY[verdictOf(one, metric)] ? other : one);
+  const found = (own.length ? own : repeats).reduce(worse);
   const link = element(markup(found.chunk, found.cell));
-  if (metric && found.metrics[metric]) showMetric(link, metric, ...found.metrics[metric]);
+  if (metric && found.metrics[metric]) showMetric(link, found, metric);
+  if (repeats.length > 1) link.querySelector(".status").after(tallyOf(repeats, metric));
   cell.append(link);
   return cell;
 }
 
+function tallyOf(repeats, metric) {
+  const count = (status) => repeats.filter((found) => verdictOf(found, metric) === status).length;
+  const isFlaky = count("passed") > 0 && count("failed") > 0;
+  const tally = element(`<span class="chip tally${isFlaky ? " is-flaky" : ""}"></span>`);
+  tally.append(`${count("passed")}/${repeats.length}`, isFlaky ? " flaky" : element('<span class="visually-hidden"> repeats passed</span>'));
+  return tally;
+}
+
 /** Show the verdict on one metric where that on the whole case stands. */
-function showMetric(link, metric, status) {
+function showMetric(link, found, metric) {
+  const [status, , reason] = found.metrics[metric];
   const mark = link.querySelector(".status");
   const chip = [...link.querySelectorAll("[data-metric]")].find((item) => item.dataset.metric === metric);
   link.className = `cell is-${status}`;
@@ -180,15 +206,39 @@ function showMetric(link, metric, status) {
   const score = chip?.querySelector("b")?.textContent;
   if (score) mark.append(" ", element(`<span class="score"></span>`));
   if (score) mark.querySelector(".score").textContent = score;
+  const said = link.querySelector(".cell-reason") ?? element('<span class="cell-reason" dir="auto"></span>');
+  said.textContent = found.chunk.strings[reason];
+  if (!said.textContent) said.remove();
+  else if (!said.isConnected && !said.parentElement) link.querySelector(".cell-chips").after(said);
+}
+
+/** Let the heads of the columns, and the counts by status, say what they say of the chosen metric. */
+function showHeads(made, rows, metric) {
+  const counts = Object.fromEntries(Object.keys(SEVERITY).map((status) => [status, 0]));
+  for (const head of made.querySelectorAll("[data-column]")) {
+    const own = { passed: 0, failed: 0 };
+    for (const row of rows) {
+      for (const found of row.cases.get(Number(head.dataset.column)) ?? []) {
+        if (!found.metrics[metric]) continue;
+        const [status] = found.metrics[metric];
+        counts[status] += 1;
+        own[status] = (own[status] ?? 0) + 1;
+      }
+    }
+    const judged = own.passed + own.failed;
+    for (const [name, text] of [["[data-head-rate]", judged ? `${Math.round((100 * own.passed) / judged)} %` : "n/a"], ["[data-head-n]", judged.toLocaleString("en")]]) {
+      const place = head.querySelector(name);
+      if (place) place.textContent = text;
+    }
+    for (const mean of head.querySelectorAll("[data-mean]")) mean.hidden = mean.dataset.mean !== metric;
+  }
+  made.dataset.counts = JSON.stringify(counts);
 }
 
 function lineOf({ row, fitting }, columns, metric) {
   const line = document.createElement("tr");
-  const head = document.createElement("th");
-  head.scope = "row";
-  head.className = "test";
-  head.append(element(row.head));
-  line.append(head, ...columns.map((column) => cellOf(row.cases.get(column), fitting.includes(row.cases.get(column)), metric)));
+  line.innerHTML = row.head;
+  line.append(...columns.map((column) => cellOf(row.cases.get(column), fitting, metric)));
   return line;
 }
 
@@ -233,12 +283,12 @@ function choiceWords(query) {
 }
 
 function foundText(count, query) {
-  const rows = `${count.toLocaleString("en")} row${count === 1 ? "" : "s"}`;
+  const rows = `${count.toLocaleString("en")} test${count === 1 ? "" : "s"}`;
   const isChosen = [...query.keys()].some((name) => name !== "sort" && name !== "page");
   const metric = query.get("metric");
   const said = choiceWords(query);
   const only = said.length ? `; only those ${said.join(" ")}` : "";
-  return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; scores are those of ${metric}` : "") + only;
+  return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; verdicts are those on ${metric}` : "") + only;
 }
 
 async function list(query) {
@@ -253,6 +303,7 @@ async function list(query) {
   const columns = [...frame.querySelectorAll("[data-column]")].map((head) => Number(head.dataset.column));
   const shown = chosen.slice((number - 1) * ROWS_PER_PAGE, number * ROWS_PER_PAGE);
   frame.querySelector("tbody").replaceChildren(...shown.map((item) => lineOf(item, columns, query.get("metric"))));
+  if (query.get("metric")) showHeads(made, await allRows(), query.get("metric"));
   if (count > 1) made.append(pagesOf(number, count, query));
   const exports = made.querySelector(".export");
   if (exports) exports.hidden = !chosen.length;
@@ -262,8 +313,8 @@ async function list(query) {
 
 export async function load(href) {
   const [test, repeat, column] = new URLSearchParams(href.slice(1)).get("case").split(".").map(Number);
-  const row = (await allRows()).find((item) => item.test === test && item.repeat === repeat);
-  const found = row?.cases.get(column);
+  const row = (await allRows()).find((item) => item.test === test);
+  const found = row?.cases.get(column)?.find(({ at }) => at[1] === repeat);
   const html = found
     ? markup(found.chunk, found.page)
     : '<article class="case" id="case"><h1 id="case-title">This case is not in the file</h1></article>';
@@ -282,7 +333,7 @@ async function unpackExported(chunk) {
 
 /** The cases that fit as files have them, in the order of the list. */
 async function fittingCases(query) {
-  const found = (await choose(query)).flatMap(({ fitting }) => [...fitting].sort((one, other) => one.at[2] - other.at[2]));
+  const found = (await choose(query)).flatMap(({ fitting }) => [...fitting].sort((one, other) => one.at[1] - other.at[1] || one.at[2] - other.at[2]));
   for (const chunk of new Set(found.map((item) => item.chunk))) await unpackExported(chunk);
   return found.map(({ chunk, number }) => {
     const [fixed, named, turns] = JSON.parse(chunk.exported[2 * number + 1]);
