@@ -245,9 +245,10 @@ _SELECT_TEST_RESULTS = """
 """
 _SELECT_NEIGHBOUR = """
     SELECT test_index, repeat_index FROM results
-    WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?)
+    WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?) {2}
     ORDER BY test_index {1}, repeat_index {1} LIMIT 1
 """
+_IS_PROBLEM = "AND status IN ('failed', 'error')"
 _HAS_COLUMN = "column_index = :column"
 _HAS_TEST = "test_index = :test"
 _HAS_ID = "case_id IN (SELECT value FROM json_each(:ids))"
@@ -367,12 +368,16 @@ class RunPages(Struct, frozen=True):
             return _row_results(connection, run_id, test_index, repeat_index)
 
     def neighbours(
-        self, run_id: str, place: tuple[int, int], column: int
+        self, run_id: str, place: tuple[int, int], column: int, *, is_failed: bool = False
     ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """Return the test and repeat before and after `place` that have a result in a column; None at the ends."""
+        """Return the test and repeat before and after `place` that have a result in a column; None at the ends.
+
+        With `is_failed`, those of the next results that failed or could not be judged.
+        """
         with self._reading() as connection:
+            statement = _SELECT_NEIGHBOUR.replace("{2}", _IS_PROBLEM if is_failed else "")
             before, after = (
-                connection.execute(_SELECT_NEIGHBOUR.format(*signs), (run_id, column, *place)).fetchone()
+                connection.execute(statement.format(*signs), (run_id, column, *place)).fetchone()
                 for signs in (("<", "DESC"), (">", "ASC"))
             )
             return before, after

@@ -44,6 +44,7 @@ def serve(options: ServeOptions) -> None:
     """
     _check_extra()
     from geval_cli.extras.web.api.geval import judge_spec
+    from geval_cli.extras.web.html import read_templates
     from geval_cli.extras.web.server import Server, bind
     from geval_cli.extras.web.settings import address_with
     from geval_cli.runs.session import judge_problems
@@ -53,7 +54,13 @@ def serve(options: ServeOptions) -> None:
         # A browser's command line can be read by everybody on this machine: what stands there opens the pages once.
         address = address_with(settings.ticket, settings.url)
         opens = options.opens_browser
-        server = Server(settings, say=_say, on_started=lambda: _open_browser(address) if opens else None)
+
+        def on_started() -> None:
+            threading.Thread(target=read_templates, daemon=True, name="templates").start()
+            if opens:
+                _open_browser(address)
+
+        server = Server(settings, say=_say, on_started=on_started)
         # A token of the user's own is known, and stays out of what may be a log.
         printed = settings.token if settings.has_open_geval else None
         _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (Ctrl-C ends it)")

@@ -19,6 +19,12 @@ def render_page(template: str, /, *, status: int = 200, **values: object) -> HTM
     return HTMLResponse(whole_text(text), status_code=status)
 
 
+def read_templates() -> None:
+    """Read the templates of the pages that are opened first, so that none of them is slow the first time."""
+    for name in ("runs.html", "run.html", "case.html"):
+        _environment().get_template(name)
+
+
 def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
     """Return a page with an error and its hint."""
     return render_page(

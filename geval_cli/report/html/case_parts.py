@@ -18,6 +18,7 @@ from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.markdown import rendered_markdown
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.source.images import markers_in, named_and_hashed
+from geval_cli.store.result_filter import WORST_FIRST
 
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -67,7 +68,10 @@ class VerdictPart(Struct, frozen=True):
 
 
 class ShownAssertion(Struct, frozen=True):
-    """One assertion and those within it; `number` is unique on the page. `items` are a jury's, of a checklist."""
+    """One assertion and those within it; `number` is unique on the page. `items` are a jury's, of a checklist.
+
+    `jury` is what its judges found together, on one scale.
+    """
 
     number: int
     result: AssertionResult
@@ -76,12 +80,14 @@ class ShownAssertion(Struct, frozen=True):
     others: tuple[tuple[str, str], ...]
     items: tuple[ShownItem, ...]
     members: tuple["ShownAssertion", ...]
+    jury: RatingBars | None = None
 
 
 def shown_assertions(result: CaseResult) -> list[ShownAssertion]:
-    """Return the assertions of a case in their order."""
+    """Return the assertions of a case: what failed first, then what could not be judged, each in their order."""
     numbers = count(1)
-    return [_shown(item, numbers) for item in result.assertions]
+    ordered = sorted(result.assertions, key=lambda item: WORST_FIRST.index(item.status))
+    return [_shown(item, numbers) for item in ordered]
 
 
 def _shown(item: AssertionResult, numbers: "count[int]") -> ShownAssertion:
@@ -89,18 +95,30 @@ def _shown(item: AssertionResult, numbers: "count[int]") -> ShownAssertion:
     verdicts = view.verdicts()
     is_whole = len(verdicts) == 1
     others = {name: value for name, value in item.detail.items() if name not in _SHOWN_ELSEWHERE}
+    jury = _jury(verdicts) if "judges" in item.detail and not is_whole else None
     return ShownAssertion(
         number=next(numbers),
         result=item,
         score_text=view.score_text(),
-        parts=tuple(_part(verdict, is_whole) for verdict in verdicts),
+        parts=tuple(_part(verdict, is_whole, has_chart=jury is None) for verdict in verdicts),
         others=tuple((name, _json_text(value)) for name, value in others.items() if value is not None),
         items=tuple(checklist_items(item.detail)) if not is_whole else (),
         members=tuple(_shown(member, numbers) for member in item.assertions),
+        jury=jury,
     )
 
 
-def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
+def _jury(verdicts: Sequence[JudgeVerdict]) -> RatingBars | None:
+    """Return the mean of the judges' distributions; None where they do not rate on one scale."""
+    found = [dict(_on_scale(item.shares(), item.detail.get("score_range"))) for item in verdicts]
+    if not all(found) or len({tuple(shares) for shares in found}) > 1:
+        return None
+    return _distribution(
+        [(rating, sum(shares[rating] for shares in found) / len(found)) for rating in found[0]]
+    )
+
+
+def _part(verdict: JudgeVerdict, is_whole: bool, has_chart: bool) -> VerdictPart:
     facts = [(label, text) for label, text in verdict.facts() if label not in ("spread", "note")]
     return VerdictPart(
         title="" if is_whole else verdict.title(),
@@ -109,7 +127,9 @@ def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
         facts=tuple(facts),
         fallback=_text_of(verdict.detail.get("fallback")),
         steps=verdict.evaluation_steps(),
-        distribution=_distribution(_on_scale(verdict.shares(), verdict.detail.get("score_range"))),
+        distribution=_distribution(_on_scale(verdict.shares(), verdict.detail.get("score_range")))
+        if has_chart
+        else None,
         items=tuple(checklist_items(verdict.detail)),
     )
 
@@ -218,14 +238,19 @@ def case_values(
 
     `row` are all results of its test and repeat, `repeats` those of its test and column.
     """
+    said_in_turns = {(turn.role, turn.content) for turn in result.turns}
+    messages = chat_messages(result.prompt.rendered)
+    others = [item for item in messages if (item.role, item.content) not in said_in_turns]
     return {
         "case": result,
+        "ends_with_output": bool(result.turns) and result.turns[-1].content == result.output,
         "title": title,
         "siblings": row if len(row) > 1 else (),
         "repeats": repeats if len(repeats) > 1 else (),
         "has_fallback": has_fallback(result.assertions),
         "assertions": shown_assertions(result),
-        "messages": chat_messages(result.prompt.rendered),
+        "messages": others,
+        "shows_prompt": not messages or bool(others),
         "output": output_text(result),
         "rendered": rendered_markdown(result.output) if isinstance(result.output, str) else None,
         "images": images_of(result),

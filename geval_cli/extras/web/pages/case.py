@@ -37,17 +37,22 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         hint = "it may not be finished yet; the run's page shows what is there"
         raise UsageError(f"the run {run.id} has no result in this place", hint=hint)
     place = (result.test_index, result.repeat_index)
-    before, after = (
+    pages = runs.pages()
+    steps = [
         None if found is None else place_link(run.id, *found, result.column)
-        for found in stored_runs(request).pages().neighbours(run.id, place, result.column)
-    )
-    repeats = runs.pages().repeats(run.id, result.test_index, result.column)
+        for is_failed in (False, True)
+        for found in pages.neighbours(run.id, place, result.column, is_failed=is_failed)
+    ]
+    before, after, failed_before, failed_after = steps
+    repeats = pages.repeats(run.id, result.test_index, result.column)
     return render_page(
         "case.html",
         section="runs",
         run=run,
         before=before,
         after=after,
+        failed_before=failed_before,
+        failed_after=failed_after,
         rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),

@@ -13,4 +13,4 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") back.click();
   document.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
-setUpOutputs();
+setUpOutputs(async (href) => ({ found: new DOMParser().parseFromString(await (await fetch(href, { headers: { accept: "text/html" } })).text(), "text/html") }));

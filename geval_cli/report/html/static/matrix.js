@@ -383,7 +383,7 @@ export function setUpMatrix(from) {
   setUpForm();
   setUpDrawer();
   setUpKeys();
-  setUpOutputs();
+  setUpOutputs((href) => source.load(href));
   document.addEventListener("click", ({ target }) => {
     const text = target.closest("[data-fold]");
     if (text) text.setAttribute("aria-expanded", String(text.getAttribute("aria-expanded") !== "true"));
