@@ -160,7 +160,7 @@ def _head(report: RunReport) -> str:
     columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
     leader = leader_text(summary.columns, columns, code_span) if len(columns) > 1 else ""
     lines = [
-        f"# geval: {run_outcome(report)[0]}",
+        f"# geval: {run_outcome(report.run, report.summary)[0]}",
         leader,
         f"{' · '.join(counts)}{duration}",
         _pass_rate(summary),

@@ -292,7 +292,7 @@ def _decided_gates(report: RunReport) -> Sequence[GateResult]:
 
 
 def _headline(report: RunReport) -> Text:
-    word, status = run_outcome(report)
+    word, status = run_outcome(report.run, report.summary)
     return Text(f"{word.upper()}  ", style="bold yellow" if status is None else _HEADLINE_STYLES[status])
 
 

@@ -22,6 +22,7 @@ from geval_cli.records import (
     GateResult,
     JsonValue,
     RankedColumn,
+    RunRecord,
     RunStatus,
     RunSummary,
     Status,
@@ -125,12 +126,11 @@ def signs_of(console: Console) -> Signs:
     return UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
-def run_outcome(report: RunReport) -> tuple[str, Status | None]:
+def run_outcome(run: RunRecord, summary: RunSummary) -> tuple[str, Status | None]:
     """Return the verdict on a whole run in words, and the status that it is like; None for a run that is not finished.
 
     Where there are gates, they decide alone.
     """
-    run, summary = report.run, report.summary
     if run.status is not RunStatus.COMPLETED:
         return ("unfinished" if run.status is RunStatus.RUNNING else run.status.value), None
     gates = {gate.status for gate in summary.gates}

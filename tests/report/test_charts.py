@@ -265,7 +265,7 @@ def test_metrics_without_end_are_cut_off() -> None:
     assert len(figures.scores) == METRICS_MAX + 1
     assert figures.left_out
     [further] = [item for item in run_charts((column("a"),), figures, link) if item.name == "scores-further"]
-    assert further.description == "Not drawn: m20, m21, m22 and 25 more, or further ones."
+    assert further.description == "Not drawn: m24, m25, m26 and 21 more, or further ones."
     assert len(figures.left_out) == FURTHER_MAX
 
 

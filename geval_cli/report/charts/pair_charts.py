@@ -397,13 +397,15 @@ def _trend_dot(point: TrendPoint, x: float, y: float, said: str) -> str:
 
 
 def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
-    """Return the days of at most five runs under the axis."""
+    """Return the days of at most four runs under the axis, each day once."""
     parts = [line(LEFT, 170, RIGHT, 170, "chart-axis")]
-    last = len(points) - 1
-    for place in sorted({round(last * share / 4) for share in range(5)}):
-        x = wide.at(place)
+    last, days = len(points) - 1, set[str]()
+    for place in sorted({round(last * share / 3) for share in range(4)}):
+        x, day = wide.at(place), _day(points[place].when)[:10]
         parts.append(line(x, 170, x, 174, "chart-axis"))
-        parts.append(text(x, 186, _short_day(points[place].when), kind="is-muted", anchor="middle"))
+        if day not in days:
+            parts.append(text(x, 186, day, kind="is-muted", anchor="middle"))
+        days.add(day)
     parts.append(
         text((LEFT + RIGHT) / 2, 200, "runs by when they began (UTC)", kind="is-muted", anchor="middle")
     )
@@ -420,11 +422,6 @@ def _moment(when: str) -> datetime | None:
 def _day(when: str) -> str:
     found = _moment(when)
     return one_line(when, 20) if found is None else f"{found:%Y-%m-%d %H:%M}"
-
-
-def _short_day(when: str) -> str:
-    found = _moment(when)
-    return "" if found is None else f"{found.day} {found:%b}"
 
 
 def _point_cells(point: TrendPoint, say: Callable[[float], str]) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The drawings of one run: of its columns, and of the scores and repeats of its results. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from geval_cli.numbers import fixed, format_score, plural
 from geval_cli.records import ColumnSummary
@@ -73,9 +74,15 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
         yield cost_chart(columns, links)
     if any(column.latency_ms.median is not None for column in columns):
         yield latency_chart(columns, links)
-    metrics = [name for name in figures.scores if name != SCORE]
-    for number, name in enumerate(metrics[:METRICS_MAX] or [SCORE], start=1):
+    all_metrics = [name for name in figures.scores if name != SCORE]
+    constant = {name: mean for name in all_metrics if (mean := _only_score(figures.scores[name])) is not None}
+    metrics = sorted((name for name in all_metrics if name not in constant), key=partial(_dullness, figures))
+    for number, name in enumerate(metrics[:METRICS_MAX] or [SCORE][len(constant) :], start=1):
         yield score_histograms(f"scores-{number}", name, columns, figures, links)
+    if constant:
+        means = [f"{one_line(name, NAME_WIDTH)} {format_score(mean)}" for name, mean in constant.items()]
+        said = f"Nothing varies: {listed(means, 12)}."
+        yield Chart("scores-constant", "The same score everywhere", said)
     if further := [*metrics[METRICS_MAX:], *sorted(figures.left_out)]:
         is_cut = len(figures.left_out) == FURTHER_MAX  # of more nothing is known
         said = f"Not drawn: {listed(further)}{', or further ones' if is_cut else ''}."
@@ -84,6 +91,29 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
         yield repeat_verdicts(columns, figures.verdicts, links)
     if spreads := figures.spreads():
         yield repeat_spreads(columns, spreads, links)
+
+
+def _only_score(columns: Mapping[int, Histogram]) -> float | None:
+    """Return the score of a metric that never varies; None where it does."""
+    scored = [counts for counts in columns.values() if counts.n]
+    bins = {place for counts in scored for place in counts.bins()}
+    means = {format_score(counts.mean) for counts in scored if counts.mean is not None}
+    is_one = len(means) == 1 and len({low for low, _, _ in bins}) == 1
+    return scored[0].mean if is_one else None
+
+
+def _dullness(figures: RunFigures, metric: str) -> tuple[float, float]:
+    """Sort metrics: those with the most scores below their threshold first, then those whose columns differ most."""
+    scored = [counts for counts in figures.scores[metric].values() if counts.n]
+    limit = min(figures.thresholds.get(metric, ()), default=None)
+    below = sum(
+        count
+        for counts in scored
+        for low, _, count in counts.bins()
+        if limit is not None and (low is None or low < limit)
+    )
+    means = [counts.mean for counts in scored if counts.mean is not None]
+    return -below / max(sum(counts.n for counts in scored), 1), min(means, default=0) - max(means, default=0)
 
 
 def score_histograms(

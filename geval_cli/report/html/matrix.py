@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from geval_cli.engine.columns import column_name
 from geval_cli.metrics import with_members
-from geval_cli.numbers import format_score
+from geval_cli.numbers import format_percentage, format_score
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -21,7 +21,6 @@ from geval_cli.records import (
 )
 from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
-from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import has_fallback
 from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter
 from geval_cli.store.run_pages import ResultRow, SortOrder

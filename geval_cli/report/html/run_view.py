@@ -47,7 +47,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "leader": re.sub(
             "^no ", "No ", leader_text(summary.columns, [column.label for column in summary.columns])
         ),
-        "outcome": run_outcome(report),
+        "outcome": run_outcome(report.run, report.summary),
         "cost_note": cost_note(summary.columns),
         "metrics": telling_metrics(summary),
         "best": best,

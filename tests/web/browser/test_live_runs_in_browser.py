@@ -197,13 +197,19 @@ def test_run_of_another_process_has_no_stop_button(browser: Any, tmp_path: Path,
             progress(window.page, "0 of 4 done").wait_for()
             window.page.get_by_text(f"Process {process.pid}").wait_for()
             assert window.page.get_by_role("button", name="Stop").count() == 0
-            assert window.page.get_by_role("button", name="Delete").count() == 0
+            assert window.page.locator("[data-act=remove]").count() == 0
             model.server.release()
             window.page.locator('[data-run-status="completed"]').wait_for()
             assert window.page.locator("[data-cell]").count() == 4
         finally:
             process.kill()
             process.wait(60)
+
+
+def in_menu(page: Any, name: str) -> Any:
+    """A button of the menu of actions, which is opened by keyboard."""
+    page.locator("[data-run-actions] summary").press("Enter")
+    return page.get_by_role("button", name=name)
 
 
 def test_errors_are_done_again(browser: Any, tmp_path: Path, model: Model) -> None:
@@ -213,7 +219,7 @@ def test_errors_are_done_again(browser: Any, tmp_path: Path, model: Model) -> No
         start(window)
         window.page.locator("[data-cell].is-error").wait_for()
         model.errs = False
-        window.page.get_by_role("button", name="Retry 1 error").click()
+        in_menu(window.page, "Retry 1 error").click()
         window.page.locator(".verdict-rate", has_text="75%").wait_for()
         assert window.page.locator("[data-cell].is-error").count() == 0
 
@@ -228,16 +234,16 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
         config = json.loads((tmp_path / "suite.json").read_text())
         config["prompts"] = ["{{ x }}", "{{ x }} please"]
         (tmp_path / "suite.json").write_text(json.dumps(config))
-        page.get_by_role("button", name="Run again").click()
+        in_menu(page, "Run again").click()
         progress(page, "of 8 done").wait_for()
         second = page.url
         window.go(f"/runs/{first}")
-        page.get_by_role("button", name="Run again").click()
+        in_menu(page, "Run again").click()
         dialog = page.get_by_role("dialog", name="A run of this suite is in progress")
         dialog.get_by_role("link", name="Open the run under way").click()
         page.wait_for_url(second)
         window.go(f"/runs/{first}")
-        page.get_by_role("button", name="Run again").click()
+        in_menu(page, "Run again").click()
         dialog.get_by_role("button", name="Start another one").click()
         page.wait_for_url(lambda url: not url.endswith(first))
         assert page.url != second
@@ -252,7 +258,7 @@ def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
         page = window.page
         start(window, "echo.json")
         page.locator('[data-run-status="completed"]').wait_for()
-        page.get_by_role("button", name="Name and tags").focus()
+        in_menu(page, "Name and tags").focus()
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Name and tags")
         dialog.get_by_label("Name").fill("<b>Before</b> the move")
@@ -281,7 +287,7 @@ def test_delete_asks_first(browser: Any, tmp_path: Path) -> None:
         page = window.page
         start(window, "echo.json")
         page.locator('[data-run-status="completed"]').wait_for()
-        page.get_by_role("button", name="Delete the run").focus()
+        in_menu(page, "Delete the run").focus()
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Delete this run?")
         dialog.wait_for()
@@ -308,6 +314,6 @@ def test_interrupted_run_of_a_lost_suite_says_so(browser: Any, tmp_path: Path) -
         config.unlink()
         window.page.reload()
         window.page.get_by_text("is no longer there, or not in the folder").wait_for()
+        assert in_menu(window.page, "Name and tags").is_visible()
         assert window.page.get_by_role("button", name="Run again").count() == 0
         assert window.page.get_by_role("link", name="Edit the suite").count() == 0
-        assert window.page.get_by_role("button", name="Name and tags").is_visible()

@@ -20,6 +20,7 @@ from geval_cli.extras.web.pages.routing import (
 from geval_cli.records import Status
 from geval_cli.report.report import run_title
 from geval_cli.report.run_list import RunChange, change_text
+from geval_cli.report.verdict import run_outcome
 from geval_cli.runs.history import RunHistory, read_history
 from geval_cli.store.run_pages import RunChoice
 
@@ -70,6 +71,7 @@ def show_runs(request: Request) -> HTMLResponse:
             dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)
         ),
         gates=lambda counts: sum(gate.status is Status.PASSED for gate in counts.gates),
+        outcome=lambda item: run_outcome(item.run, item.counts),
         file_name=lambda path: Path(path).name or path,
         folder=request.app.state.settings.folder,
     )

@@ -1,6 +1,6 @@
 // The page of one case: keys for the tests before and after it and for its run, and its output as the model meant it to look.
 
-import { setUpOutputs } from "./output.js";
+import { offerOthers, setUpOutputs } from "./output.js";
 import { keepPlace, leadBack } from "./place.js";
 
 const back = document.querySelector("[data-back]");
@@ -14,3 +14,4 @@ document.addEventListener("keydown", (event) => {
   document.querySelector(`[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
 setUpOutputs(async (href) => ({ found: new DOMParser().parseFromString(await (await fetch(href, { headers: { accept: "text/html" } })).text(), "text/html") }));
+offerOthers(document);

@@ -10,7 +10,7 @@
 //   kept()               (optional) { cell, isReturning }: what was kept, and whether the reader comes back to it
 
 import { setUpColumns } from "./columns.js";
-import { setUpOutputs } from "./output.js";
+import { offerOthers, setUpOutputs } from "./output.js";
 import { announce } from "./page.js";
 
 const TYPING_MS = 250;
@@ -247,6 +247,7 @@ async function open(href, { keepsHistory = false } = {}) {
   opened = cellAt(href) ?? opened;
   if (opened) makeCurrent(opened);
   drawerBody.replaceChildren(document.adoptNode(loaded.found));
+  offerOthers(drawerBody);
   drawerBody.scrollTop = 0;
   const pageLink = drawer.querySelector("[data-drawer-page]");
   if (pageLink) pageLink.href = href;
@@ -387,7 +388,6 @@ export function setUpMatrix(from) {
   document.addEventListener("click", ({ target }) => {
     const text = target.closest("[data-fold]");
     if (text) text.setAttribute("aria-expanded", String(text.getAttribute("aria-expanded") !== "true"));
-    for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
   });
   addEventListener("scroll", stickHead, { passive: true });
   addEventListener("resize", stickHead);

@@ -57,6 +57,15 @@ function show(block, part) {
   if (choice && part !== "difference") choice.value = "";
 }
 
+/** Let the reader choose another column to compare the output of `root`'s case with. */
+export function offerOthers(root) {
+  const choice = root.querySelector("[data-difference]");
+  const others = [...root.querySelectorAll("[data-columns-of-test] [data-sibling]:not([aria-current])")];
+  if (!choice || !others.length) return;
+  choice.replaceChildren(new Option("Compare with …", ""), ...others.map((link) => new Option(link.lastElementChild.textContent, link.getAttribute("href"))));
+  choice.closest("label").hidden = false;
+}
+
 /** Let outputs be shown in other ways; `load(href)` is a promise of { found }, the element of another case. */
 export function setUpOutputs(load) {
   document.addEventListener("click", ({ target }) => {
@@ -70,7 +79,7 @@ export function setUpOutputs(load) {
       show(block, "text");
       return;
     }
-    const other = (await load(target.value)).found.querySelector("[data-output-text]").textContent;
+    const other = (await load(target.value)).found.querySelector("[data-output-text]")?.textContent ?? "";
     const own = block.querySelector("[data-output-text]").textContent;
     block.querySelector("[data-output-difference]").replaceChildren(other === own ? "Both outputs are equal." : difference(other, own));
     show(block, "difference");

@@ -40,9 +40,21 @@ export function announce(text) {
 const button = document.querySelector("[data-theme-toggle]");
 if (button) setUpThemeButton(button);
 
+// A menu closes when something else is clicked, or with Esc; not behind a dialog, from which the focus comes back to it.
+document.addEventListener("click", ({ target }) => {
+  if (target.closest("dialog")) return;
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && event.target.closest("details.menu[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
 /** Times in the reader's own zone; without this they stand there in UTC. */
 export function localTimes() {
-  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const format = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "short" }); // 2026-11-23 19:50
   for (const element of document.querySelectorAll("time[data-when]")) {
     const when = new Date(element.dateTime);
     if (!Number.isNaN(when.valueOf())) {
