@@ -44,7 +44,7 @@ CASES_MAX = 20_000
 EXPORTED_MAX = 5_000
 """Above it, the file leaves out what an export needs: it would be nearly twice as large, and is to fit into a mail."""
 
-_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css", "report.css")
+_STYLES = ("colours.css", "style.css", "run.css", "charts.css", "label.css")
 _SCRIPTS = (
     "page.js",
     "charts.js",

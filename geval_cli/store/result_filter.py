@@ -108,7 +108,7 @@ class JudgedResult(Struct, frozen=True):
 
 
 class SearchedAssertion(Struct, frozen=True):
-    """What a choice looks at in an assertion's result."""
+    """The parts of an assertion's result that a choice depends on."""
 
     metric: str | None
     status: Status
@@ -118,7 +118,7 @@ class SearchedAssertion(Struct, frozen=True):
 
 
 class SearchedResult(Struct, frozen=True):
-    """What a choice looks at in a result: read many times faster than all of it."""
+    """The parts of a result that a choice depends on, read many times faster than all of it."""
 
     prompt: _SearchedPrompt
     description: str | None = None

@@ -13,6 +13,20 @@ from geval_cli.report.html.markdown import rendered_markdown
         ("# Title", "<h1>Title</h1>"),
         ("**bold**", "<strong>bold</strong>"),
         ("| a | b |\n|---|---|\n| 1 | 2 |", "<td>2</td>"),
+        (
+            "|a|b|c|\n|:-|-:|:-:|\n|1|2|3|",
+            '<td class="is-left">1</td>\n<td class="is-right">2</td>\n<td class="is-center">3</td>',
+        ),
+        ("~~gone~~", "<s>gone</s>"),
+        (
+            "- [x] *done*",
+            '<li class="task"><span class="task-box" role="img" aria-label="done">\u2611</span> <em>done</em></li>',
+        ),
+        (
+            "1. [ ] open",
+            '<li class="task"><span class="task-box" role="img" aria-label="to do">\u2610</span> open</li>',
+        ),
+        ("- [link](x)[y] [x]", "<li>[link](x)[y] [x]</li>"),
         ("`<b>`", "<code>&lt;b&gt;</code>"),
         (
             "[us](https://example.com)",
@@ -40,15 +54,33 @@ def test_markdown_is_rendered(text: str, markup: str) -> None:
         '- [x](https://e.example "t" onmouseover=alert(1)")',
         "```html onload=x\n<b>\n```",
         "- \u202eevil \x1b[31m",
+        "|a|\n|:-:|\n|<b onclick=x>|",
+        "- [x] <b>x</b>",
     ],
 )
 def test_it_can_do_nothing(text: str) -> None:
     markup = str(rendered_markdown(text))
     tags = re.findall(r"<(\w+)([^>]*)>", markup)
-    assert {name for name, _ in tags} <= {"ul", "ol", "li", "p", "h1", "a", "span", "pre", "code"}
+    assert {name for name, _ in tags} <= {
+        "ul",
+        "ol",
+        "li",
+        "p",
+        "h1",
+        "a",
+        "span",
+        "pre",
+        "code",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+    }
     for _, attributes in tags:
         names = set(re.findall(r'([\w-]+)="[^"]*"', attributes))
-        assert names <= {"href", "rel", "class", "title"}
+        assert names <= {"href", "rel", "class", "title", "role", "aria-label"}
     assert re.findall(r'href="(?!https?://|mailto:)', markup) == []
     assert "\x1b" not in markup
     assert "\u202e" not in markup

@@ -153,8 +153,10 @@ def _heat_cell(stat: Stat, said: str, choice: MarkFilter, links: Links) -> str:
     if stat.value is None:
         return element("td", "none", class_="is-muted")
     level = round(min(max(stat.value, 0.0), 1.0) * _HEAT_LEVELS)
-    value, _, interval = said.partition(" ")
-    content = escape(value) + element("span", escape(f"{interval} n {stat.n:,}"), class_="heat-interval")
+    value, bracket, interval = said.partition(" [")
+    content = escape(value) + element(
+        "span", escape(f"{bracket}{interval} n {stat.n:,}"), class_="heat-interval"
+    )
     return element("td", element("a", content, href=links(choice)), class_=f"heat-{level}")
 
 

@@ -404,7 +404,8 @@ def _dates(points: Sequence[TrendPoint], wide: AxisScale) -> str:
         x, day = wide.at(place), _day(points[place].when)[:10]
         parts.append(line(x, 170, x, 174, "chart-axis"))
         if day not in days:
-            parts.append(text(x, 186, day, kind="is-muted", anchor="middle"))
+            anchor = "end" if place == last else "middle"
+            parts.append(text(x, 186, day, kind="is-muted", anchor=anchor))
         days.add(day)
     parts.append(
         text((LEFT + RIGHT) / 2, 200, "runs by when they began (UTC)", kind="is-muted", anchor="middle")

@@ -86,6 +86,8 @@ def test_keyboard_alone_from_the_list_to_a_rated_output_and_back(
     press_tab_until(page, f"#run-{run_id} a.main-link")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/runs/{run_id}")
+    press_tab_until(page, "[data-run-actions] summary")
+    page.keyboard.press("Enter")
     press_tab_until(page, f"a[href='/runs/{run_id}/label']")
     page.keyboard.press("Enter")
     wait_for_place(page, "1 of 4")

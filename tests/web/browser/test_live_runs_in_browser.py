@@ -108,7 +108,7 @@ def test_page_fills_as_results_come_and_is_never_loaded_anew(
         page.locator('[data-run-status="completed"]').wait_for()
         assert is_the_same_page(page)
         assert page.locator("[data-cell]").count() == 4
-        assert page.locator(".verdict-rate").inner_text() == "75%"
+        assert page.locator(".verdict-rate").inner_text() == "75 %"
         assert page.get_by_role("button", name="Stop").count() == 0
         page.locator("[data-cell]").first.focus()
         page.keyboard.press("ArrowDown")
@@ -220,7 +220,7 @@ def test_errors_are_done_again(browser: Any, tmp_path: Path, model: Model) -> No
         window.page.locator("[data-cell].is-error").wait_for()
         model.errs = False
         in_menu(window.page, "Retry 1 error").click()
-        window.page.locator(".verdict-rate", has_text="75%").wait_for()
+        window.page.locator(".verdict-rate", has_text="75 %").wait_for()
         assert window.page.locator("[data-cell].is-error").count() == 0
 
 

@@ -65,7 +65,7 @@ def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
     page.locator("[data-cell].is-failed").first.click()
     drawer = page.get_by_role("dialog")
     drawer.get_by_role("heading", name="test two").wait_for()
-    assert drawer.get_by_role("img", name="rating 2: 60%").is_visible()
+    assert drawer.get_by_role("img", name="rating 2: 60 %").is_visible()
     assert page.url.endswith(f"/runs/{site.before}/results/1/0/0")
 
 

@@ -221,6 +221,7 @@ class TestRun:
         window.page.get_by_role("button", name="Run", exact=True).click()
         window.page.wait_for_url(re.compile(r"/runs/\d{8}-"))
         window.page.locator('[data-run-status="completed"]').wait_for()
+        window.page.locator("[data-run-actions] summary").click()
         window.page.get_by_role("link", name="Edit the suite").click()
         window.page.wait_for_url("**/suites/edit?path=suite.yaml")
 

@@ -247,7 +247,7 @@ function openRun(id) {
 }
 
 function askAboutSecond(id) {
-  say("run", "warning", "A run of this suite is under way. A second one asks the models the same questions once more, as far as nothing is cached.", [
+  say("run", "warning", "A run of this suite is in progress. A second one asks the models the same questions once more, as far as nothing is cached.", [
     ["Open the run under way", () => openRun(id)],
     ["Start another one", () => run({ anyway: true })],
   ]);
