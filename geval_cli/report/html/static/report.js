@@ -212,6 +212,13 @@ function showMetric(link, found, metric) {
   else if (!said.isConnected && !said.parentElement) link.querySelector(".cell-chips").after(said);
 }
 
+/** As the server writes a share: whole per cents, but for what would look like all or none. */
+function percentOf(part, whole) {
+  const share = (100 * part) / whole;
+  const isFull = part > 0 && part < whole && [0, 100].includes(Math.round(share));
+  return `${isFull ? share.toFixed(1) : Math.round(share)} %`;
+}
+
 /** Let the heads of the columns, and the counts by status, say what they say of the chosen metric. */
 function showHeads(made, rows, metric) {
   const counts = Object.fromEntries(Object.keys(SEVERITY).map((status) => [status, 0]));
@@ -226,7 +233,7 @@ function showHeads(made, rows, metric) {
       }
     }
     const judged = own.passed + own.failed;
-    for (const [name, text] of [["[data-head-rate]", judged ? `${Math.round((100 * own.passed) / judged)} %` : "n/a"], ["[data-head-n]", judged.toLocaleString("en")]]) {
+    for (const [name, text] of [["[data-head-rate]", judged ? percentOf(own.passed, judged) : "n/a"], ["[data-head-n]", judged.toLocaleString("en")]]) {
       const place = head.querySelector(name);
       if (place) place.textContent = text;
     }
