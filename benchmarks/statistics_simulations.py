@@ -22,7 +22,17 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
-from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.extras.trust.improving import (
+    Candidate,
+    LabelledCase,
+    Measure,
+    Rated,
+    agreement_of,
+    choose,
+    gain_error,
+    held_out_gain,
+)
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Usage
 from geval_cli.runs.baseline import judge_difference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.drift import MARGIN, looks_at
@@ -808,6 +818,60 @@ def _anchored(values: list[float]) -> bool:
     return False
 
 
+def improvements(runs: int) -> None:
+    """Judges that are improved: one that ignores what it is shown, accepted in at most 5 %; one that follows it.
+
+    A judge that knows train and select by heart is no better on held-out labels, and counts as ignoring.
+    """
+    random = np.random.default_rng(SEED)
+    runs //= 15  # each is some ten thousand correlations
+    print(f"{'labels':>7} {'measure':>18} {'ignores':>8} {'by heart':>9} {'follows':>8}")
+    for labels in (100, 200):
+        for measure in Measure:
+            accepted = [
+                sum(_is_accepted(random, labels, measure, kind) for _ in range(runs)) / runs
+                for kind in ("ignores", "by heart", "follows")
+            ]
+            print(f"{labels:7} {measure.value:>18} " + " ".join(f"{share:8.3f}" for share in accepted))
+
+
+def _is_accepted(random: Generator, labels: int, measure: Measure, kind: str) -> bool:
+    """Whether `geval improve` would accept one of seven candidates; two labels are of one document."""
+    truth = np.repeat(random.uniform(size=labels // 2), 2) + random.normal(0, 0.15, labels)
+    human = np.clip(np.round(np.clip(truth, 0, 1) * 4) / 4, 0, 1)
+    if measure is Measure.BALANCED_ACCURACY:
+        human = (human >= 0.5).astype(float)
+    documents = [str(place // 2) for place in range(labels)]
+    select, held = slice(0, 3 * labels // 7), slice(3 * labels // 7, labels)
+    drawn = []
+    for place in range(8):
+        scores = np.clip(0.5 * truth + random.normal(0.25, 0.3, labels), 0, 1)
+        if place and kind == "follows":
+            scores = np.clip(truth + random.normal(0, 0.15, labels), 0, 1)
+        if place and kind == "by heart":
+            scores[select] = human[select]
+        drawn.append(Rated(Candidate(str(place)), scores, ("",) * labels, Usage()))
+    seen = []
+    for item in drawn:
+        value, _, _ = gain_error(
+            lambda mask, item=item: agreement_of(
+                measure, item.scores[select][mask], human[select][mask], 0.5
+            ),
+            documents[select],
+        )
+        seen.append(msgspec.structs.replace(item, scores=item.scores[select], agreement=value))
+    chosen = choose(seen, measure, human[select], 0.5, documents[select])
+    if chosen is None:
+        return False
+    new = next(item for item in drawn if item.candidate == chosen.candidate)
+    cases = [
+        LabelledCase(_case_of(place, {"m": 0.0}), float(human[held][place]), documents[held][place])
+        for place in range(len(human[held]))
+    ]
+    both = [msgspec.structs.replace(item, scores=item.scores[held]) for item in (drawn[0], new)]
+    return held_out_gain(measure, both[0], both[1], cases, 0.5, 1).is_shown
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
@@ -825,4 +889,5 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "gates": gates,
     "equivalence": equivalence,
     "comparisons_by_command": comparisons_by_command,
+    "improvements": improvements,
 }

@@ -57,6 +57,7 @@ class Purpose(StrEnum):
     VERDICT = "verdicts"
     CHOICE = "choices"
     EMBEDDING = "embeddings"
+    TEACHING = "teacher calls"
 
 
 class Message(Struct, frozen=True):

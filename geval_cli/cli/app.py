@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 EXTRA_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("agree", "calibrate", "drift", "estimate", "label", "probe"), "geval_cli.extras.trust.commands"
+        ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
+        "geval_cli.extras.trust.commands",
     ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
     "mcp": "geval_cli.extras.mcp.command",
@@ -48,7 +49,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "view", "demo"),
     "Write a suite": ("init", "validate", "lock", "import", "export", "schema"),
-    "Trust the judge": ("agree", "calibrate", "drift", "estimate", "label", "probe"),
+    "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
     "Serve": ("serve", "mcp"),
     "Maintain": ("cache", "batches", "models", "rm"),
 }

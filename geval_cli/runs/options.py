@@ -111,6 +111,15 @@ GraderOption = Annotated[
         also_in=("judge", "lock", "validate"),
     ),
 ]
+OfflineOption = Annotated[
+    bool,
+    Option(
+        "--offline",
+        "Answer only from the cache; nothing is sent, no key is needed.",
+        OptionGroup.CACHE,
+        also_in=("judge", "lock"),
+    ),
+]
 ScoringOption = Annotated[
     "Scoring | None",
     Option(
@@ -571,15 +580,7 @@ class RunOptions:
             also_in=("judge", "lock"),
         ),
     ] = True
-    is_offline: Annotated[
-        bool,
-        Option(
-            "--offline",
-            "Answer only from the cache; nothing is sent, no key is needed.",
-            OptionGroup.CACHE,
-            also_in=("judge", "lock"),
-        ),
-    ] = False
+    is_offline: OfflineOption = False
     cache_folder: CacheFolderOption = None
     cache_ttl: Annotated[
         str | None,

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from geval_cli.extras.trust.agreement import Agreement, agree
     from geval_cli.extras.trust.calibration import Calibrated, calibrate
     from geval_cli.extras.trust.estimation import Estimated, estimate
+    from geval_cli.extras.trust.improving import Improvement, improve
     from geval_cli.extras.trust.labelling import draw_pairs, draw_sheet
     from geval_cli.extras.trust.options import (
         AgreeOptions,
         CalibrateOptions,
         CorrectOptions,
         EstimateOptions,
+        ImproveOptions,
         ProbeOptions,
     )
     from geval_cli.extras.trust.probes import ProbeReport
@@ -30,13 +32,21 @@ _HOMES = {
     "agreement": ("Agreement", "agree"),
     "calibration": ("Calibrated", "calibrate"),
     "estimation": ("Estimated", "estimate"),
+    "improving": ("Improvement", "improve"),
     "labelling": ("draw_pairs", "draw_sheet"),
-    "options": ("AgreeOptions", "CalibrateOptions", "CorrectOptions", "EstimateOptions", "ProbeOptions"),
+    "options": (
+        "AgreeOptions",
+        "CalibrateOptions",
+        "CorrectOptions",
+        "EstimateOptions",
+        "ImproveOptions",
+        "ProbeOptions",
+    ),
     "probes": ("ProbeReport",),
     "probing": ("aprobe", "probe"),
     "true_differences": ("CorrectedComparison", "compare"),
 }
-_NEED_LIBRARIES = ("agreement", "calibration", "probing")
+_NEED_LIBRARIES = ("agreement", "calibration", "improving", "probing")
 _LIBRARIES = ("numpy", "scipy")
 
 
@@ -67,6 +77,8 @@ __all__ = [
     "CorrectedComparison",
     "EstimateOptions",
     "Estimated",
+    "ImproveOptions",
+    "Improvement",
     "ProbeOptions",
     "ProbeReport",
     "agree",
@@ -76,5 +88,6 @@ __all__ = [
     "draw_pairs",
     "draw_sheet",
     "estimate",
+    "improve",
     "probe",
 ]

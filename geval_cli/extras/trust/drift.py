@@ -65,7 +65,7 @@ async def look(
     """
     fresh = replace(prepared, request=dataclasses.replace(prepared.request, reads_cache=False))
     policy = replace(policy, run_id=None, begin_batches=None)
-    asking = _asked_for(anchors, prepared)
+    asking = asked_for(anchors, prepared)
     usage: list[Usage] = []
 
     def listen(event: RunEvent) -> None:
@@ -89,7 +89,7 @@ async def look(
         scores={
             name: {key: item.score for key, item in found.items()} for name, found in asked.ratings.items()
         },
-        lost=sum(len(anchor.ratings) for anchor in anchors.anchors) - sum(item.ratings for item in asking),
+        lost=sum(len(anchor.ratings) for anchor in anchors.anchors) - sum(len(item.specs) for item in asking),
         errored=asked.errored,
         usage=sum(usage, Usage()),
         stopped=hide(asked.stopped),
@@ -164,15 +164,15 @@ class _AskedAgain(Struct):
                 self.first_error = self.first_error or item.error.message
 
 
-class _Asking(Struct, frozen=True):
-    """An anchor, and the job that judges it by so many metrics."""
+class AskedJob(Struct, frozen=True):
+    """An anchor, and the job that judges it; `specs` are the assertions as the config has them, by metric."""
 
     anchor: Anchor
     job: Job
-    ratings: int
+    specs: Mapping[str, Assertion]
 
 
-def _asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[_Asking]:
+def asked_for(anchors: AnchorSet, prepared: PreparedRun) -> list[AskedJob]:
     """Return what is asked for each anchor that today's config can judge: by its own test where that is still there.
 
     Else by the assertion of that metric, where all tests share it.
@@ -197,7 +197,7 @@ def _asking(
     anchor: Anchor,
     own: Mapping[str, tuple[Job, dict[str, Assertion]]],
     shared: Mapping[str, tuple[Job, Assertion] | None],
-) -> _Asking | None:
+) -> AskedJob | None:
     mine = own.get(anchor.case.test_key or "")
     if mine is not None:
         job, specs = mine
@@ -228,9 +228,9 @@ def _asking(
     return _made(job, test, anchor, {name: spec for name, (_, spec) in fitting.items()})
 
 
-def _made(job: Job, test: MergedTest, anchor: Anchor, specs: Mapping[str, Assertion]) -> _Asking:
+def _made(job: Job, test: MergedTest, anchor: Anchor, specs: Mapping[str, Assertion]) -> AskedJob:
     test = replace(test, assertions=tuple(map(_quiet, specs.values())), threshold=None)
-    return _Asking(anchor, replace(job, test=test, repeat_index=anchor.case.repeat_index), len(specs))
+    return AskedJob(anchor, replace(job, test=test, repeat_index=anchor.case.repeat_index), specs)
 
 
 def _graded(job: Job, prepared: PreparedRun) -> dict[str, Assertion]:
@@ -468,7 +468,7 @@ def _judges_of(found: Look, metrics: Sequence[str]) -> str:
 
 def planned_look(anchors: AnchorSet, prepared: PreparedRun, plan: RunPlan) -> tuple[int, float | None]:
     """Return how many ratings a look takes, and about what they cost by the plan of the run; None if unknown."""
-    ratings = sum(item.ratings for item in _asked_for(anchors, prepared))
+    ratings = sum(len(item.specs) for item in asked_for(anchors, prepared))
     judged = [counts for kind, counts in plan.counts.items() if kind.role.value == "judge" and counts.most]
     costs = [counts.cost_most_usd for counts in judged]
     per_case = len(anchors.metrics) * plan.cases

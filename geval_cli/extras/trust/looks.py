@@ -14,6 +14,7 @@ from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.statistics.drift import Drift, DriftVerdict, Looks
 
 FILE = "drift.jsonl"
+IMPROVEMENTS = "improve.jsonl"
 """In the home folder; a line for each look, without the single scores."""
 
 
@@ -94,3 +95,28 @@ def looks_before(home: Path, digest: str) -> list[Look]:
                 if look is not None and look.digest == digest:
                     found.append(look)
     return found
+
+
+def count_look(home: Path, digest: str, judge: str) -> int:
+    """Return the how many-th judge this is that labels are looked at with, from 1, and keep it.
+
+    A judge that was looked at before has the number that it had then. Where the file cannot be written, the next look
+    knows one less.
+
+    Args:
+        home: the state folder.
+        digest: of the labels.
+        judge: a digest of the judge.
+    """
+    path, known = home / IMPROVEMENTS, dict[str, None]()
+    with suppress(OSError), path.open(encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError, AttributeError):
+                row = json.loads(line)
+                if row.get("labels") == digest:
+                    known[str(row.get("judge"))] = None
+    if judge not in known:
+        known[judge] = None
+        with suppress(OSError), path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps({'labels': digest, 'judge': judge})}\n")
+    return list(known).index(judge) + 1

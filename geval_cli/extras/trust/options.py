@@ -1,4 +1,4 @@
-"""Options of label, agree, calibrate, drift, estimate and probe, declared once.
+"""Options of label, agree, calibrate, drift, estimate, improve and probe, declared once.
 
 A program passes the records named ...Options; the commands add to these what only a command line needs.
 """
@@ -14,6 +14,7 @@ from geval_cli.runs.options import (
     EnvFileOption,
     GraderOption,
     HomeOption,
+    OfflineOption,
     Option,
     OptionGroup,
     SamplesOption,
@@ -427,3 +428,61 @@ class DriftCommand(ReportOptions, RatingOptions):
             "--margin", "A mean shift up to this counts as none.", OptionGroup.JUDGING, minimum=0, maximum=1
         ),
     ] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImproveOptions:
+    """How a better judge is looked for."""
+
+    seed: SeedOption = 0
+    allow_unmatched: AllowUnmatchedOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImproveCommand(ReportOptions, RatingOptions, ImproveOptions):
+    """Options of `geval improve`. Without `labels_file`, the labels are those that `geval label` keeps for the run."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "The improved assertion as .yaml; a report as .json, .md or .html; repeatable.",
+            OptionGroup.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    labels_file: Annotated[
+        Path | None,
+        Option(
+            "--labels",
+            "Human labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+            OptionGroup.CONFIG,
+            syntax="FILE",
+        ),
+    ] = None
+    run: Annotated[str, Option("--run", "The run that was labelled.", OptionGroup.CONFIG, syntax="RUN")] = (
+        "latest"
+    )
+    metric: Annotated[
+        str | None,
+        Option(
+            "-M --metric",
+            "Improve this metric. [default: the only labelled one]",
+            OptionGroup.CONFIG,
+            syntax="METRIC",
+        ),
+    ] = None
+    teacher: Annotated[
+        str | None,
+        Option(
+            "--teacher",
+            "Model that writes guidelines and criteria. [default: the judge]",
+            OptionGroup.JUDGING,
+            syntax="PROVIDER",
+        ),
+    ] = None
+    is_offline: OfflineOption = False
+
+    def of_request(self) -> dict[str, Any]:
+        """Return the fields that a `RunRequest` has too."""
+        return {**super().of_request(), "is_offline": self.is_offline}

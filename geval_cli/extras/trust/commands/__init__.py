@@ -20,6 +20,7 @@ from geval_cli.extras.trust.options import (
     CalibrateCommand,
     DriftCommand,
     EstimateCommand,
+    ImproveCommand,
     LabelCommand,
     ProbeCommand,
 )
@@ -119,3 +120,18 @@ def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig 
     from geval_cli.extras.trust.commands.drift import run_drift
 
     exit_with(run_drift(anchors, config, given))
+
+
+@commands.command(epilog=EXIT_CODES)
+@declared(ImproveCommand)
+def improve(given: ImproveCommand, config: Config) -> None:
+    """Improve a judge by labels; accept only proven gains.
+
+    It tries examples, guidelines and rewritten criteria, and looks once at labels that it held back.
+    """
+    from geval_cli.extras.trust import require_statistics
+
+    require_statistics("geval improve")
+    from geval_cli.extras.trust.commands.improve import run_improve
+
+    exit_with(run_improve(config, given))

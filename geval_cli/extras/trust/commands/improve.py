@@ -1,0 +1,138 @@
+"""`geval improve`: a judge that agrees better with people, shown by labels that it never saw."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.errors import ExitCode
+from geval_cli.extras.trust.documents import check_document_paths, deliver
+from geval_cli.extras.trust.improving import (
+    EXAMPLE_COUNTS,
+    find_teacher,
+    fragment,
+    improve_prepared,
+    improvement_document,
+    labelled_cases,
+    latest_run_of,
+    only_metric,
+    split,
+)
+from geval_cli.extras.trust.labelling import labels_kept_for
+from geval_cli.extras.trust.labels import LabelFile, check_is_new, read_labels
+from geval_cli.extras.trust.options import ImproveCommand
+from geval_cli.gateway.budget import Budget
+from geval_cli.numbers import format_cost, plural
+from geval_cli.records import SCHEMA_VERSION, Role
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.runs.dry_run import plan_run
+from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.stored import load_report
+from geval_cli.source.yaml_text import write_yaml
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.state import open_state
+
+_YAML = frozenset({".yaml", ".yml"})
+_FURTHER_CANDIDATES = 4
+"""Guidelines, guidelines with examples, rewritten criteria, and these with examples."""
+
+
+def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
+    """Look for a better judge of a config, and show what held-out labels say about it.
+
+    Raises:
+        ConfigError: the config or the labels have problems, or a file cannot be written.
+        UsageError: there is no such run or metric, or too few labels.
+    """
+    fragments = [path for path in given.outputs if path.suffix.lower() in _YAML]
+    reports = tuple(path for path in given.outputs if path not in fragments)
+    check_document_paths(reports, "an improvement")
+    for path in fragments:
+        check_is_new(path, "--output")
+    teacher = None if given.teacher is None else find_teacher(given.teacher)
+    request = RunRequest(config, os.environ, **given.of_request(), asks_judges_only=True)
+    prepared = prepare(request, is_going_to_run=not given.plan)
+    print_problems(prepared.warnings)
+    with open_state(given.home, os.environ) as state:
+        print_warnings(state.warnings)
+        report = load_report(state.runs, given.run or latest_run_of(config, state.runs))
+        if given.labels_file is None:
+            labels = labels_kept_for(report.run.id, home=given.home)
+        else:
+            labels = read_labels(given.labels_file)
+        metric = given.metric or only_metric(labels)
+        _tell_plan(prepared, report, labels, state.cache, metric, given)
+        if given.plan:
+            return ExitCode.OK
+        found = run_async(
+            improve_prepared(
+                prepared,
+                report,
+                labels,
+                state.cache,
+                metric=metric,
+                options=given,
+                teacher=teacher,
+                budget=Budget(given.max_cost, given.max_requests),
+                home=state.runs.home,
+                tell=_tell,
+            )
+        )
+    if found.is_accepted:
+        for path in fragments:
+            with SafeFile(path) as file:
+                file.write(write_yaml(fragment(found)))
+            _tell(f"wrote {path}: put it in place of the assertion of `{metric}`")
+    deliver(improvement_document(found), replace(given, outputs=reports))
+    if found.stopped:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK if found.is_accepted else ExitCode.FAILED
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.flush()
+
+
+def _tell_plan(
+    prepared: PreparedRun,
+    report: RunReport,
+    labels: LabelFile,
+    cache: ResponseCache,
+    metric: str,
+    given: ImproveCommand,
+) -> None:
+    """Say what it takes at most: as the answer with --plan, else before anything is sent."""
+    cases = labelled_cases(labels, report, metric, allow_unmatched=given.allow_unmatched)
+    train, select, held = split(cases, given.seed)
+    candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES
+    ratings = len(train) + candidates * len(select) + 2 * len(held)
+    run = run_async(plan_run(prepared, cache))
+    costs = [counts.cost_most_usd for kind, counts in run.rows if kind.role is Role.JUDGE]
+    cost = None
+    if run.cases and costs and None not in costs:
+        cost = sum(item or 0.0 for item in costs) / run.cases * ratings
+    price = "" if not cost else f", roughly {format_cost(cost)}; examples make a rating dearer"
+    told = (
+        f"at most {plural(ratings, 'rating')} and 2 teacher calls{price} ({len(train)} train, {len(select)} select,"
+        f" {len(held)} held-out labels)"
+    )
+    if not given.plan:
+        _tell(told)
+    elif given.as_json:
+        plan = {
+            "ratings": ratings,
+            "teacher_calls": 2,
+            "cost_usd": cost,
+            "labels": {"train": len(train), "select": len(select), "held-out": len(held)},
+        }
+        sys.stdout.write(
+            json_text({"schema_version": SCHEMA_VERSION, "kind": "improve_plan", **plan}, indent=2) + "\n"
+        )
+    else:
+        sys.stdout.write(f" nothing is sent: {told}\n")

@@ -1,0 +1,250 @@
+"""`geval improve`: judges on a server of this machine that follow examples, ignore them, or learn them by heart."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.loopback import LoopbackServer, Reply, chat_reply
+from support.product import Finished, Product
+
+from geval_cli.extras.trust import improve
+from geval_cli.records import to_json
+
+OUTPUTS = 120
+PER_DOCUMENT = 2
+_JUDGED = re.compile(r"answer (\d+) of grade (\d+)")
+_EXAMPLE = re.compile(r"<<<BEGIN Example \d+ Output.*?\nanswer (\d+) of grade", re.DOTALL)
+
+
+@pytest.fixture
+def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Product:
+    return Product(tmp_path, monkeypatch, capsys)
+
+
+def noise(*parts: object) -> float:
+    """A number in 0..1 that these decide."""
+    return hashlib.sha256(repr(parts).encode()).digest()[0] / 255
+
+
+class World:
+    """A judge of one kind, and a teacher. `prompts` are the texts that the judge and the teacher were sent."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.prompts: list[str] = []
+        self.teacher: list[str] = []
+
+    def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
+        del headers
+        text = body["messages"][-1]["content"]
+        if "Answer with JSON only" in text:
+            self.teacher.append(text)
+            if '"guidelines"' in text:
+                return chat_reply(
+                    json.dumps({"guidelines": ["Look at the grade. [1, 2]", "Be strict. [99]"]})
+                )
+            return chat_reply(json.dumps({"criteria": ["The grade is high."], "steps": ["Read.", "Rate."]}))
+        self.prompts.append(text)
+        number, grade = map(int, _JUDGED.findall(text)[-1])
+        known = {int(found) for found in _EXAMPLE.findall(text)}
+        vague = 2 + 5 * noise(number, len(known)) + 0.25 * grade
+        score = {
+            "follows": grade if known else vague,
+            "ignores": vague,
+            "by heart": grade if number in known else vague,
+        }[self.kind]
+        return chat_reply(json.dumps({"reason": "as it is", "score": round(min(10, score))}))
+
+
+def config(**check: Any) -> dict[str, Any]:
+    check = {
+        "type": "g-eval",
+        "metric": "helpful",
+        "criteria": "It helps.",
+        "evaluation_steps": ["Look."],
+        "scoring": "single",
+        **check,
+    }
+    tests = [
+        {"vars": {"n": number}, "output": f"answer {number} of grade {grade_of(number)}"}
+        for number in range(OUTPUTS)
+    ]
+    return {"defaultTest": {"options": {"provider": "openai:judge"}, "assert": [check]}, "tests": tests}
+
+
+def grade_of(number: int) -> int:
+    return int(10.99 * noise("grade", number))
+
+
+def write_labels(folder: Path, scale: tuple[int, int] = (0, 10), outputs: int = OUTPUTS) -> Path:
+    rows = []
+    for number in range(outputs):
+        grade = min(10, max(0, grade_of(number) + round(2 * noise("people", number) - 1)))
+        label: Any = ("pass" if grade >= 6 else "fail") if scale == (0, 1) else grade
+        row = {"id": f"{number}.0.0", "metric": "helpful", "label": label, "scale": list(scale)}
+        rows.append({**row, "doc": f"document {number // PER_DOCUMENT}"})
+    path = folder / "labels.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def improved(product: Product, world: World, *words: str, **labels: Any) -> Finished:
+    labels_path = write_labels(product.folder, **labels)
+    with LoopbackServer(respond=world.respond) as server:
+        product.run(config(), server, "-j", "50")
+        world.prompts.clear()
+        return product.command(
+            server, "improve", "config.yaml", "--labels", str(labels_path), *words, "-o", "better.yaml"
+        )
+
+
+@pytest.mark.parametrize("scale", [(0, 10), (0, 1)])
+def test_a_judge_that_follows_examples_is_accepted(scale: tuple[int, int], product: Product) -> None:
+    world = World("follows")
+    finished = improved(product, world, scale=scale)
+
+    found = finished.results
+    assert (finished.code, found["accepted"]) == (0, True), finished.stdout
+    assert found["measure"] == ("weighted kappa" if scale == (0, 10) else "balanced accuracy")
+    assert found["gain"]["interval"][0] > 0
+    assert found["gain"]["labels"] == found["labels"]["held-out"] >= 40
+    assert "accepted: " in finished.stdout
+    assert "examples" in found["chosen"]
+    written = yaml.safe_load((product.folder / "better.yaml").read_text(encoding="utf-8"))
+    [check] = written["assert"]
+    assert (check["type"], check["metric"], len(check["examples"])) == (
+        "g-eval",
+        "helpful",
+        len(check["examples"]),
+    )
+    with LoopbackServer(respond=world.respond) as server:  # the fragment is a config's
+        again = product.run(
+            {**config(), "defaultTest": {"options": {"provider": "openai:judge"}, **written}}, server
+        )
+    assert again.results, again.stderr
+    ratings = [case["assertions"][0]["score"] for case in again.cases]
+    assert ratings == [grade_of(number) / 10 for number in range(OUTPUTS)]
+
+
+@pytest.mark.parametrize("kind", ["ignores", "by heart"])
+def test_a_judge_that_learns_nothing_is_refused(kind: str, product: Product) -> None:
+    finished = improved(product, World(kind))
+
+    assert (finished.code, finished.results["accepted"]) == (1, False), finished.stdout
+    assert "nothing better was found" in finished.stdout
+    assert not (product.folder / "better.yaml").exists()
+
+
+def test_nothing_of_a_held_out_document_is_in_what_teaches(product: Product) -> None:
+    world = World("follows")
+    finished = improved(product, world)
+
+    taught = {int(number) for text in world.teacher for number, _ in _JUDGED.findall(text)}
+    shown = {int(number) for text in world.prompts for number in _EXAMPLE.findall(text)}
+    assert len(world.teacher) == 2
+    assert taught
+    assert shown
+    held = {int(item["id"].split(".")[0]) // PER_DOCUMENT for item in finished.results["differing"]}
+    assert held
+    assert not held & {number // PER_DOCUMENT for number in taught | shown}
+    guidelines = next(
+        item["guidelines"] for item in finished.results["candidates"] if item["name"] == "guidelines"
+    )
+    assert [len(item["sources"]) for item in guidelines] == [2, 0]
+
+
+def test_a_second_look_at_the_same_labels_is_held_to_less_error(product: Product) -> None:
+    world = World("follows")
+    first = improved(product, world)
+    (product.folder / "better.yaml").unlink()
+    with LoopbackServer(respond=world.respond) as server:
+        words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
+        same = product.command(server, *words)
+        other = product.command(server, *words, "--seed", "5")
+        assert server.requests  # by another split, other outputs are rated
+
+    assert (first.results["gain"]["look"], first.results["gain"]["alpha"]) == (1, 0.025)
+    assert same.results["gain"] == first.results["gain"]
+    assert (other.results["gain"]["look"], other.results["gain"]["alpha"]) == (2, 0.0125)
+    assert "look 2 at these labels" in " ".join(other.stdout.split())
+
+
+def test_few_held_out_labels_accept_nothing(product: Product) -> None:
+    finished = improved(product, World("follows"), outputs=40)
+
+    assert (finished.code, finished.results["accepted"]) == (1, False)
+    assert finished.results["labels"]["held-out"] < 20
+    assert "too few" in finished.stdout
+
+
+def test_a_budget_stops_before_anything_is_decided_and_the_rest_is_free(product: Product) -> None:
+    world = World("follows")
+    stopped = improved(product, world, "--max-requests", "50")
+    assert (stopped.code, stopped.results["stopped"] is None) == (3, False)
+    assert "stopped before anything was decided" in stopped.stdout
+    sent = len(world.prompts) + len(world.teacher)
+    assert sent <= 50
+    with LoopbackServer(respond=world.respond) as server:
+        words = ("improve", "config.yaml", "--labels", "labels.jsonl")
+        whole = product.command(server, *words)
+        asked = len(server.requests)
+        offline = product.command(server, *words, "--offline")
+        assert len(server.requests) == asked
+    assert whole.results["accepted"]
+    assert offline.results["gain"] == whole.results["gain"]
+
+
+def test_the_function_finds_what_the_command_finds(product: Product) -> None:
+    world = World("follows")
+    by_command = improved(product, world)
+    found = improve(  # whose address answers no more
+        product.folder / "config.yaml",
+        product.folder / "labels.jsonl",
+        run=by_command.results["run"],
+        home=product.folder / "state",
+        is_offline=True,
+    )
+    assert found.is_accepted
+    assert json.loads(json.dumps(to_json(found.gain))) == by_command.results["gain"]
+
+
+def test_the_plan_sends_nothing(product: Product) -> None:
+    world = World("follows")
+    finished = improved(product, world, "--plan")
+    assert finished.code == 0
+    assert not world.prompts
+    assert "nothing is sent" in finished.stdout
+    assert "2 teacher calls" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"checklist": ["Is it right?"], "criteria": None, "evaluation_steps": None},
+            "has no criterion to improve",
+        ),
+        ({"metric": "other"}, "no one labelled"),
+        ({"rubric_prompt": "{{ output }} rate", "evaluation_steps": None}, "has a `rubricPrompt`"),
+    ],
+)
+def test_what_cannot_be_improved_is_refused(change: dict[str, Any], said: str, product: Product) -> None:
+    labels = write_labels(product.folder)
+    written = config(**change)
+    written["defaultTest"]["assert"][0] = {
+        name: value for name, value in written["defaultTest"]["assert"][0].items() if value is not None
+    }
+    metric = ["--metric", "other"] if change.get("metric") else []
+    with LoopbackServer(respond=World("follows").respond) as server:
+        product.run(config(), server, "-j", "50")
+        sent = len(server.requests)
+        product.write(written)
+        finished = product.command(server, "improve", "config.yaml", "--labels", str(labels), *metric)
+        assert len(server.requests) == sent
+    assert finished.code == 2
+    assert said in finished.stderr
