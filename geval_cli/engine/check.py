@@ -1,7 +1,7 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 
 from msgspec import Struct, field
@@ -25,6 +25,7 @@ from geval_cli.engine.conversation_state import is_order_bound, uses_conversatio
 from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.images import check_judged_images, check_prompt_images
+from geval_cli.engine.likely_mistakes import LikelyMistakes
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_code
@@ -192,7 +193,7 @@ def check_plan(
     totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
     suite = plan.suite
     subjects = GateSubjects(suite.gates, suite.margins, suite.margin_place)
-    asked = _AskedTheSame(suite.prompts)
+    asked, likely = _AskedTheSame(suite.prompts), LikelyMistakes(plan)
     try:
         # One pass for everything: tests may come from a large file, and are never held together.
         for written in plan.suite.tests:
@@ -210,6 +211,7 @@ def check_plan(
             judges.note_answerer(test, plan)
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
+            likely.note(written)
             where = describe_test(test)
             for problem in _check_test(test, plan, seen_by, judges, is_complete=is_complete):
                 findings.add(problem, where)
@@ -217,9 +219,13 @@ def check_plan(
         return Checked((*error.problems, *findings.all()), totals.tests)
     for problem in totals.problems(plan) if is_complete else ():
         findings.add(problem, "")
+    of_prompts = [*asked.problems(besides=likely.prompts_with_braces)]
+    # An unknown name is an error already; what seems to be unused beside it is the same mistake.
+    is_sound = is_complete and not any(item.severity is Severity.ERROR for item in findings.all())
+    of_likely = likely.problems(has_fixed_prompts=bool(of_prompts)) if is_sound else ()
     of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
     return Checked(
-        (*findings.all(), *asked.problems(), *of_gates),
+        (*findings.all(), *of_prompts, *of_likely, *of_gates),
         totals.tests,
         tuple(judges.found.values()),
         tuple(judges.answerers.values()),
@@ -333,8 +339,11 @@ class _AskedTheSame:
         elif test.variables != self._first.variables:
             self._is_shown = _written(test.assertions) == _written(self._first.assertions)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self, *, besides: Collection[str] = ()) -> Iterator[Problem]:
+        """Yield a warning for each such prompt, but for those with the ids of `besides`."""
         for prompt in self._fixed if self._is_shown else ():
+            if prompt.id in besides:
+                continue
             message = (
                 f"the prompt `{prompt.label or prompt.id}` uses no variables, so tests that differ only "
                 "in variables"

@@ -188,7 +188,14 @@ def _fell_back(detail: Mapping[str, JsonValue]) -> bool:
 
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
-    """`prompt × provider`, or only the one of the two in which the columns differ."""  # noqa: RUF002
+    """`prompt × provider`, or only the one of the two in which the columns differ; `[2]` behind it where none does."""  # noqa: RUF002
+    title = _title(column, columns, signs)
+    names = column.prompt_label, column.provider_label
+    same = sum((item.prompt_label, item.provider_label) == names for item in columns)
+    return f"{title} [{column.index + 1}]" if same > 1 else title
+
+
+def _title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
     prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
     if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
         return provider

@@ -64,7 +64,8 @@ FILLED = [
 def test_a_chat_is_a_chat_however_it_is_written(tmp_path: Path, prompt: Any) -> None:
     found = prepared(tmp_path, [prompt], hist_json=CHAT, hist_yaml=CHAT, hist_txt=json.dumps(CHAT))
     assert sent(found) == [FILLED]
-    assert found.warnings == ()
+    # The value is sent as it is, which is told.
+    assert [item.message for item in found.warnings] == ["`{{ who }}` in `vars.q` is not rendered"]
 
 
 def test_the_files_of_a_wildcard_are_told_apart(tmp_path: Path) -> None:

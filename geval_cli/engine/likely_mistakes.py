@@ -1,0 +1,301 @@
+"""Likely mistakes of a config: variables that nothing uses, braces that are no template, columns named alike."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+
+from msgspec import Struct, field
+
+from geval_cli.assertions.base import MergedTest, each_assertion
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import Location, Problem, Severity
+from geval_cli.patterns import compile_later
+from geval_cli.providers.preset_table import PRESETS
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import PromptSpec, Spec
+from geval_cli.specs.promptfoo import NamedPromptSpec
+
+_NAMES_MAX = 200
+_SHOWN_MAX = 60
+_NAMES_LISTED = 4
+_TAG = compile_later(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
+_WORD = compile_later(r"[^\W\d]\w*")
+_BRACES = (
+    compile_later(r"(?<![{$%\w])\{\s*([^\W\d]\w*)\s*\}(?!\})"),
+    compile_later(r"\$\{\s*([^\W\d]\w*)\s*\}"),
+    compile_later(r"<([^\W\d]\w*)>"),
+)
+_WHOLE_VARS = compile_later(
+    r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
+)
+_READ_BY_NAME = frozenset(
+    (
+        *(
+            "input",
+            "output",
+            "expected_output",
+            "context",
+            "retrieval_context",
+            "query",
+            "prompt",
+            "question",
+        ),
+        *("knowledge", "Document", "document", "source", "article", "conversation", "text", "turns"),
+        *("messages", "images", "sessionId"),
+    )
+)
+"""Variables that judges and assertions look for by themselves."""
+
+_SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
+
+
+class _Unused(Struct):
+    """A variable that may be unused: its first place, the variables beside it there, and how many tests have it."""
+
+    place: SourcePath | Location
+    is_in_config: bool
+    beside: frozenset[str]
+    tests: int = 1
+
+
+class LikelyMistakes(Struct):
+    """Gathers what tests, prompts and assertions name, and tells what does not fit; see `note` and `problems`.
+
+    Where code or a program is given all variables, nothing is said about any that seem unused.
+    """
+
+    plan: Plan
+    sees_all: bool = False
+    _used: set[str] = field(default_factory=set)
+    _tags: list[str] = field(default_factory=list)
+    _seen: dict[int, object] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _unused: dict[str, _Unused] = field(default_factory=dict)
+    _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        suite = self.plan.suite
+        for prompt in suite.prompts:
+            self.sees_all = self.sees_all or (isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by))
+            self._read(prompt)
+        for provider in suite.providers:
+            kind = provider.id.partition(":")[0].lower()
+            self.sees_all = self.sees_all or (kind not in PRESETS and kind not in _SHOWN_TO_NO_TEMPLATE)
+            self._read(provider)
+        for gate in suite.gates:
+            self._used.update(_WORD.findall(gate.text))
+
+    def note(self, test: MergedTest) -> None:
+        """Note the next test."""
+        self._note_unrendered(test)
+        self._names.update(test.vars)
+        if self.sees_all:
+            return
+        if test.transform_vars is not None or test.promptfoo.made_vars:
+            self.sees_all = True
+            return
+        new = [name for name in test.vars if name not in self._used and name not in _READ_BY_NAME]
+        if new:
+            self._read_test(test)
+        for name in new:
+            if name in self._used:
+                self._unused.pop(name, None)
+            elif name in self._unused:
+                self._unused[name].tests += 1
+            elif len(self._unused) < _NAMES_MAX:
+                self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
+
+    def problems(self, *, has_fixed_prompts: bool) -> Iterator[Problem]:
+        """Yield a warning for each likely mistake; `has_fixed_prompts`: prompts without variables are told of."""
+        braced: set[str] = set()
+        for prompt in self.plan.suite.prompts:
+            for written, name in self._braces_of(prompt):
+                braced.add(name)
+                yield Problem(
+                    f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as it is",
+                    _place_of(prompt),
+                    f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
+                    severity=Severity.WARNING,
+                )
+        yield from self._of_unused(
+            () if has_fixed_prompts else [name for name in self._unused if name not in braced]
+        )
+        for (where, written), (place, keys, count) in self._unrendered.items():
+            yield Problem(
+                f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
+                _location(place, keys),
+                "values of tests are no templates: write it in the prompt, or write the value out",
+                severity=Severity.WARNING,
+            )
+        yield from _columns_named_alike(self.plan)
+
+    @property
+    def prompts_with_braces(self) -> set[str]:
+        """The ids of prompts that name variables in other braces."""
+        return {prompt.id for prompt in self.plan.suite.prompts if any(self._braces_of(prompt))}
+
+    def _of_unused(self, names: Iterable[str]) -> Iterator[Problem]:
+        if self.sees_all:
+            return
+        together: dict[Location | None, list[str]] = {}
+        for name in names:
+            found = self._unused[name]
+            if name in self._used or any(name in tag for tag in self._tags):
+                continue
+            others = [used for used in self._used if used not in found.beside]
+            near = next(iter(get_close_matches(name, others, 1, 0.75)), None)
+            if near is not None:
+                yield _unused(
+                    [name], found, _location(found.place, ("vars", name)), f"did you mean `{near}`?"
+                )
+            elif found.is_in_config:  # tables have columns for people, too
+                together.setdefault(_location(found.place, ()), []).append(name)
+        for unused in together.values():
+            first = self._unused[unused[0]]
+            place = _location(first.place, ("vars", unused[0]))
+            yield _unused(unused, first, place, "use it in a prompt or an assertion, or remove it")
+
+    def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
+        """Yield what of a prompt names a variable but is no template, each name once."""
+        if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+            return
+        text = "\n".join(_texts_of_prompt(prompt))
+        known = {word for tag in _TAG.findall(text) for part in tag for word in _WORD.findall(part)}
+        told: set[str] = set()
+        for pattern in _BRACES:
+            for match in pattern.finditer(text):
+                name = match[1]
+                is_element = match[0] == f"<{name}>" and f"</{name}>" in text
+                if name in self._names and name not in known | told and not is_element:
+                    told.add(name)
+                    yield match[0], name
+
+    def _note_unrendered(self, test: MergedTest) -> None:
+        named: list[tuple[tuple[str, ...], JsonValue]] = [
+            (("input",), test.input),
+            (("expected_output",), test.expected_output),
+            (("context",), test.context),
+        ]
+        if not self.plan.suite.rules.nested_variables:
+            named += [(("vars", name), value) for name, value in test.vars.items()]
+        for keys, value in named:
+            if not isinstance(value, str) or "{{" not in value:
+                continue
+            for match in _TAG.finditer(value):
+                word = _WORD.match((match[1] or "").strip())
+                if word is not None and word[0] in test.variables:
+                    key = ".".join(keys), match[0]
+                    place, at, count = self._unrendered.get(key, (test.place, keys, 0))
+                    if count or len(self._unrendered) < _NAMES_MAX:
+                        self._unrendered[key] = place, at, count + 1
+
+    def _read_test(self, test: MergedTest) -> None:
+        for spec in each_assertion(test.assertions):
+            if id(spec) in self._seen:
+                continue
+            self._seen[id(spec)] = spec  # held, so that no other gets its identity
+            is_own = type(spec).__module__.startswith("geval_cli.")
+            self.sees_all = self.sees_all or spec.calls_server or not is_own
+            self._read(spec, is_code=spec.runs_code)
+        for options in (test.options, test.default_options, test.promptfoo, test.provider):
+            if options is not None and id(options) not in self._seen:
+                self._seen[id(options)] = options
+                self._read(options)
+        for value in (*test.vars.values(), test.description, dict(test.metadata)):
+            self._read_value(value)
+
+    def _read(self, spec: Spec, *, is_code: bool = False) -> None:
+        dumped = spec.model_dump(mode="python", exclude={"place"}, serialize_as_any=True, exclude_none=True)
+        self._read_value(dumped, is_code=is_code)
+
+    def _read_value(self, value: JsonValue, *, is_code: bool = False) -> None:
+        if isinstance(value, str):
+            if is_code:
+                self.sees_all = self.sees_all or value.startswith("file://")
+                self._read_code(value)
+            elif "{" in value:
+                for tag in _TAG.findall(value):
+                    self._read_tag("".join(tag))
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                is_transform = str(key).endswith(("ransform", "transform_vars", "transformVars"))
+                self._read_value(item, is_code=is_code or is_transform)
+                self._read_value(str(key))
+        elif isinstance(value, list | tuple | set | frozenset):
+            for item in value:
+                self._read_value(item, is_code=is_code)
+
+    def _read_tag(self, tag: str) -> None:
+        words = _WORD.findall(tag)
+        self._used.update(words)
+        self._tags.append(tag) if not tag.isascii() or "-" in tag or "[" in tag else None
+        self.sees_all = self.sees_all or "vars" in words
+
+    def _read_code(self, code: str) -> None:
+        self._used.update(_WORD.findall(code))
+        self.sees_all = self.sees_all or _WHOLE_VARS.search(code) is not None
+
+
+def _texts_of_prompt(prompt: PromptSpec) -> Iterator[str]:
+    yield prompt.raw or ""
+    yield prompt.system or ""
+    for message in prompt.messages or ():
+        yield str(message.content)
+
+
+def _place_of(prompt: PromptSpec) -> Location | None:
+    place = prompt.place
+    return place.value("raw") or place.value("system") or place.value("messages") or place.value()
+
+
+def _is_in_config(test: MergedTest, name: str) -> bool:
+    """Return whether a YAML file has the variable, and not a table of tests."""
+    location = _location(test.place, ("vars", name))
+    return location is not None and location.file.endswith((".yaml", ".yml"))
+
+
+def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: str) -> Problem:
+    shown = ", ".join(f"`{name}`" for name in names[:_NAMES_LISTED])
+    more = f" and {len(names) - _NAMES_LISTED:,} more" if len(names) > _NAMES_LISTED else ""
+    of_tests = f" of {found.tests:,} tests" if found.tests > 1 else ""
+    said = (
+        f"the variable {shown}{of_tests} is"
+        if len(names) == 1
+        else f"the variables {shown}{more}{of_tests} are"
+    )
+    return Problem(
+        f"{said} not used",
+        place,
+        hint if len(names) == 1 else hint.replace("use it", "use them").replace("remove it", "remove them"),
+        severity=Severity.WARNING,
+    )
+
+
+def _location(place: SourcePath | Location, keys: tuple[str, ...]) -> Location | None:
+    if not isinstance(place, SourcePath):
+        return place
+    return place.key(*keys) or place.value(*keys) or place.value()
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_MAX else f"{line[: _SHOWN_MAX - 1]}…"
+
+
+def _columns_named_alike(plan: Plan) -> Iterator[Problem]:
+    """Yield a warning for providers or prompts that results could not tell apart."""
+    for what, specs in (("providers", plan.providers), ("prompts", plan.suite.prompts)):
+        names = [spec.title if what == "providers" else spec.label for spec in specs]  # type: ignore[union-attr]
+        for name, count in Counter(names).items():
+            if count > 1 and name:
+                second = [spec for spec, own in zip(specs, names, strict=True) if own == name][1]
+                yield Problem(
+                    f"{count} {what} have the name `{_short(name)}`, so that their columns look alike",
+                    second.place.value("id") or second.place.value("label") or second.place.value(),
+                    "give each a `label` of its own",
+                    severity=Severity.WARNING,
+                )

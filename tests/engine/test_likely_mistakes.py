@@ -1,0 +1,176 @@
+"""Warnings about what a config hardly means, and the many ways of using a variable that are no mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+
+USED = {"type": "contains", "value": "a"}
+
+
+def warnings(folder: Path, name: str = "config.yaml", **keys: object) -> list[str]:
+    """The warnings about a config, with their hints, but for those of other kinds."""
+    whole = {
+        "prompts": ["Say {{ q }}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"q": "x"}, "assert": [USED]}],
+    }
+    path = folder / name
+    path.write_text(yaml.safe_dump({**whole, **keys}, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    prepared = prepare(RunRequest(path, {"OPENAI_API_KEY": "k"}), is_going_to_run=False)
+    assert all(problem.location for problem in prepared.warnings)
+    return [f"{problem.message}; {problem.hint}" for problem in prepared.warnings]
+
+
+def written_tests(*, check: object = USED, count: int = 1, **variables: object) -> list[object]:
+    return [{"vars": {"q": "x", **variables}, "assert": [check]} for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {"tests": written_tests(note="b")},
+            "the variable `note` is not used; use it in a prompt or an assertion, or remove it",
+        ),
+        (
+            {"tests": written_tests(note="b", count=3)},
+            "the variable `note` of 3 tests is not used; use it in a prompt",
+        ),
+        (
+            {"tests": written_tests(a=1, b=2, c=3, d=4, e=5)},
+            "the variables `a`, `b`, `c`, `d` and 1 more are not used; use them",
+        ),
+        (
+            {"prompts": ["{{ question | default('') }}{{ q }}"], "tests": written_tests(questoin="b")},
+            "the variable `questoin` is not used; did you mean `question`?",
+        ),
+        (
+            {"prompts": ["{{ q }} {name}"], "tests": written_tests(name="b")},
+            "`{name}`, which is sent as it is; write {{ name }}",
+        ),
+        (
+            {"prompts": ["{{ q }} ${name}"], "tests": written_tests(name="b")},
+            "`${name}`, which is sent as it is; write {{ name",
+        ),
+        (
+            {"prompts": ["{{ q }} <name>"], "tests": written_tests(name="b")},
+            "`<name>`, which is sent as it is; write {{ name }}",
+        ),
+        (
+            {"prompts": ["Say {q}"], "tests": [*written_tests(), *written_tests(q="y")]},
+            "`{q}`, which is sent as it is; write {{ q }}",
+        ),
+        (
+            {"prompts": [[{"role": "user", "content": "{{ q }} {name}"}]], "tests": written_tests(name="b")},
+            "`{name}`, which is sent as it is; write {{ name }}",
+        ),
+        (
+            {"prompts": ["{{ q }} {{ name }}"], "tests": written_tests(q="Hello {{ name }}", name="b")},
+            "`{{ name }}` in `vars.q` is not rendered; values of tests are no templates",
+        ),
+        (
+            {"tests": [{"vars": {"q": "x"}, "expected_output": "{{ q }}", "assert": [USED]}]},
+            "`{{ q }}` in `expected_output` is not rendered; values of tests are no templates",
+        ),
+        (
+            {"providers": ["echo", "echo"]},
+            "2 providers have the name `echo`, so that their columns look alike; give each",
+        ),
+        (
+            {"prompts": ["{{ q }}", "{{ q }}"]},
+            "2 prompts have the name `{{ q }}`, so that their columns look alike; give",
+        ),
+    ],
+)
+def test_each_likely_mistake_is_one_warning(tmp_path: Path, keys: dict[str, object], said: str) -> None:
+    [found] = warnings(tmp_path, **keys)
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"prompts": ["{% for x in q %}{{ x }}{% endfor %}"]},
+        {"prompts": ["{{ q }} {% if note %}!{% endif %}"], "tests": written_tests(note="b")},
+        {"prompts": ["{{ q | upper }} {{ note.inner }}"], "tests": written_tests(note={"inner": 1})},
+        {"prompts": ["<q>{{ q }}</q>"]},
+        {
+            "prompts": ["<note>{{ q }}</note>"],
+            "tests": written_tests(check={"type": "contains", "value": "{{ note }}"}, note="b"),
+        },
+        {"prompts": ['{{ q }}: answer as {"name": "..."}']},
+        {"tests": written_tests(check={"type": "contains", "value": "{{ note }}"}, note="b")},
+        {"tests": written_tests(check={"type": "contains-any", "value": ["{{ note }}"]}, note="b")},
+        {"tests": written_tests(check={"type": "g-eval", "criteria": "It says {{ note }}."}, note="b")},
+        {"tests": written_tests(check={"type": "contains", "value": "a", "metric": "{{ note }}"}, note="b")},
+        {
+            "tests": written_tests(
+                check={"type": "assert-set", "assert": [{"type": "equals", "value": "{{ note }}"}]}, note="b"
+            )
+        },
+        {
+            "tests": written_tests(
+                check={"type": "python", "value": "context['vars']['note'] in output"}, note="b"
+            )
+        },
+        {
+            "tests": written_tests(
+                check={"type": "python", "value": "any(v in output for v in context['vars'].values())"}, z="b"
+            )
+        },
+        {
+            "tests": written_tests(
+                check={"type": "javascript", "value": "output.includes(context.vars.note)"}, note="b"
+            )
+        },
+        {
+            "tests": written_tests(
+                check={"type": "javascript", "value": "const {note} = context.vars; return true"}, note="b"
+            )
+        },
+        {
+            "tests": written_tests(
+                check={"type": "javascript", "value": "Object.keys(context.vars).length > 0"}, other="b"
+            )
+        },
+        {"tests": written_tests(check={"type": "python", "value": "file://check.py"}, note="b")},
+        {"tests": written_tests(check={"type": "webhook", "value": "http://127.0.0.1:9/x"}, note="b")},
+        {
+            "defaultTest": {"options": {"transform": "output + context.vars.note"}},
+            "tests": written_tests(note="b"),
+        },
+        {
+            "defaultTest": {"options": {"rubricPrompt": {"evaluate": "{{ note }} {{ actual_output }}"}}},
+            "tests": written_tests(note="b"),
+        },
+        {"providers": ["exec:cat"], "tests": written_tests(note="b")},
+        {
+            "providers": [{"id": "http://127.0.0.1:9", "config": {"body": {"x": "{{ note }}"}}}],
+            "tests": written_tests(note="b"),
+        },
+        {"tests": written_tests(check={"type": "context-recall", "value": "x"}, context="b")},
+        {"providers": ["echo", {"id": "echo", "label": "other"}]},
+        {"prompts": ["{{ q }}", {"label": "again", "raw": "{{ q }}"}]},
+        {"tests": written_tests(q="Hello {{ other }}")},
+    ],
+)
+def test_uses_of_variables_are_known(tmp_path: Path, keys: dict[str, object]) -> None:
+    (tmp_path / "check.py").write_text(
+        "def get_assert(output, context):\n    return True\n", encoding="utf-8"
+    )
+    assert [
+        item
+        for item in warnings(tmp_path, **keys)
+        if "not used" in item or "as it is" in item or "alike" in item
+    ] == []
+
+
+def test_columns_of_a_table_may_be_for_people_but_a_misspelt_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tests.csv").write_text("q,number,nmae,assert.contains\nx,1,b,a\n", encoding="utf-8")
+    [found] = warnings(tmp_path, prompts=["{{ q }} {{ name | default('') }}"], tests="file://tests.csv")
+    assert found == "the variable `nmae` is not used; did you mean `name`?"
