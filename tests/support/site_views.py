@@ -76,6 +76,10 @@ def store_site(folder: Path, shape: Shape) -> dict[str, View]:
         "runs": View("/", OPEN_DETAILS),
         "runs of a tag": View("/?tag=a=b"),
         "run": View(f"{run}?status=failed", OPEN_DETAILS),
+        "run by a metric": View(
+            f"{run}?metric=tone",
+            "for (const menu of document.querySelectorAll('[data-columns], [data-more-filters]')) menu.open = true;",
+        ),
         "run renamed": View(f"/runs/{hostile}", "document.querySelector('[data-act=rename]').click();"),
         "run deleted": View(f"/runs/{hostile}", "document.querySelector('[data-act=remove]').click();"),
         "run under way": View(f"/runs/{RUN.id}"),

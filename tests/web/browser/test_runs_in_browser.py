@@ -176,6 +176,26 @@ def test_drawer_walks_through_tests_and_columns(window: Visit, site: Site) -> No
     drawer.get_by_role("link", name="chat").click()
     drawer.get_by_text("Be kind.").wait_for()
     assert page.url.endswith("/results/1/0/1")
+    choice, shown = drawer.get_by_label("Compare with"), drawer.locator("[data-output-difference]")
+    other = choice.locator("option").nth(1).get_attribute("value")
+    choice.select_option(index=1)
+    shown.wait_for()
+    kept = page.evaluate(
+        """() => ['del', 'ins'].map((left) => {
+            const copy = document.querySelector('dialog [data-output-difference]').cloneNode(true);
+            copy.querySelectorAll(left).forEach((part) => part.remove());
+            return copy.textContent;
+        })"""
+    )
+    own = drawer.locator("[data-output-text]").text_content()
+    theirs = page.evaluate(
+        """async (href) => new DOMParser().parseFromString(await (await fetch(href)).text(), "text/html")
+            .querySelector("[data-output-text]").textContent""",
+        other,
+    )
+    assert kept == ([own, theirs] if own != theirs else ["Both outputs are equal."] * 2)
+    choice.select_option(index=0)
+    shown.wait_for(state="hidden")
     page.go_back()
     drawer.wait_for(state="hidden")
     assert page.url.endswith(f"/runs/{site.before}")

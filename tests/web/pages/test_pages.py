@@ -666,6 +666,48 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     assert 'value="5.0" aria-label="5 ms of the longest 20 ms"' in page
 
 
+def test_a_case_says_each_thing_once_and_what_failed_first(tmp_path: Path) -> None:
+    """The conversation stands for the output and the prompt; the judges of a jury share one drawing."""
+    turns = (Turn("user", "Tea?"), Turn("assistant", "Yes, green."))
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tea?"}]
+    judges = [
+        {
+            "judge": f"judge {number}",
+            "score": 0.2,
+            "score_range": [1, 5],
+            "distribution": {"1": share, "2": 1 - share},
+        }
+        for number, share in ((1, 0.4), (2, 0.8))
+    ]
+    assertions = (
+        make_judged(Status.PASSED, 0.9, metric="tone", reason="kind"),
+        make_judged(Status.FAILED, 0.2, metric="truth", detail={"judges": judges}),
+    )
+    prompt = replace(make_case().prompt, rendered=json.dumps(asked))
+    said = {"prompt": prompt, "turns": turns, "output": "Yes, green.", "assertions": assertions}
+    runs = RunStore.open(tmp_path / ".geval")
+    runs.begin(RUN)
+    for test, status in enumerate((Status.FAILED, Status.PASSED, Status.ERROR)):
+        runs.add(RUN.id, make_case(test, status=status, **said)).result()
+    runs.finish(RUN, RunSummary(total=3, passed=1, failed=1, errored=1))
+    runs.close()
+    with serve(tmp_path, token=None) as address:
+        path = f"/runs/{RUN.id}/results"
+        page, middle = (Site(tmp_path, address).page(f"{path}/{test}/0/0") for test in (0, 1))
+    text = text_of(page)
+    assert [text.count(words) for words in ("Tea?", "Be brief.", "kind")] == [1, 1, 2]
+    outputs = re.findall(r"<pre([^>]*)>Yes, green.</pre>", page)
+    assert [" hidden" in attributes for attributes in outputs] == [False, True]
+    assert re.findall(r'role="img" aria-label="([^"]*)"', page) == [
+        "rating 1: 60 %, rating 2: 40 %, rating 3: 0 %, rating 4: 0 %, rating 5: 0 %"
+    ]
+    assert text.index("truth") < text.index("tone")
+    assert re.findall(r'href="([^"]*)" data-key="([np])"', middle) == [
+        (f"{path}/2/0/0", "n"),
+        (f"{path}/0/0/0", "p"),
+    ]
+
+
 def test_texts_are_sent_compressed_but_not_to_other_sites_pages(tmp_path: Path) -> None:
     """How well a page compresses tells what is in it to somebody who can put words into it."""
     run = store_judged_run(tmp_path)

@@ -10,7 +10,7 @@ const SHARE_OF_TIME = 5;
 const AGAIN_MS = 2000;
 const QUARTERS = 4;
 /** Attributes that scripts set here and the server's page lacks. */
-const KEPT = new Set(["tabindex", "role", "open", "hidden"]);
+const KEPT = new Set(["tabindex", "role", "open", "hidden", "aria-expanded"]);
 
 const run = document.querySelector("[data-live-run]").dataset.liveRun;
 const lost = document.querySelector("[data-live-lost]");
