@@ -23,9 +23,9 @@ from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.extras.trust.improving import (
-    Candidate,
+    AgreementMeasure,
+    JudgeCandidate,
     LabelledCase,
-    Measure,
     Rated,
     agreement_of,
     choose,
@@ -827,7 +827,7 @@ def improvements(runs: int) -> None:
     runs //= 15  # each is some ten thousand correlations
     print(f"{'labels':>7} {'measure':>18} {'ignores':>8} {'by heart':>9} {'follows':>8}")
     for labels in (100, 200):
-        for measure in Measure:
+        for measure in AgreementMeasure:
             accepted = [
                 sum(_is_accepted(random, labels, measure, kind) for _ in range(runs)) / runs
                 for kind in ("ignores", "by heart", "follows")
@@ -835,11 +835,11 @@ def improvements(runs: int) -> None:
             print(f"{labels:7} {measure.value:>18} " + " ".join(f"{share:8.3f}" for share in accepted))
 
 
-def _is_accepted(random: Generator, labels: int, measure: Measure, kind: str) -> bool:
+def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind: str) -> bool:
     """Whether `geval improve` would accept one of seven candidates; two labels are of one document."""
     truth = np.repeat(random.uniform(size=labels // 2), 2) + random.normal(0, 0.15, labels)
     human = np.clip(np.round(np.clip(truth, 0, 1) * 4) / 4, 0, 1)
-    if measure is Measure.BALANCED_ACCURACY:
+    if measure is AgreementMeasure.BALANCED_ACCURACY:
         human = (human >= 0.5).astype(float)
     documents = [str(place // 2) for place in range(labels)]
     select, held = slice(0, 3 * labels // 7), slice(3 * labels // 7, labels)
@@ -850,7 +850,7 @@ def _is_accepted(random: Generator, labels: int, measure: Measure, kind: str) ->
             scores = np.clip(truth + random.normal(0, 0.15, labels), 0, 1)
         if place and kind == "by heart":
             scores[select] = human[select]
-        drawn.append(Rated(Candidate(str(place)), scores, ("",) * labels, Usage()))
+        drawn.append(Rated(JudgeCandidate(str(place)), scores, ("",) * labels, Usage()))
     seen = []
     for item in drawn:
         value, _, _ = gain_error(

@@ -25,7 +25,7 @@ Places = Iterator[Location | None]
 _FAILS, _AN_ERROR, _REFUSED = "fails with score 0", "an error", "refused before anything is sent"
 
 
-class Row(Struct, frozen=True):
+class DifferenceRow(Struct, frozen=True):
     """One difference in words, and how to find a config that it concerns.
 
     Attributes:
@@ -73,7 +73,7 @@ def differences(suite: LoadedSuite) -> Iterator[ConfigDifference]:
         yield ConfigDifference("warning", problem.message, "accepts it", f"warns{hint}", problem.location)
 
 
-def _concerned(suite: LoadedSuite) -> Iterator[tuple[Row, Location | None]]:
+def _concerned(suite: LoadedSuite) -> Iterator[tuple[DifferenceRow, Location | None]]:
     for row in ROWS:
         yield from ((row, place) for place in (row.suite(suite) if row.suite is not None else ()))
     for prompt in suite.prompts:
@@ -92,7 +92,7 @@ def _concerned(suite: LoadedSuite) -> Iterator[tuple[Row, Location | None]]:
             )
 
 
-def _concerned_by(text: JsonValue, place: Location | None) -> Iterator[tuple[Row, Location | None]]:
+def _concerned_by(text: JsonValue, place: Location | None) -> Iterator[tuple[DifferenceRow, Location | None]]:
     if isinstance(text, str) and ("{{" in text or "{%" in text):
         yield from ((row, place) for row in ROWS if row.template is not None and row.template(text))
 
@@ -428,15 +428,15 @@ def _has_lone_call(value: JsonValue) -> bool:
     return isinstance(value, dict) and ("function_call" in value or "arguments" in value)
 
 
-MATTERS: tuple[Row, ...] = (
-    Row(
+MATTERS: tuple[DifferenceRow, ...] = (
+    DifferenceRow(
         "judge-errors",
         "judged assertions whose judge cannot be called or gives an unreadable reply",
         "the test fails with score 0",
         "an error: neither passed nor failed, exit code 3",
         assertion=_is_graded,
     ),
-    Row(
+    DifferenceRow(
         "judge-prompts",
         "the judge's prompt of `llm-rubric`, `factuality`, `model-graded-closedqa` and `search-rubric` without a "
         "`rubricPrompt`",
@@ -444,35 +444,35 @@ MATTERS: tuple[Row, ...] = (
         "other words, so verdicts may differ",
         assertion=_is_graded_by_own_words,
     ),
-    Row(
+    DifferenceRow(
         "judge-parameters",
         "judge parameters that the config does not set",
         "those of every request (`max_tokens: 1024`, ...)",
         "geval's own: `temperature: 0`, a reply format, log-probabilities and samples for `g-eval`",
         assertion=_is_graded,
     ),
-    Row(
+    DifferenceRow(
         "default-judge",
         "the judge if the config names none",
         "depends on which keys are set: OpenAI, Azure, Anthropic, Google, ...",
         "`openai:gpt-4.1`; set another with `--grader` or `defaultTest.options.provider`",
         assertion=_has_default_judge,
     ),
-    Row(
+    DifferenceRow(
         "errors-and-failures",
         "a test with one assertion that errors and another that fails",
         "the row is an error",
         "the row fails; the error is shown beside it",
         test=_mixes_errors_and_failures,
     ),
-    Row(
+    DifferenceRow(
         "missing-figures",
         "a missing price or token probability (`cost`, `perplexity`)",
         "fails",
         _AN_ERROR,
         assertion=_of("cost", "perplexity", "perplexity-score"),
     ),
-    Row(
+    DifferenceRow(
         "code-limits",
         "assertion code that raises",
         _FAILS,
@@ -480,14 +480,14 @@ MATTERS: tuple[Row, ...] = (
         "modules, the network or the environment",
         assertion=lambda spec, test: isinstance(spec, CodeAssertion),
     ),
-    Row(
+    DifferenceRow(
         "broken-code",
         "code with a syntax error, or a missing code file",
         "the row fails after the model was paid for",
         _REFUSED,
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "javascript",
         "JavaScript",
         "runs in Node, with access to the machine",
@@ -495,7 +495,7 @@ MATTERS: tuple[Row, ...] = (
         test=_javascript_of_test,
         suite=_javascript_of_suite,
     ),
-    Row(
+    DifferenceRow(
         "kept-state",
         "state that a program keeps between calls (counters, conversations, `this.x`)",
         "kept: one Node and one Python process serve all calls",
@@ -503,21 +503,21 @@ MATTERS: tuple[Row, ...] = (
         test=_files_of_javascript,
         suite=_providers(lambda item: bool(_program_suffix(item))),
     ),
-    Row(
+    DifferenceRow(
         "code-without-return",
         "several lines without `return`; a single statement (`return x`, `try {...}`)",
         "fail",
         "the last expression is the value; the statement runs",
         test=_codes_without_return,
     ),
-    Row(
+    DifferenceRow(
         "given-functions",
         "a transform that evaluates to a function (`(output) => ...`)",
         "the function itself is the output",
         "the function is called; its result is the output",
         test=_transforms_that_give_functions,
     ),
-    Row(
+    DifferenceRow(
         "scoring-function",
         "a scoring function that fails",
         _FAILS,
@@ -526,38 +526,38 @@ MATTERS: tuple[Row, ...] = (
             place for code, place in _code_of_test(test) if code == test.promptfoo.assert_scoring_function
         ),
     ),
-    Row(
+    DifferenceRow(
         "stored-outputs",
         "answers used as variables of later tests (`storeOutputAs`)",
         "template expressions in them are rendered, also into the text of code",
         "never rendered and never part of code; code reads them from `context.vars`",
         test=_stored_outputs,
     ),
-    Row(
+    DifferenceRow(
         "missing-files",
         "a missing file of tests or prompts",
         "no tests from it, or the path itself is the prompt",
         "refused, with a suggestion",
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "unknown-keys",
         "unknown keys, misspelt columns",
         "silently ignored in many places",
         "a warning with a suggestion",
         never="each is listed as the warning that it is",
     ),
-    Row(
+    DifferenceRow(
         "unknown-types",
         "an unknown assertion type",
         "the row is an error after the model was paid for",
         _REFUSED,
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "broken-templates", "a broken template in a prompt", "each row is an error", _REFUSED, never=_REFUSED
     ),
-    Row(
+    DifferenceRow(
         "empty-made-prompts",
         'an empty prompt from a program (`""`, `[]`, `{}`, `{prompt: null}`)',
         "sent",
@@ -566,14 +566,14 @@ MATTERS: tuple[Row, ...] = (
             item.place.key() for item in suite.prompts if isinstance(item, NamedPromptSpec) and item.made_by
         ),
     ),
-    Row(
+    DifferenceRow(
         "json-prompts",
         'a prompt that is JSON but not a list of messages (`{"a": 1}`, `5`)',
         "sent to chat APIs instead of messages",
         "the text of one message",
         suite=lambda suite: (item.place.key() for item in suite.prompts if _is_odd_json(item)),
     ),
-    Row(
+    DifferenceRow(
         "system-messages",
         "several system messages in one chat for Claude or Gemini",
         "Claude gets the first, Gemini none",
@@ -585,14 +585,14 @@ MATTERS: tuple[Row, ...] = (
             and any(model.id.startswith(("anthropic:", "google:", "vertex:")) for model in suite.providers)
         ),
     ),
-    Row(
+    DifferenceRow(
         "text-beside-calls",
         "an answer with text and tool calls",
         "the output is the whole message, or text and calls in one text",
         "the output is the text; the calls are in `tool_calls` of the context and in assertions about calls",
         suite=_providers(lambda item: bool({"tools", "functions"} & item.config.keys())),
     ),
-    Row(
+    DifferenceRow(
         "gemini-tools",
         "tools in OpenAI's form for Gemini",
         "translated",
@@ -601,7 +601,7 @@ MATTERS: tuple[Row, ...] = (
             lambda item: item.id.startswith(("google:", "vertex:")) and _has_openai_tools(item.config)
         ),
     ),
-    Row(
+    DifferenceRow(
         "lists-as-prompts",
         "a prompt that is a JSON list without chat messages",
         "sent as the messages, which the model refuses",
@@ -610,28 +610,28 @@ MATTERS: tuple[Row, ...] = (
             item.place.key() for item in suite.prompts if _is_list_without_messages(item.raw or "")
         ),
     ),
-    Row(
+    DifferenceRow(
         "host-variables",
         "`OPENAI_API_HOST` and `MISTRAL_API_HOST` in the environment",
         "used",
         "ignored; `OPENAI_BASE_URL` is used",
         never="the environment decides, not the config",
     ),
-    Row(
+    DifferenceRow(
         "other-apis",
         "`ollama:MODEL`, `cohere:MODEL`",
         "called through their own APIs, with parameters such as `num_predict`, `k`",
         "called through their OpenAI-compatible chat APIs",
         suite=_providers(lambda item: item.id.startswith(("ollama:", "cohere:"))),
     ),
-    Row(
+    DifferenceRow(
         "fine-tuned",
         "`openai:ft:MODEL`",
         "requests a model named `ft`",
         "requests the fine-tuned model, like `openai:chat:ft:MODEL`",
         suite=_providers(lambda item: item.id.startswith("openai:ft:")),
     ),
-    Row(
+    DifferenceRow(
         "azure-version",
         "the API version of `azure` if the config has none",
         "2024-12-01-preview",
@@ -643,14 +643,14 @@ MATTERS: tuple[Row, ...] = (
             )
         ),
     ),
-    Row(
+    DifferenceRow(
         "broken-variables",
         "a variable that looks like a broken template (`{{a}{b}}`)",
         "the row is an error",
         "plain text",
         test=_variables(lambda value, test: _BROKEN.search(value) is not None),
     ),
-    Row(
+    DifferenceRow(
         "replacement-patterns",
         "`$&`, `$1` in a variable that another one uses",
         "JavaScript replacement patterns",
@@ -659,7 +659,7 @@ MATTERS: tuple[Row, ...] = (
             lambda value, test: _REPLACEMENT.search(value) is not None and _names_other_variables(test)
         ),
     ),
-    Row(
+    DifferenceRow(
         "filters",
         "filters and `in` on unsuitable values (`{{ missing | join }}`, `{{ 5 | upper }}`, "
         "`{{ 'a' in missing }}`)",
@@ -667,63 +667,63 @@ MATTERS: tuple[Row, ...] = (
         "empty, or the value as text",
         template=_has_filter,
     ),
-    Row(
+    DifferenceRow(
         "slices",
         "Python's slices in templates (`{{ name[0:2] }}`)",
         "the row is an error",
         "the slice",
         template=lambda text: _SLICE.search(text) is not None,
     ),
-    Row(
+    DifferenceRow(
         "file-of-variables",
         "`vars: file://vars.yaml`",
         "no variables",
         "the file's variables, like `vars: vars.yaml`",
         suite=_if_written(lambda item: str(item.get("vars", "")).startswith(FILE_PREFIX)),
     ),
-    Row(
+    DifferenceRow(
         "postprocess",
         "`postprocess` of a test beside a `transform` of defaultTest",
         "ignored",
         "used as the test's `transform`",
         suite=_default_transform_meets_postprocess,
     ),
-    Row(
+    DifferenceRow(
         "python-names",
         "the name of a Python provider without `label`",
         "`python:file.py:default`",
         "as the config has it",
         suite=_has_unlabelled_python,
     ),
-    Row(
+    DifferenceRow(
         "program-cache",
         "answers of Python providers",
         "cached while the file is unchanged",
         "not cached, since code may do anything",
         suite=_providers(lambda item: _program_suffix(item) == ".py"),
     ),
-    Row(
+    DifferenceRow(
         "shared-ids",
         "two providers with the same id, one with `prompts`",
         "`prompts` applies to both",
         "`prompts` applies to that one",
         suite=_shares_id_with_prompts,
     ),
-    Row(
+    DifferenceRow(
         "broken-rows",
         "a `transformVars` that cannot be compiled, an empty `__config:` cell",
         "the whole evaluation ends with a stack trace",
         "an error with its line; the empty cell is ignored",
         never="promptfoo runs no such config",
     ),
-    Row(
+    DifferenceRow(
         "dates",
         "unquoted dates (`2024-01-01`)",
         "JavaScript dates with weekday and time zone",
         "the text as written",
         suite=_unquoted_dates,
     ),
-    Row(
+    DifferenceRow(
         "table-thresholds",
         "`g-eval(0.9): text`, `llm-rubric(0.9): text`, `bleu(0.3): text` in a cell",
         "the threshold is lost",
@@ -734,7 +734,7 @@ MATTERS: tuple[Row, ...] = (
             and getattr(spec, "threshold", None) is not None
         ),
     ),
-    Row(
+    DifferenceRow(
         "table-commas",
         "quoted commas in a cell of `contains-any`",
         "split",
@@ -745,56 +745,56 @@ MATTERS: tuple[Row, ...] = (
             and any("," in str(item) for item in _values(spec))
         ),
     ),
-    Row(
+    DifferenceRow(
         "large-numbers",
         "integers with more than 16 digits",
         "rounded",
         "exact until used in arithmetic",
         test=_large_numbers,
     ),
-    Row(
+    DifferenceRow(
         "half-characters",
         'halves of surrogate pairs in templates (`{{ "😀"[0] }}`, loops over texts with emoji)',
         "half a pair",
         "the replacement character; loops go by characters",
         suite=_halves,
     ),
-    Row(
+    DifferenceRow(
         "operators-behind-tests",
         "`{{ x is odd + 1 }}` and other operators after a test",
         "false",
         "refused",
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "unset-env",
         "unset `env` values",
         "the expression stays, and is later empty",
         "the same, with a warning",
         never="each is listed as the warning that it is",
     ),
-    Row(
+    DifferenceRow(
         "command-line-variables",
         "`--var x=...` on the command line",
         "a default",
         "a default; in geval's own configs it overrides",
         never="no difference of a config of promptfoo's",
     ),
-    Row(
+    DifferenceRow(
         "delay",
         "`delay`",
         "a pause after each test, one test at a time",
         "a pause between requests to one provider; cached answers do not wait",
         suite=_providers(lambda item: bool(item.config.get("delay_ms"))),
     ),
-    Row(
+    DifferenceRow(
         "provider-cache",
         "`cache` of a provider",
         "respected",
         "sent to the model as a parameter; use `--no-cache`",
         suite=_providers(lambda item: item.config.get("cache") is not None),
     ),
-    Row(
+    DifferenceRow(
         "bodies-without-method",
         "an HTTP provider with `body` but no `method`",
         "GET without the body",
@@ -803,30 +803,30 @@ MATTERS: tuple[Row, ...] = (
             lambda item: _is_http(item) and "body" in item.config and "method" not in item.config
         ),
     ),
-    Row(
+    DifferenceRow(
         "text-bodies",
         "a `body` text that begins with `{` or `[`, without a `content-type`",
         "sent as a form",
         "sent as JSON",
         suite=_providers(_text_body_without_type),
     ),
-    Row(
+    DifferenceRow(
         "images",
         "images in prompts and variables",
         "stored in the results",
         "stored as a hash; the model gets the image",
         suite=_prompt_shows_images,
     ),
-    Row("tls", "TLS certificates", "may go unchecked", "always checked", suite=_is_insecure),
-    Row(
+    DifferenceRow("tls", "TLS certificates", "may go unchecked", "always checked", suite=_is_insecure),
+    DifferenceRow(
         "telemetry",
         "telemetry, update checks, sharing",
         "on unless turned off",
         "none",
         never="it changes no result",
     ),
-    Row("red-teams", "red team prompts", "sent", "refused with advice", never=_REFUSED),
-    Row(
+    DifferenceRow("red-teams", "red team prompts", "sent", "refused with advice", never=_REFUSED),
+    DifferenceRow(
         "services",
         "a moderator or classifier that fails",
         _FAILS,
@@ -842,15 +842,15 @@ def _values(spec: Assertion) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-ASSERTIONS: tuple[Row, ...] = (
-    Row(
+ASSERTIONS: tuple[DifferenceRow, ...] = (
+    DifferenceRow(
         "latency-from-cache",
         "`latency` of a cached answer",
         "an error",
         "the time measured when the answer was generated",
         assertion=_of("latency"),
     ),
-    Row(
+    DifferenceRow(
         "ignored-negations",
         "`latency`, `cost`, `levenshtein`, `finish-reason`, `perplexity`, `is-valid-...-call` with `not-`",
         "some versions ignore `not-`",
@@ -863,168 +863,168 @@ ASSERTIONS: tuple[Row, ...] = (
             )
         ),
     ),
-    Row(
+    DifferenceRow(
         "weight-0",
         "`weight: 0`",
         "always passes; its metric is 0",
         "keeps its verdict but decides nothing; a row with nothing else has no score",
         assertion=lambda spec, test: spec.weight == 0,
     ),
-    Row(
+    DifferenceRow(
         "webhook",
         "`webhook`",
         "fails if it breaks or takes over 5 s; gets prompt and vars",
         "an error if it breaks or takes over 30 s; also gets the metadata of a program's answer",
         assertion=_of("webhook"),
     ),
-    Row(
+    DifferenceRow(
         "tools-missing",
         "`is-valid-...-call` if the provider has no tools",
         "fails",
         "an error",
         assertion=_answers_tools,
     ),
-    Row(
+    DifferenceRow(
         "single-calls",
         "`tool-call-f1` of a single call outside a list (`{name, arguments}`, `{function_call: ...}`)",
         "ignored",
         "counted",
         assertion=_of("tool-call-f1"),
     ),
-    Row(
+    DifferenceRow(
         "traces",
         "`trajectory:...`, `trace-...`",
         "read the spans of its own OpenTelemetry receiver (`tracing`)",
         "read the `trace` of a test with its own `output`; an error without one, as there without spans",
         assertion=lambda spec, test: spec.base_type.startswith(("trajectory:", "trace-")),
     ),
-    Row(
+    DifferenceRow(
         "string-metrics",
         "`bleu`, `meteor`, `rouge-n`",
         "own code",
         "maintained libraries: the paper's brevity penalty, no synonyms, Treebank tokens",
         assertion=_of("bleu", "meteor", "rouge-n", "gleu"),
     ),
-    Row(
+    DifferenceRow(
         "rubric-scale",
         "`llm-rubric`: a score outside 0..1",
         "accepted",
         "an error",
         assertion=_of("llm-rubric"),
     ),
-    Row(
+    DifferenceRow(
         "rubric-without-pass",
         "`llm-rubric`: a reply without `pass`",
         "passes",
         "passes; in geval's own configs the request is repeated, then an error",
         never="the verdict is the same",
     ),
-    Row(
+    DifferenceRow(
         "rubric-verdicts",
         "`llm-rubric`: a reply with neither `pass` nor `score`, or with contradictory verdicts",
         "passes; the first counts",
         "an error",
         assertion=_of("llm-rubric"),
     ),
-    Row(
+    DifferenceRow(
         "select-best",
         "`select-best`: a reply that contains a number",
         "the first number is the choice",
         "an error, unless the reply is just the number, or JSON",
         assertion=_of("select-best"),
     ),
-    Row(
+    DifferenceRow(
         "pairwise",
         "`pairwise`",
         "unknown",
         "refused with promptfoo's rules; use `select-best`, or a geval config",
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "max-score",
         "`max-score` with equal scores",
         "the first output to arrive",
         "the output of the first column",
         assertion=_of("max-score"),
     ),
-    Row(
+    DifferenceRow(
         "answer-relevance",
         "`answer-relevance`",
         "three questions by promptfoo's prompt",
         "by geval's prompt, so scores differ slightly",
         assertion=_of("answer-relevance"),
     ),
-    Row(
+    DifferenceRow(
         "context-relevance",
         "`context-relevance`",
         "quoted sentences",
         "line numbers",
         assertion=_of("context-relevance"),
     ),
-    Row(
+    DifferenceRow(
         "context-faithfulness",
         "`context-faithfulness` of an answer that claims nothing",
         "depends on the reply",
         "1",
         assertion=_of("context-faithfulness"),
     ),
-    Row(
+    DifferenceRow(
         "moderation-categories",
         "`moderation` with an unknown category",
         "never counts",
         "the same, with a warning",
         never="each is listed as the warning that it is",
     ),
-    Row(
+    DifferenceRow(
         "moderators",
         "`moderation` by Replicate's LlamaGuard or Azure Content Safety",
         "called",
         "refused; OpenAI's, Mistral's and compatible APIs work",
         never=_REFUSED,
     ),
-    Row(
+    DifferenceRow(
         "classes",
         "`classifier` with a class the model does not have",
         "0",
         "0, with the classes in the reason; in geval's own configs an error",
         never="the verdict is the same",
     ),
-    Row(
+    DifferenceRow(
         "class-scores",
         "`classifier` with scores outside 0..1",
         "accepted",
         "an error",
         assertion=_of("classifier"),
     ),
-    Row(
+    DifferenceRow(
         "guardrails",
         "`guardrails` if the provider reports nothing",
         "passes",
         "passes; `config.purpose` is ignored",
         assertion=_of("guardrails"),
     ),
-    Row(
+    DifferenceRow(
         "search-rubric",
         "`search-rubric`",
         "accepts any judge",
         "refuses a judge that cannot search",
         assertion=_of("search-rubric"),
     ),
-    Row(
+    DifferenceRow(
         "embedding-judges",
         "`similar` if the text judge returns no embeddings",
         "the row is an error",
         "uses the embedding judge, or the default one",
         assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
     ),
-    Row(
+    DifferenceRow(
         "empty-outputs",
         "`similar` of an empty output",
         "0",
         "an error",
         assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
     ),
-    Row(
+    DifferenceRow(
         "characters",
         "`levenshtein`, `icontains`",
         "UTF-16 units, simple lower-casing",
@@ -1034,14 +1034,14 @@ ASSERTIONS: tuple[Row, ...] = (
             or (spec.base_type.startswith("icontains") and not "".join(map(str, _values(spec))).isascii())
         ),
     ),
-    Row(
+    DifferenceRow(
         "sql",
         "`is-sql`",
         "node-sql-parser",
         "sqlglot; rare syntax may differ",
         assertion=_of("is-sql", "contains-sql"),
     ),
-    Row(
+    DifferenceRow(
         "regex",
         "`regex`",
         "JavaScript's",
@@ -1055,7 +1055,7 @@ ASSERTIONS: tuple[Row, ...] = (
             )
         ),
     ),
-    Row(
+    DifferenceRow(
         "contains-nothing",
         "`contains` with an empty text",
         "the row is an error",
@@ -1065,7 +1065,7 @@ ASSERTIONS: tuple[Row, ...] = (
             and any(not str(item).strip() or "{{" in str(item) for item in _values(spec))
         ),
     ),
-    Row(
+    DifferenceRow(
         "named-exports",
         "`file://check.js:name` in an ES module whose default export is a function",
         "the row is an error",
@@ -1074,7 +1074,7 @@ ASSERTIONS: tuple[Row, ...] = (
             isinstance(spec, CodeAssertion) and re.search(r"\.m?js:\w+$", spec.value) is not None
         ),
     ),
-    Row(
+    DifferenceRow(
         "derived-metrics",
         "`derivedMetrics`",
         "weighted sums per column",
@@ -1084,10 +1084,10 @@ ASSERTIONS: tuple[Row, ...] = (
 )
 """Differences of single types of assertions."""
 
-ROWS: tuple[Row, ...] = (*MATTERS, *ASSERTIONS)
+ROWS: tuple[DifferenceRow, ...] = (*MATTERS, *ASSERTIONS)
 
 
-def difference_table(rows: tuple[Row, ...], title: str) -> str:
+def difference_table(rows: tuple[DifferenceRow, ...], title: str) -> str:
     """Return rows as a table of the page."""
     cells = ([text.replace("|", "\\|") for text in (row.what, row.promptfoo, row.geval)] for row in rows)
     lines = (f"| {' | '.join(row)} |" for row in cells)

@@ -82,7 +82,7 @@ _SHOWN_CHARACTERS = 2000
 _CITED = re.compile(r"\s*[\[(]((?:\d+[,;\s]*)+)[\])]\.?\s*$")
 
 
-class Measure(StrEnum):
+class AgreementMeasure(StrEnum):
     """How agreement with people is measured: by what fits the labels. Each lies within -1..1, and 1 is the best."""
 
     BALANCED_ACCURACY = "balanced accuracy"
@@ -97,7 +97,7 @@ class Guideline(Struct, frozen=True):
     sources: tuple[str, ...] = ()
 
 
-class Candidate(Struct, frozen=True):
+class JudgeCandidate(Struct, frozen=True):
     """A judge: what it changes of today's assertion. Candidates are in the order of their complexity."""
 
     name: str
@@ -147,7 +147,7 @@ class Rated(Struct, frozen=True):
         agreement: with people, by the measure; None where it is undefined.
     """
 
-    candidate: Candidate
+    candidate: JudgeCandidate
     scores: Numbers
     reasons: tuple[str, ...]
     usage: Usage
@@ -203,11 +203,11 @@ class Improvement(Struct, frozen=True):
 
     metric: str
     run: str
-    measure: Measure
+    measure: AgreementMeasure
     labels: Mapping[str, int]
     documents: Mapping[str, int]
     candidates: tuple[Rated, ...]
-    chosen: Candidate | None
+    chosen: JudgeCandidate | None
     gain: Gain | None
     differing: tuple[Differing, ...]
     spec: GEvalFields
@@ -292,15 +292,17 @@ def split(
     return parts[0], parts[1], parts[2]
 
 
-def measure_of(cases: Sequence[LabelledCase]) -> Measure:
+def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
     """Return what fits the labels: pass and fail, a scale of few levels, or anything else."""
     levels = {case.human for case in cases}
     if levels <= {0.0, 1.0}:
-        return Measure.BALANCED_ACCURACY
-    return Measure.KAPPA if len(levels) <= _MOST_LEVELS else Measure.RANK
+        return AgreementMeasure.BALANCED_ACCURACY
+    return AgreementMeasure.KAPPA if len(levels) <= _MOST_LEVELS else AgreementMeasure.RANK
 
 
-def agreement_of(measure: Measure, scores: Numbers, human: Numbers, threshold: float) -> float | None:
+def agreement_of(
+    measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float
+) -> float | None:
     """Return the agreement of scores with labels, both 0..1; outputs without a score are left out.
 
     A judge that says the same of everything agrees with nothing: 0, or one half in balanced accuracy.
@@ -309,12 +311,12 @@ def agreement_of(measure: Measure, scores: Numbers, human: Numbers, threshold: f
     scores, human = scores[known], human[known]
     if len(scores) < 2:  # noqa: PLR2004 - agreement needs two
         return None
-    if measure is Measure.BALANCED_ACCURACY:
+    if measure is AgreementMeasure.BALANCED_ACCURACY:
         good, passed = human >= 1, scores >= threshold - 1e-9
         if good.all() or not good.any():
             return None
         return float((passed[good].mean() + (~passed[~good]).mean()) / 2)
-    found = quadratic_kappa(scores, human) if measure is Measure.KAPPA else spearman(scores, human)
+    found = quadratic_kappa(scores, human) if measure is AgreementMeasure.KAPPA else spearman(scores, human)
     return 0.0 if found is None else found
 
 
@@ -461,7 +463,7 @@ class _Bench(Struct):
     stopped: str = ""
     usage: Usage = Usage()
 
-    async def rate(self, candidate: Candidate, cases: Sequence[LabelledCase]) -> Rated:
+    async def rate(self, candidate: JudgeCandidate, cases: Sequence[LabelledCase]) -> Rated:
         """Return the scores of a candidate; NaN where the judge or the budget gave none."""
         spec = candidate.of(self.spec).model_copy(update={"explain": "never"})
         found = await asyncio.gather(*(self._one(spec, case) for case in cases))
@@ -623,7 +625,7 @@ async def improve_prepared(
     async with open_suite_session(prepared, cache, policy) as session:
         bench = _Bench(job_context(session, prepared), asking, spec, metric)
         tell(f"rating {plural(len(train), 'training output')} as today")
-        today = Candidate(TODAY)
+        today = JudgeCandidate(TODAY)
         learnt = await bench.rate(today, train)
         candidates = [today]
         shown = {
@@ -633,18 +635,18 @@ async def improve_prepared(
         }
         judge = session.model_for(teacher) if teacher is not None else _judge_of(spec, bench, asking)
         guidelines: tuple[Guideline, ...] = ()
-        rewritten = Candidate("criteria and steps rewritten")
+        rewritten = JudgeCandidate("criteria and steps rewritten")
         if not bench.stopped:
             tell(f"asking {judge.label} for guidelines")
             guidelines, rewritten = await _taught(judge, bench, spec, train, learnt, score_range, notes)
         if guidelines:
-            candidates.append(Candidate("guidelines", guidelines))
+            candidates.append(JudgeCandidate("guidelines", guidelines))
         candidates += [
-            Candidate(f"{len(found)} examples", examples=found) for found in shown.values() if found
+            JudgeCandidate(f"{len(found)} examples", examples=found) for found in shown.values() if found
         ]
         if guidelines and shown:
             middle = shown[max(count for count in shown if count <= 4)]  # noqa: PLR2004
-            candidates.append(Candidate(f"guidelines and {len(middle)} examples", guidelines, middle))
+            candidates.append(JudgeCandidate(f"guidelines and {len(middle)} examples", guidelines, middle))
         if rewritten.criteria or rewritten.steps:
             candidates.append(rewritten)
             if shown:
@@ -744,12 +746,12 @@ async def _taught(
     learnt: Rated,
     score_range: tuple[float, float],
     notes: list[str],
-) -> tuple[tuple[Guideline, ...], Candidate]:
+) -> tuple[tuple[Guideline, ...], JudgeCandidate]:
     """Ask the teacher for guidelines and, for criteria, for other words; what cannot be had is noted."""
     written = spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
     criterion = find_dimension(spec.dimension).definition if spec.dimension is not None else written
     guidelines: tuple[Guideline, ...] = ()
-    rewritten = Candidate("criteria and steps rewritten")
+    rewritten = JudgeCandidate("criteria and steps rewritten")
 
     async def ask(form: str) -> tuple[str, list[str]]:
         text, ids = teacher_text(form, criterion, train, learnt, score_range)
@@ -774,7 +776,9 @@ async def _taught(
     return guidelines, rewritten
 
 
-def _sound(candidates: Iterable[Candidate], spec: GEvalFields, notes: list[str]) -> Iterator[Candidate]:
+def _sound(
+    candidates: Iterable[JudgeCandidate], spec: GEvalFields, notes: list[str]
+) -> Iterator[JudgeCandidate]:
     """Yield the candidates that would be accepted in a config; a teacher may write what is not."""
     for candidate in candidates:
         broken = [item for item in check_metric(candidate.of(spec)) if item.severity.value == "error"]
@@ -785,13 +789,17 @@ def _sound(candidates: Iterable[Candidate], spec: GEvalFields, notes: list[str])
 
 
 def _agreement(
-    measure: Measure, scores: Numbers, human: Numbers, threshold: float, mask: NDArray[np.bool_]
+    measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float, mask: NDArray[np.bool_]
 ) -> float | None:
     return agreement_of(measure, scores[mask], human[mask], threshold)
 
 
 def choose(
-    rated: Sequence[Rated], measure: Measure, human: Numbers, threshold: float, documents: Sequence[str]
+    rated: Sequence[Rated],
+    measure: AgreementMeasure,
+    human: Numbers,
+    threshold: float,
+    documents: Sequence[str],
 ) -> Rated | None:
     """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
     known = [item for item in rated if item.agreement is not None]
@@ -812,7 +820,12 @@ def choose(
 
 
 def held_out_gain(
-    measure: Measure, before: Rated, after: Rated, held: Sequence[LabelledCase], threshold: float, look: int
+    measure: AgreementMeasure,
+    before: Rated,
+    after: Rated,
+    held: Sequence[LabelledCase],
+    threshold: float,
+    look: int,
 ) -> Gain:
     """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
     human = np.array([case.human for case in held], dtype=np.float64)
@@ -876,7 +889,7 @@ def _threshold(
     return None if found is None else found.threshold
 
 
-def _look(home: Path | None, cases: Sequence[LabelledCase], candidate: Candidate) -> int:
+def _look(home: Path | None, cases: Sequence[LabelledCase], candidate: JudgeCandidate) -> int:
     """Count this look at the labels; a judge that was looked at before is the same look once more."""
     told = sorted(f"{case.case.id} {case.human:.9f} {case.document}" for case in cases)
     digest = hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
