@@ -237,7 +237,7 @@ class ModelResponse(Struct, frozen=True):
     Attributes:
         choices: may be fewer than asked for when single samples were lost after retries; never empty.
         latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
-            None where one came with a batch.
+            None where one from a batch.
         cached: every choice came without a request of its own, from the cache or from another call.
         shared: every choice was bought for, or read from the cache by, another call of the same run.
         dropped: parameters that the server would not take and that were left out (for example "logprobs").

@@ -85,7 +85,7 @@ class TestThePackageOfThePage:
 def test_without_the_package_each_name_is_unknown(tmp_path: Path) -> None:
     done = run_geval("run", "config.yaml", "-o", "r.tap", cwd=tmp_path)
     assert done.code == 2
-    assert "`.tap` is no format" in done.stderr
+    assert "`.tap` is not a known format" in done.stderr
     said = run_geval("validate", "config.yaml", cwd=tmp_path).stderr
     assert "unknown provider `haiku:basho`" in said
     assert "line-count" in said

@@ -172,7 +172,7 @@ app = CommandTable(
 def root(
     version: options.Version = False,
 ) -> None:
-    """Run prompts against models and have every answer checked, first of all by G-Eval."""
+    """Run prompts against models and check every answer, above all with G-Eval."""
     if version:
         typer.echo(f"geval {__version__}")
         raise typer.Exit
@@ -193,7 +193,7 @@ def run(given: RunOptions, configs: options.Configs = None) -> None:
 @app.command()
 @declared(RunOptions, *options_of_command("demo"))
 def demo(given: RunOptions) -> None:
-    """Try geval with a small local model: no config, no key."""
+    """Try geval with a small local model; no config, no key."""
     from geval_cli.cli.configs import demo_config
 
     try:
@@ -415,9 +415,9 @@ def import_what() -> None:
 @import_commands.command("run")
 @declared(RunOptions, "home")
 def import_run(given: RunOptions, results: options.ResultsFile) -> None:
-    """Store results of geval or promptfoo as a run.
+    """Store results from geval or promptfoo as a run.
 
-    Takes .json, .jsonl and .parquet of geval, and the JSON of promptfoo (version 3).
+    Takes geval's .json, .jsonl and .parquet, and promptfoo's JSON (version 3).
     """
     from geval_cli.cli.runs import import_run as store_run
 

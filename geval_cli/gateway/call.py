@@ -264,7 +264,7 @@ def less(usage: Usage, part: Usage) -> Usage:
 
 
 def longest(latencies_ms: Iterable[float | None]) -> float | None:
-    """Return the longest of at least one latency; None when one is unknown, as of what came with a batch."""
+    """Return the longest of at least one latency; None when one is unknown, as of what from a batch."""
     found = list(latencies_ms)
     known = [latency for latency in found if latency is not None]
     return max(known) if len(known) == len(found) else None

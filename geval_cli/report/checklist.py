@@ -56,7 +56,7 @@ def _because(item: Mapping[str, JsonValue]) -> str:
     is_there = item.get("evidence_found")
     if is_there is False:
         if not evidence:
-            return "yes, but it quotes no words of the output"
+            return "yes, but it quotes nothing from the output"
         return f'yes, but "{evidence}" is not in the output'
     return f'"{evidence}"' if evidence and is_there is True else reason
 

@@ -560,7 +560,7 @@ class ComparedRow(Struct, frozen=True):
     same: tuple[str, ...] = ()
 
 
-_KEYS_HINT = "a new run with the config, or `geval judge` of the old one, tells them apart"
+_KEYS_HINT = "tell them apart with a new run of the config, or `geval judge` of the old one"
 _NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
 
 
@@ -652,11 +652,11 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
     sides = _side(a, len(tests.earlier), earlier), _side(b, len(tests.later), comparing)
     require_kinship(len(tests.earlier), len(tests.later), paired, (a.name, b.name))
     if not comparing.rows:
-        hint = "name columns that belong together with --column OLD=NEW"
+        hint = "pair columns with --column OLD=NEW"
         raise UsageError("the two runs have no column in common", hint=hint)
     if options.cluster is not None and not comparing.has_clusters:
         raise UsageError(
-            f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
+            f"no test has the metadata `{options.cluster}`", hint="use a key of the tests' metadata"
         )
     margins = options.margins
     if margins is None:
@@ -667,7 +667,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         name = text.rpartition("=")[0]
         if name and name not in named:
             near = did_you_mean(name, named)
-            hint = f"did you mean `{near}`?" if near else f"these are compared: {_listed(sorted(named))}"
+            hint = f"did you mean `{near}`?" if near else f"compared are {_listed(sorted(named))}"
             raise UsageError(f"--margin {text}: `{name}` is not compared", hint=hint)
     rows = _rows(comparing, match, options, margins)
     overall = _overall(comparing, match, options, margins)

@@ -248,7 +248,7 @@ def match_columns(
     if len({pair.before.index for pair in pairs}) < len(pairs) or len(
         {pair.after.index for pair in pairs}
     ) < len(pairs):
-        raise UsageError("--column names a column twice", hint="each column has one partner")
+        raise UsageError("--column names a column twice", hint="pair each column only once")
     old = [item for item in before if item not in [pair.before for pair in pairs]]
     new = [item for item in after if item not in [pair.after for pair in pairs]]
     for partner, item in list(same_labels(old, new)):
@@ -283,12 +283,12 @@ def _chosen(text: str, before: Sequence[Column], after: Sequence[Column]) -> tup
     ]
     if len(found) == 1:
         return found[0]
-    what = "takes OLD=NEW" if not places else "names no pair of columns"
+    what = "takes OLD=NEW" if not places else "is not a pair of columns"
     known = "; ".join(
         f"{side}: {', '.join(f'{item.index + 1} ({column_name(item)[:60]})' for item in columns)}"
         for side, columns in (("A", before), ("B", after))
     )
-    raise UsageError(f"--column {what}: `{text}`", hint=f"name them by label or number; {known}")
+    raise UsageError(f"--column {what}: `{text}`", hint=f"use labels or numbers; {known}")
 
 
 def _named(name: str, columns: Sequence[Column]) -> list[Column]:
@@ -316,7 +316,7 @@ def require_kinship(earlier: int, later: int, paired: int, names: tuple[str, str
         )
     if paired < LEAST_SHARE * smaller:
         message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
-        hint = "tests match when they say the same; at least half of the smaller suite must"
+        hint = "compare runs with the same tests: at least half of the smaller suite must match"
         raise UsageError(message, hint=hint)
 
 

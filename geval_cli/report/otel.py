@@ -80,7 +80,7 @@ _LONGEST_EXIT_S = 5.0
 _QUEUE = 1 << 15  # spans and events that may wait: a fast run makes thousands a second
 _FAILURES_OF_NEVER_SEEN, _FAILURES = 2, 5
 _MAY_PASS = frozenset({408, 429, 502, 503, 504})
-_NO_HTTP = "geval sends OTLP over HTTP: leave it out, or set http/protobuf, and an endpoint with port 4318"
+_NO_HTTP = "leave it out, or set http/protobuf and an endpoint with port 4318: geval sends OTLP over HTTP"
 
 Attributes = dict[str, Any]
 
@@ -422,15 +422,15 @@ def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
     """
     exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
     if exporter not in {"", "otlp", "none"}:
-        raise UsageError(f"OTEL_{signal}_EXPORTER is {exporter}", hint="geval knows otlp and none")
+        raise UsageError(f"OTEL_{signal}_EXPORTER is {exporter}", hint="use otlp or none")
     for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = environ.get(name, "").strip().lower()
         if protocol not in {"", "http/protobuf"}:
             raise UsageError(f"{name} is {protocol}", hint=_NO_HTTP)
     parts = split_url(endpoint_of(signal, environ))
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        hint = f"write an address such as {DEFAULT_ENDPOINT}"
-        raise UsageError("OTEL_EXPORTER_OTLP_ENDPOINT is no address over http or https", hint=hint)
+        hint = f"use a URL such as {DEFAULT_ENDPOINT}"
+        raise UsageError("OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL", hint=hint)
     return exporter != "none"
 
 

@@ -34,9 +34,7 @@ def check_output_path(path: Path) -> Problem | None:
     """Return the problem of writing results to `path`, if any; to be called before a run starts."""
     if _format_of(path) is None:
         known = ", ".join(sorted((*FORMATS, *(f".{name}" for name in plugin_names(REPORTS)))))
-        what = (
-            f"`{path.suffix}` is no format" if path.suffix else "the name has no ending that says the format"
-        )
+        what = f"`{path.suffix}` is not a known format" if path.suffix else "the file name has no extension"
         return Problem(
             f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
         )

@@ -46,15 +46,13 @@ class Origin(StrEnum):
 
 _RULES: Mapping[tuple[Origin, Severity], Rule] = MappingProxyType(
     {
-        (Origin.CONFIG, Severity.ERROR): Rule(
-            "config-error", "geval: config", "The config cannot be run like this."
-        ),
+        (Origin.CONFIG, Severity.ERROR): Rule("config-error", "geval: config", "The config cannot be run."),
         (Origin.CONFIG, Severity.WARNING): Rule(
-            "config-warning", "geval: config", "The config runs, and may not do what it is meant to."
+            "config-warning", "geval: config", "The config runs but may not do what you intend."
         ),
         (Origin.RUN, Severity.ERROR): Rule("failed", "geval: failed", "An output was judged and failed."),
         (Origin.RUN, Severity.WARNING): Rule(
-            "not-judged", "geval: could not be judged", "An output could not be had, or could not be judged."
+            "not-judged", "geval: could not be judged", "An output could not be obtained or judged."
         ),
     }
 )
@@ -138,7 +136,7 @@ def _github_lines(items: Sequence[_Placed]) -> Iterator[str]:
             listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
             yield f"::{severity} {listed}::{_message(item.text)}"
         if len(of_kind) > len(shown):
-            text = f"{plural(len(of_kind) - len(shown), 'more place')} with the same trouble, see the log"
+            text = f"{plural(len(of_kind) - len(shown), 'more place')} with the same problem, see the log"
             yield f"::{severity} title={_property(of_kind[0].rule.title)}::{_message(text)}"
 
 

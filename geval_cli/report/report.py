@@ -79,7 +79,7 @@ class RunReport(Struct, frozen=True):
     def way_to_everything(self) -> str:
         """Return the hint that says how to get all of it in a file."""
         if not self.is_stored and not self.file:
-            return "run it with -o results.json"
+            return "run with -o results.json"
         return f"geval show {sanitize(self.file or self.run.id)} --all"
 
     @property
@@ -142,7 +142,7 @@ def why_otherwise(item: AssertionResult) -> str:
     missing = len(missed_required(item.detail))
     if missing:
         return "a required item is missing" if missing == 1 else f"{missing} required items are missing"
-    return "the judge says that it fails" if item.detail.get("judge_passed") is False else ""
+    return "the judge says it fails" if item.detail.get("judge_passed") is False else ""
 
 
 def output_text(result: CaseResult) -> str:

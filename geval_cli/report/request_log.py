@@ -47,7 +47,7 @@ class RequestLogFile:
             close_to_others(self._path)  # one of an earlier run may be open to them
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:
-            raise output_error(self._path, error, advice="name a file that can be written to") from error
+            raise output_error(self._path, error, advice="choose a writable file") from error
         return self
 
     def __exit__(

@@ -25,13 +25,13 @@ _HAS_FOLDERS = os.open in os.supports_dir_fd
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_LINKS = getattr(os, "O_NOFOLLOW_ANY", 0)  # of macOS, where each folder above may be closed to readers
-_ADVICE = "the results are kept: `geval show RUN -o FILE` writes them again"
+_ADVICE = "write the stored results again with `geval show RUN -o FILE`"
 _HINTS = {
     errno.ENOSPC: "free some space, then write it again with `geval show RUN -o FILE`",
     errno.EDQUOT: "free some space, then write it again with `geval show RUN -o FILE`",
-    errno.EACCES: "choose a folder that you may write to",
-    errno.EPERM: "choose a folder that you may write to",
-    errno.EROFS: "choose a folder on a disk that can be written to",
+    errno.EACCES: "choose a writable folder",
+    errno.EPERM: "choose a writable folder",
+    errno.EROFS: "choose a folder on a writable disk",
     errno.ENOENT: "create the folder first",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
@@ -81,9 +81,11 @@ def real_path(path: Path) -> Path:
             real = here
             continue
         if any(real.is_relative_to(folder) for folder in _distrusted):
-            raise LinkedError(errno.ELOOP, f"{here} is a link, which the untrusted config may have brought")
+            raise LinkedError(errno.ELOOP, f"{here} is a link, which may come from the untrusted config")
         if _is_somebody_elses(here):
-            raise LinkedError(errno.ELOOP, f"{here} is someone else's link in a folder that all may write to")
+            raise LinkedError(
+                errno.ELOOP, f"{here} is another user's link in a folder that everyone can write to"
+            )
         links += 1
         if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -179,7 +181,7 @@ def open_in_place(path: Path, flags: int, *, mode: int = _BY_UMASK) -> int:
             os.ftruncate(descriptor, 0)
         return descriptor
     os.close(descriptor)
-    what = "has further names" if stat.S_ISREG(status.st_mode) else "is not a regular file"
+    what = "has other hard links" if stat.S_ISREG(status.st_mode) else "is not a regular file"
     raise LinkedError(errno.ELOOP, f"{path} {what}")
 
 
@@ -208,7 +210,7 @@ def obstacle_to(path: Path) -> tuple[str, str] | None:
 def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> OutputError:
     """Return the `OutputError` for an operating system's refusal; `advice` is the hint where none fits better."""
     if isinstance(error, LinkedError):
-        hint = "remove it, or name a file elsewhere"
+        hint = "remove it, or choose a file elsewhere"
         return OutputError(f"cannot write {path}: {error.strerror}", path=str(path), hint=hint)
     reason = (error.strerror or str(error)).lower()
     hint = _HINTS.get(error.errno or 0, advice)

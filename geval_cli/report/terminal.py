@@ -301,9 +301,9 @@ _HEADLINE_STYLES = {**STYLES, Status.PASSED: "bold green", Status.NOT_EVALUATED:
 
 def _way_to_the_rest(report: RunReport) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
-        return f"; judge run {report.run.judged_from} again for the rest: the cache has what was answered"
+        return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
     config = shlex.quote(report.run.config_path)
-    return f"; `geval run {config} --resume` with the same options does the rest"
+    return f"; finish it with `geval run {config} --resume` and the same options"
 
 
 def _remark(report: RunReport) -> str:
@@ -313,14 +313,14 @@ def _remark(report: RunReport) -> str:
     kept = (
         f"{finished:,} of {plural(planned, 'case')} finished"
         if planned > finished
-        else "what was finished is kept"
+        else "finished cases are kept"
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
             rest = _way_to_the_rest(report) if planned > finished and report.is_stored else ""
-            return f"the run was stopped before its end: {kept}{rest}"
+            return f"the run was stopped early: {kept}{rest}"
         case RunStatus.RUNNING:
-            return "the run is still going on, or its process died before the end"
+            return "the run is still in progress, or its process died"
     if not finished:
         return "no test was run"
     if finished == summary.not_evaluated and summary.rankings:

@@ -158,7 +158,7 @@ def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
 
 
 class Labelled(Struct, frozen=True):
-    """Scores of outputs that people labelled, each in a group of outputs that belong together.
+    """Scores of outputs with human labels, each in a group of outputs that belong together.
 
     `passed` are today's verdicts, which more than the score may have decided; None for those of the present threshold.
     """

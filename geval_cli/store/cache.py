@@ -97,7 +97,7 @@ class StoredChoice(Struct, frozen=True):
 
     Attributes:
         usage: its share of the usage of the request that bought it.
-        latency_ms: the time that this request took; None where it came with a batch.
+        latency_ms: the time that this request took; None where it from a batch.
     """
 
     choice: Choice

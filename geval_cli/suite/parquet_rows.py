@@ -54,7 +54,7 @@ class ParquetRows(Struct, frozen=True):
             reading.problems.extend(error.problems)
             return
         if not index:
-            hint = "write a row for each test"
+            hint = "write one row per test"
             reading.report(f"`{self.path}` contains no tests", self.asked_at, hint)
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:

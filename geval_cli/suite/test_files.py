@@ -392,7 +392,7 @@ class FileRows(Struct, frozen=True):
             if test is not None:
                 yield test
         if not index:
-            hint = "write a header, and a row for each test"
+            hint = "write a header and one row per test"
             reading.report(f"`{self.file.path}` contains no tests", self.asked_at, hint)
 
     def _cells(self, reading: LoadContext) -> Iterator[TableRow]:

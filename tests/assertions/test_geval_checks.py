@@ -68,7 +68,7 @@ BAD = [
     ),
     (
         {"checklist": ({"item": "a"},), "examples": (example(1),)},
-        "`examples` does not go with a `checklist`",
+        "`examples` cannot be combined with a `checklist`",
         "",
     ),
     ({"dimension": "coherance"}, "there is no dimension `coherance`", "did you mean `coherence`?"),

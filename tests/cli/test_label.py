@@ -184,7 +184,7 @@ class TestKeys:
         press(child, "9")
         child.expect_exact("then Enter: ")
         child.sendline("99")
-        child.expect_exact("999 is no label from 0 to 100")
+        child.expect_exact("999 is not a label from 0 to 100")
         child.send("q")
         finish(child)
         assert [row["label"] for row in rows(judged)] == [85]
@@ -319,7 +319,7 @@ class TestWithoutTerminal:
     def test_nobody_can_be_asked(self, judged: Path) -> None:
         finished = run_geval("label", cwd=judged)
         assert finished.code == 2
-        assert "labels are given on a terminal" in finished.stderr
+        assert "labelling needs a terminal" in finished.stderr
         assert "--export sheet.csv" in finished.stderr
 
     @pytest.mark.parametrize("ending", ["csv", "jsonl"])
@@ -372,8 +372,8 @@ class TestWithoutTerminal:
         [
             ({"metrics": ("coherenze",)}, "no output of this run has the metric `coherenze`"),
             ({"review": True}, "no labels are kept for run"),
-            ({"review": True, "export": Path("x.csv")}, "--export and --review are two commands"),
-            ({"as_json": True}, "--json shows what --review does"),
+            ({"review": True, "export": Path("x.csv")}, "--export and --review cannot be combined"),
+            ({"as_json": True}, "--json needs --review"),
         ],
     )
     def test_what_cannot_be_done_is_said(self, judged: Path, options: dict[str, Any], message: str) -> None:

@@ -181,7 +181,7 @@ def test_a_client_that_goes_takes_its_run_with_it(root: Path) -> None:
             assert facts(await call("validate_config", config="code.yaml"))["valid"] is True
             run_id = facts(await call("start_run", config="waits.yaml"))["run_id"]
             assert facts(await call("run_status", run_id=run_id))["status"] == "running"
-            assert "under way" in await refusal(call, "start_run", config="waits.yaml")
+            assert "in progress" in await refusal(call, "start_run", config="waits.yaml")
             return str(run_id)
 
     assert_stopped(root, asyncio.run(story()))
@@ -305,7 +305,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (McpOptions(root=Path("nowhere")), "is no folder"),
+        (McpOptions(root=Path("nowhere")), "is not a folder"),
         (McpOptions(max_cost=-1.0), "must not be negative"),
     ],
 )
@@ -316,7 +316,7 @@ def test_options_that_make_no_sense_are_refused(options: McpOptions, words: str)
 
 def test_code_is_not_allowed_where_everything_is_untrusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
-    with pytest.raises(UsageError, match="contradicts"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         mcp_command.serve_assistant(McpOptions(allow_code=True))
 
 

@@ -218,7 +218,7 @@ class TestTheUsersOwnLinks:
         (outside / "evil.pth").write_text(VICTIM)
         (shared / "r.yaml").symlink_to(outside / "evil.pth")
         os.chown(shared / "r.yaml", 4711, 4711, follow_symlinks=False)
-        with pytest.raises(OutputError, match="someone else's link"):
+        with pytest.raises(OutputError, match="another user's link"):
             _written(shared / "r.yaml")
         assert harm(outside) == []
 

@@ -129,15 +129,15 @@ def test_what_programs_make_is_asked_without_prefix_and_suffix(tmp_path: Path) -
 
 
 NO_PROMPTS = (
-    ("5", "5", "gave the number 5"),
-    ("0.5", "0.5", "gave the number 0.5"),
-    ("10", "10n", "gave the number 10"),
-    ("True", "true", "gave true"),
-    ("None", "undefined", "gave nothing"),
-    ("''", "({prompt: ''})", "gave nothing"),
-    ("[]", "({prompt: []})", "gave nothing"),
-    ("{}", "({prompt: undefined})", "gave nothing"),
-    ("{'prompt': None}", "null", "gave nothing"),
+    ("5", "5", "returned the number 5"),
+    ("0.5", "0.5", "returned the number 0.5"),
+    ("10", "10n", "returned the number 10"),
+    ("True", "true", "returned true"),
+    ("None", "undefined", "returned nothing"),
+    ("''", "({prompt: ''})", "returned nothing"),
+    ("[]", "({prompt: []})", "returned nothing"),
+    ("{}", "({prompt: undefined})", "returned nothing"),
+    ("{'prompt': None}", "null", "returned nothing"),
 )
 
 

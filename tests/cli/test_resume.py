@@ -240,7 +240,7 @@ def test_a_run_that_is_really_going_on_is_left_alone(product: Product, server: L
     assert locks.acquire(run_id(first))
     refused = product.run(config(), server, "--resume")
     assert refused.code == 2
-    assert f"is still going on: process {os.getpid()} on" in refused.stderr
+    assert f"is still in progress in process {os.getpid()} on" in refused.stderr
     locks.release_all()
     assert product.run(config(), server, "--resume").code == 0
 
@@ -248,7 +248,7 @@ def test_a_run_that_is_really_going_on_is_left_alone(product: Product, server: L
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (["--resume", "--resume-from", "x"], "name two runs"),
+        (["--resume", "--resume-from", "x"], "cannot be combined"),
         (["--resume-from", "x"], "there is no run `x`"),
         (["--resume"], "no unfinished run of config.yaml"),
         (["--retry-errors"], "no runs of config.yaml"),

@@ -122,7 +122,7 @@ class TestList:
         )
         prepared = prepare(RunRequest(config, {}))
         assert prepared.suite.tags == {"a": "b", "n": "1"}
-        assert any("the tag `c` must be a text" in problem.message for problem in prepared.warnings)
+        assert any("the tag `c` must be text" in problem.message for problem in prepared.warnings)
 
     @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
     def test_a_run_keeps_its_commit_and_a_resumed_one_says_that_it_has_two(self, tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ class TestRemove:
         run_id = stored(tmp_path, "a")
         with (
             RunStore.open_read_only(tmp_path / ".geval") as runs,
-            pytest.raises(StoreError, match="reading only"),
+            pytest.raises(StoreError, match="read-only"),
         ):
             runs.remove(run_id)
 

@@ -1,4 +1,4 @@
-"""`--watch` in a real terminal: a change runs again, a broken config is survived, Ctrl-C ends it."""
+"""`--watch` in a real terminal: a change runs again, a broken config is survived, stop with Ctrl-C."""
 
 import os
 import sys
@@ -36,18 +36,18 @@ def watching(tmp_path: Path) -> Iterator[pexpect.spawn]:
 def test_watch(watching: pexpect.spawn, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     watching.expect("1 passed")
-    watching.expect("Ctrl-C ends it")
+    watching.expect("stop with Ctrl-C")
     suite.write_text(SUITE.replace("WORD", "bye"))
     watching.expect("suite.yaml changed")
     watching.expect("1 failed")
-    watching.expect("Ctrl-C ends it")
+    watching.expect("stop with Ctrl-C")
     suite.write_text("prompts: [")
     watching.expect("suite.yaml changed")
     watching.expect("error: ")
-    watching.expect("Ctrl-C ends it")
+    watching.expect("stop with Ctrl-C")
     suite.write_text(SUITE.replace("WORD", "hello"))
     watching.expect("1 passed")
-    watching.expect("Ctrl-C ends it")
+    watching.expect("stop with Ctrl-C")
     watching.sendintr()
     watching.expect(pexpect.EOF)
     watching.wait()

@@ -168,7 +168,7 @@ def test_a_transform_that_fails_is_an_error_and_the_answer_is_kept(tmp_path: Pat
     rows = rows_of(tmp_path, content)
     assert [(row["status"], row["output"], row["score"]) for row in rows] == [("error", "a", None)] * 3
     assert "cannot read property" in rows[0]["error"]["message"]
-    assert "gave nothing" in rows[1]["error"]["message"]
+    assert "returned nothing" in rows[1]["error"]["message"]
 
 
 def test_a_scoring_function_has_the_last_word(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ REFUSED = [
     ({"provider": "openai:a", "jury": {"combine": "mean"}}, "`jury` needs several judges"),
     (
         {"provider": ["openai:a", "openai:b"], "jury": {"combine": "calibrated"}},
-        "`combine: calibrated`, and the config names no calibration file",
+        "`combine: calibrated`, but the config has no calibration file",
     ),
     ({"provider": ["openai:a", "openai:b"], "jury": {"combine": "best"}}, "one of `mean`, `median`"),
     ({"provider": ["openai:a", "openai:b"], "jury": {"min_judges": 3}}, "the jury has only 2 judges"),

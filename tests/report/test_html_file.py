@@ -149,14 +149,14 @@ def test_filters_and_order(browser: Any, tmp_path: Path) -> None:
         page.wait_for_url("**#")
         page.get_by_label("Error").check()
         page.wait_for_url("**#status=error")
-        assert said.inner_text() == "2 tests with a result that fits"
+        assert said.inner_text() == "2 tests with a matching result"
         page.get_by_label("All", exact=False).first.check()
         page.get_by_label("Sort").select_option("status")
         page.wait_for_url("**#sort=status")
         assert numbers_of(page)[0] == "2"
         page.get_by_label("Metric").select_option("consistency")
         page.wait_for_url("**#metric=consistency&sort=status")
-        assert said.inner_text() == "3 tests with a result that fits; verdicts are those on consistency"
+        assert said.inner_text() == "3 tests with a matching result; verdicts are those on consistency"
         page.get_by_role("link", name="Clear").click()
         page.wait_for_url("**#")
         page.go_back()
@@ -253,7 +253,7 @@ def test_links_into_the_file_work(browser: Any, tmp_path: Path) -> None:
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="hidden")
         page.goto(page.url.partition("#")[0] + "#status=failed&meta.lang=de&sort=score")
-        page.locator("[data-found]", has_text="that fits").wait_for()
+        page.locator("[data-found]", has_text="with a matching result").wait_for()
         assert page.get_by_label("Failed").is_checked()
         assert page.get_by_label("Metadata lang").input_value() == "de"
         page.goto(page.url.partition("#")[0] + "#case=99.0.0")
@@ -376,7 +376,7 @@ def test_ten_thousand_cases_are_paged(browser: Any, tmp_path: Path) -> None:
         first = page.locator("[data-matrix] tbody tr").first
         assert [first.locator(part).inner_text() for part in (".test-number", ".variable")] == ["51", "50"]
         page.locator("[data-search]").fill("9999")
-        page.locator("[data-found]", has_text="1 test with a result that fits").wait_for()
+        page.locator("[data-found]", has_text="1 test with a matching result").wait_for()
         # What an export needs would make it nearly twice as large.
         assert page.locator("[data-export], [data-exported]").count() == 0
         assert page.locator(".export code").inner_text() == f"geval show {RUN.id} -o results.csv"
@@ -491,7 +491,7 @@ def test_the_file_exports_what_a_server_exports(browser: Any, tmp_path: Path) ->
             assert waiting.value.suggested_filename == f"{report.run.id}.{kind}"
             ours[query, kind] = Path(waiting.value.path()).read_bytes()
         page.goto(f"file://{tmp_path}/run.html#q=nothing+has+these+words")
-        page.get_by_text("Nothing fits").wait_for()
+        page.get_by_text("No matches").wait_for()
         assert not page.locator("[data-export=csv]").is_visible()
     for key, content in servers.items():
         assert ours[key] == content, key

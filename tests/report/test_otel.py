@@ -325,11 +325,11 @@ def test_signals_are_switched_off_by_their_variables(tmp_path: Path) -> None:
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "is grpc"),
         ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "is http/json"),
         ({"OTEL_TRACES_EXPORTER": "console"}, "is console"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4317"}, "no address"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"}, "no address"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:port"}, "no address"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "no address"),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "ftp://x"}, "no address"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4317"}, "not an http or https URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"}, "not an http or https URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:port"}, "not an http or https URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "not an http or https URL"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "ftp://x"}, "not an http or https URL"),
     ],
 )
 def test_variables_that_cannot_be_followed_are_told_before_anything_is_sent(

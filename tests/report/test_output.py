@@ -163,8 +163,8 @@ def test_checking_leaves_an_existing_file_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("results.xlsx", "`.xlsx` is no format", ".json, .jsonl"),
-        ("results", "no ending", ".json, .jsonl"),
+        ("results.xlsx", "`.xlsx` is not a known format", ".json, .jsonl"),
+        ("results", "no extension", ".json, .jsonl"),
         ("missing/results.json", "there is no folder", "mkdir -p"),
         ("folder.json", "it is a folder", "another name"),
         ("pipe.json", "not a regular file", "another name"),

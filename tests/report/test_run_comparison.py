@@ -369,8 +369,8 @@ def test_columns(
     ("chosen", "message"),
     [
         (["large"], "--column takes OLD=NEW: `large`"),
-        (["p=large"], "names no pair of columns"),
-        (["large=nobody"], "names no pair of columns"),
+        (["p=large"], "is not a pair of columns"),
+        (["large=nobody"], "is not a pair of columns"),
         (["large=large", "3=2"], "names a column twice"),
     ],
 )

@@ -93,8 +93,8 @@ def test_interrupted(path: str, written: str) -> None:
 
     assert last_lines(text)[0].startswith("INTERRUPTED  7 passed")
     said = " ".join(last_lines(text)[1:])
-    assert "the run was stopped before its end: 7 of 18 cases finished; " in said
-    assert f"`geval run {written} --resume` with the same options does the rest" in said
+    assert "the run was stopped early: 7 of 18 cases finished; " in said
+    assert f"`geval run {written} --resume` and the same options" in said
 
 
 def test_a_run_that_judged_another_is_not_to_be_resumed() -> None:
@@ -109,7 +109,7 @@ def test_a_run_that_judged_another_is_not_to_be_resumed() -> None:
 def test_interrupted_without_knowing_how_much_was_planned() -> None:
     text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED)
 
-    assert last_lines(text)[1] == "the run was stopped before its end: what was finished is kept"
+    assert last_lines(text)[1] == "the run was stopped early: finished cases are kept"
 
 
 def test_aborted() -> None:
@@ -142,7 +142,7 @@ def test_a_run_whose_process_died() -> None:
 
     assert last_lines(text) == [
         "UNFINISHED  1 passed, 0 failed",
-        "the run is still going on, or its process died before the end",
+        "the run is still in progress, or its process died",
     ]
 
 

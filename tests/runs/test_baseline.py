@@ -318,7 +318,7 @@ def test_a_baseline_that_is_no_file_or_too_large_is_not_waited_for(tmp_path: Pat
         file.truncate(MAX_CONFIG_BYTES + 1)
     for name, words in (
         ("pipe.json", "is a pipe"),
-        ("zero.jsonl", "outside the folder"),
+        ("zero.jsonl", "outside the config's folder"),
         ("large.json", "larger than 64 mb"),
     ):
         with pytest.raises(GevalError) as caught:

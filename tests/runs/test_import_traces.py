@@ -317,14 +317,14 @@ def test_an_imported_trace_is_judged_by_its_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"{", "no JSON"),
-        (b"[1]", "no JSON object"),
-        (b"\xff{}", "no JSON"),
+        (b"{", "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"\xff{}", "not JSON"),
         (b"{}", "none of the expected keys"),
         (b'{"messages": 3}', "none of the expected keys"),
         (b'{"custom_id": "x", "method": "POST", "body": {"messages": []}}', "none of the expected keys"),
         (b'{"a":' * 100_000, "JSON"),
-        (b'{"request": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply|no JSON"),
+        (b'{"request": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply|not JSON"),
     ],
 )
 def test_an_unknown_line_is_told_with_its_place(tmp_path: Path, line: bytes, why: str) -> None:
@@ -407,7 +407,7 @@ def test_the_tests_validate_and_are_judged(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(config, encoding="utf-8")
     ended = run_geval("import", "traces", "log.jsonl", "-o", "tests.jsonl", cwd=tmp_path)
     assert ended.code == 0, ended.stderr
-    assert "wrote 4 tests to tests.jsonl; 1 call without an answer left out" in ended.stdout
+    assert "wrote 4 tests to tests.jsonl; 1 call without an answer skipped" in ended.stdout
     assert run_geval("validate", "c.yaml", cwd=tmp_path).code == 0
     judged = run_geval("run", "c.yaml", "--filter-metadata", "model=gpt-4.1", cwd=tmp_path)
     assert (judged.code, "1 passed" in judged.stdout) == (0, True)
@@ -432,7 +432,7 @@ def test_bad_lines_end_the_import_unless_they_are_to_be_skipped(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
     skipped = run_geval("import", "traces", "log.jsonl", "-o", "t.jsonl", "--skip-bad", cwd=tmp_path)
     assert skipped.code == 0
-    assert "1 unreadable line left out" in skipped.stdout
+    assert "1 unreadable line skipped" in skipped.stdout
     for arguments in (("missing.jsonl", "-o", "u.jsonl"), ("log.jsonl", "-o", "u.yaml")):
         assert run_geval("import", "traces", *arguments, cwd=tmp_path).code == 2
 

@@ -42,4 +42,4 @@ def test_a_log_that_cannot_be_opened_speaks_of_no_results(suite: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         run_configs([RunRequest(suite, {})], display, home=suite.parent / "state", cache=CacheChoice())
     [problem] = caught.value.problems
-    assert problem.hint == "name a file that can be written to"
+    assert problem.hint == "choose a writable file"

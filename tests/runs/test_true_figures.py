@@ -133,13 +133,13 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         ("helpful.true_pass_rate >= 80%", "nowhere.jsonl", "there is no file"),
         ("helpful.true_pass_rate >= 80%", ".", "there is no file"),
         ("helpful.true_pass_rate >= 80%", 3, "`labels` must be text"),
-        ("helpful.true_pass_rate >= 80%", "answers.yaml", "is no file of labels by its ending"),
-        ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "no one labelled `helpful`"),
+        ("helpful.true_pass_rate >= 80%", "answers.yaml", "is not a file of labels"),
+        ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "there are no labels for `helpful`"),
         ("helpful.true_pass_rate >= 800%", "answer-labels.jsonl", "a limit above 1"),
         ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only `delta` can be compared"),
         ("true_pass_rate >= 80%", "answer-labels.jsonl", "there is no `true_pass_rate`"),
-        ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "no one labelled `kind`"),
-        ("helpful.true_pass >= 80%", "answer-labels.jsonl", "nothing is called"),
+        ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "there are no labels for `kind`"),
+        ("helpful.true_pass >= 80%", "answer-labels.jsonl", "there is no"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(
@@ -233,7 +233,9 @@ class TestDifferenceFromTheBaseline:
             ("helpful.true_delta >= -0.02 vs baseline", 0.05, "passed", "undecided, more labels would tell: human"),
             ("helpful.true_delta >= -0.02 vs baseline proven", 0.05, "failed", "undecided, more labels would tell"),
             ("helpful.true_delta >= -5% vs baseline proven", 0.05, "passed", "human labels on 40 tests"),
-            ("helpful.true_delta >= -0.02 vs baseline", 0.0, "error", "the labels cannot decide: they all say"),
+            ("helpful.true_delta >= -0.02 vs baseline", 0.0, "error", (
+                "the labels cannot decide: they are all"
+            )),
         ],
     )  # fmt: skip
     def test_is_what_labels_say_and_not_the_judge(
@@ -263,9 +265,7 @@ class TestDifferenceFromTheBaseline:
         )  # fmt: skip
         other = "kind.true_delta >= 0 vs baseline"
         found = problems(config(shop, other, labels="both.jsonl", baseline=run_id, **self.keys))
-        assert f"no one labelled `kind`, which the gate `{other}` is about" in [
-            item.message for item in found
-        ]
+        assert f"the gate `{other}` is about `kind`, which has no labels" in [item.message for item in found]
         missing = [
             item.message for item in problems(config(shop, gate, "true_delta >= 0 vs baseline", labels=None))
         ]

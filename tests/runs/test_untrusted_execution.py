@@ -101,7 +101,7 @@ def test_webhooks_are_not_asked() -> None:
 
 def test_code_elsewhere_is_not_even_looked_at(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("broken (", encoding="utf-8")
-    with pytest.raises(CodeError, match="outside the folder"):
+    with pytest.raises(CodeError, match="outside the config's folder"):
         find_code("file://../x.py", tmp_path / "in", Language.PYTHON, access_of_stranger([tmp_path / "in"]))
     assert find_code("file://../x.py", tmp_path / "in", Language.PYTHON, TRUSTED).path is not None
 
@@ -149,7 +149,7 @@ def test_tests_that_are_not_those_that_were_checked_stop_the_run(tmp_path: Path,
     [end] = [item for item in seen if isinstance(item, RunFinished)]
     assert end.run.status is RunStatus.ABORTED
     [notice] = [text for text in end.run.warnings if "the tests changed" in text]
-    assert "has changed since it was checked" in notice or "holds no tests" in notice
+    assert "has changed since it was checked" in notice or "contains no tests" in notice
     done = [item.result.vars for item in seen if isinstance(item, CaseFinished)]
     assert done in ([], [{"i": "x"}], [{"i": "x"}] * 2)
 

@@ -96,7 +96,7 @@ def test_functions_of_files(tmp_path: Path) -> None:
         ("file://", "not a JavaScript or Python file"),
         ("file://notes.txt", "not a JavaScript or Python file"),
         ("file://checks.ts", "TypeScript"),
-        ("file://folder.py", "is no file"),
+        ("file://folder.py", "is not a file"),
         ("file://latin.py", "not UTF-8"),
         ("  ", "there is no code"),
         ("file://a\0b.py", "null character"),

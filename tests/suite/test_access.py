@@ -130,7 +130,7 @@ def test_a_match_outside_is_a_problem_with_its_place(folder: Path, reference: st
     with pytest.raises(ConfigError) as caught:
         existing_files(reference, folder, access, WHERE)
     assert all(problem.location == WHERE for problem in caught.value.problems)
-    assert all("outside the folder" in problem.message for problem in caught.value.problems)
+    assert all("outside the config's folder" in problem.message for problem in caught.value.problems)
 
 
 PIECES = [
@@ -187,7 +187,7 @@ def test_what_lies_inside_is_found(folder: Path) -> None:
 def test_a_served_config_may_read_in_the_folder_and_is_told_so(folder: Path) -> None:
     access = access_in(folder)
     problem = access.outside_problem(folder / "../secret.txt", WHERE)
-    assert "folder that is served" in problem.message
+    assert "served folder" in problem.message
     assert access.reads_environment
     assert access.reaches_any_host
     with pytest.raises(CodeFailedError, match="this server does not allow"):

@@ -292,7 +292,7 @@ def test_a_promptfoo_config_is_not_exported_and_the_message_says_why(tmp_path: P
         read_portable_suite(path, env={})
     (problem,) = caught.value.problems
     assert problem.message.startswith("a config in promptfoo's dialect cannot be exported")
-    assert "`geval run` takes it as it is" in problem.hint
+    assert "`geval run` runs it unchanged" in problem.hint
 
 
 def test_an_exported_file_holds_no_key_and_says_so(tmp_path: Path) -> None:

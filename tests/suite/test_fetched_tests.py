@@ -288,7 +288,7 @@ def test_a_data_set_is_read_whole_or_not_at_all(tmp_path: Path, server: DataServ
     server.answers = [(200, {"rows": [{"row": {"q": "a"}}], "num_rows_total": 1, "partial": True})]
     assert "has only a part of o/n" in told()
     server.answers = [(401, {"error": "no"})]
-    assert "may not be read | set HF_TOKEN" in told()
+    assert "is denied | set HF_TOKEN" in told()
     server.answers = [(503, {"error": "busy"})]
     assert len(variables_of(tmp_path, "huggingface://datasets/o/n", env=env)) == 150
     env["GEVAL_HF_ROWS_URL"] = "http://example.org"

@@ -190,7 +190,7 @@ def test_an_empty_json_lines_file_is_a_problem(tmp_path: Path) -> None:
     write(tmp_path, "\n\n", "t.jsonl")
     with pytest.raises(ConfigError) as caught:
         list(load(write(tmp_path, "prompts: x\ntests: file://t.jsonl")).tests)
-    assert "holds no tests" in caught.value.problems[0].message
+    assert "contains no tests" in caught.value.problems[0].message
 
 
 def test_the_starter_config_loads_and_is_explained(tmp_path: Path) -> None:

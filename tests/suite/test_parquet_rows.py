@@ -139,7 +139,7 @@ def test_files_that_cannot_be_read_are_problems_of_the_config(tmp_path: Path) ->
     (missing,) = problems_of(tmp_path, "file://x.parquet")
     assert "there is no file" in missing.message
     (empty,) = problems_of(tmp_path, write(tmp_path, {"q": pa.array([], pa.string())}))
-    assert "holds no tests" in empty.message
+    assert "contains no tests" in empty.message
     twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["q", "q"])
     parquet.write_table(twice, tmp_path / "t.parquet")
     (double,) = problems_of(tmp_path, reference)

@@ -188,7 +188,7 @@ def test_options_that_cannot_be(options: AgreeOptions) -> None:
 
 
 def test_labels_without_scores_need_a_run() -> None:
-    with pytest.raises(UsageError, match="no scores of a judge"):
+    with pytest.raises(UsageError, match="no judge scores"):
         agree([{"id": "a", "metric": "m", "label": 1}])
 
 

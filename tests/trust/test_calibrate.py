@@ -313,7 +313,7 @@ class TestInARun:
     @pytest.mark.parametrize(
         ("suite", "keys", "message"),
         [
-            ({"calibration": None, "gates": None}, {}, "the config names no calibration file"),
+            ({"calibration": None, "gates": None}, {}, "the config has no calibration file"),
             ({"calibration": None}, {"threshold": 0.5}, "there is no calibration, so the gate"),
             ({}, {"metric": "helpfull"}, "has no calibration of `helpfull`"),
             ({}, {"metric": None}, "`threshold: calibrated` needs a metric"),
@@ -378,7 +378,7 @@ class TestInARun:
     def test_a_file_for_other_metrics_is_said(self, calibrated: Path) -> None:
         errors, warnings = prepared(calibrated, change(calibrated, "o.yaml", metric="kind", threshold=0.5))
         assert errors == []
-        assert "no assertion has a metric of judge.cal.json: helpful" in [item.message for item in warnings]
+        assert "no assertion has a metric from judge.cal.json: helpful" in [item.message for item in warnings]
 
     def test_strangers_read_no_file_outside(self, calibrated: Path) -> None:
         shutil.move(calibrated / "judge.cal.json", calibrated.parent / "judge.cal.json")
@@ -442,7 +442,7 @@ class TestCommand:
         with pytest.raises(ConfigError) as caught:
             calibrate(calibrated / "answer-labels.jsonl", results)
         (problem,) = caught.value.problems
-        assert problem.message == "`helpful` was rated in this run with other criteria now and then"
+        assert problem.message == "`helpful` was rated with other criteria in part of this run"
         assert problem.location is not None
         assert problem.location.line == 1
 
@@ -479,7 +479,7 @@ class TestCommand:
         assert any(note.startswith("the run did not keep its criteria") for note in found.metrics[0].notes)
         write_calibration(calibrated / "judge.cal.json", found)
         (error,), _ = prepared(calibrated)
-        assert error.message.startswith("the calibration of `helpful` in judge.cal.json is of no judge")
+        assert error.message.startswith("the calibration of `helpful` in judge.cal.json has no judge")
 
     def test_files(self, tmp_path: Path) -> None:
         write_labels(tmp_path / "l.jsonl", rows(120, metric=HOSTILE))

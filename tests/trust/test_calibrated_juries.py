@@ -153,7 +153,7 @@ class TestLearning:
         """Of a good judge and three poor ones, the plain mean is worse than the good one, and the weighted is not."""
         jury = simulated((0.6, 4.0, 4.0, 4.0), documents=100)
         mean = jury_agreement(jury, jury.scores.mean(axis=0), "mean")
-        weighted = jury_agreement(jury, jury.held_back(), "weights of other labels")
+        weighted = jury_agreement(jury, jury.held_back(), "weights from other labels")
         assert mean.best == weighted.best == "j0"
         assert "the jury is worse" in jury_sentence(mean)
         assert mean.jury.value is not None
@@ -164,7 +164,7 @@ class TestLearning:
 
     def test_equal_judges_are_better_together(self) -> None:
         jury = simulated((1.5, 1.5, 1.5, 1.5), documents=100)
-        found = jury_agreement(jury, jury.held_back(), "weights of other labels")
+        found = jury_agreement(jury, jury.held_back(), "weights from other labels")
         assert found.gain.interval is not None
         assert found.gain.interval[0] > 0.05
         assert "the jury is better" in jury_sentence(found)
@@ -268,7 +268,7 @@ class TestTheFile:
         [
             ({"weight": -1}, "`weight` must be"),
             ({"weight": "much"}, "`weight` must be"),
-            ({"sd": 0}, "a judge that counts has an `sd` above 0"),
+            ({"sd": 0}, "a judge with a weight needs an `sd` above 0"),
             ({"mean": 2}, "`mean` must be"),
             ({"r": 3}, "`r` must be"),
             ({"wait": 1}, "unknown key `wait`"),
@@ -391,12 +391,12 @@ class TestInARun:
             ({"score_range": [1, 9]}, "were found with another range of ratings"),
             ({"evaluation_steps": ["Look."]}, "were found with other evaluation steps"),
             ({"scoring": "samples"}, "were found with another `scoring` or number of samples"),
-            ({"provider": [*JUDGES[:2], "echo"]}, "has no weight of the judge `echo` for `helpful`"),
-            ({"provider": list(JUDGES[:2])}, f"are of a jury with more judges: {JUDGES[2]}"),
-            ({"provider": [*JUDGES, "echo"]}, "has no weight of the judge `echo`"),
+            ({"provider": [*JUDGES[:2], "echo"]}, "has no weight for the judge `echo` for `helpful`"),
+            ({"provider": list(JUDGES[:2])}, f"are for a jury with more judges: {JUDGES[2]}"),
+            ({"provider": [*JUDGES, "echo"]}, "has no weight for the judge `echo`"),
             ({"metric": "kind"}, "has no calibration of `kind`"),
             ({"metric": None}, "needs a metric"),
-            ({"calibration": None}, "`combine: calibrated`, and the config names no calibration file"),
+            ({"calibration": None}, "`combine: calibrated`, but the config has no calibration file"),
             ({"type": "not-g-eval", "threshold": 0.5}, "`combine: calibrated` is not for not-g-eval"),
         ],
         ids=str,
@@ -427,7 +427,7 @@ class TestInARun:
         content = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**content, "entries": content["entries"][:1]}), encoding="utf-8")
         found = problems(shop, "jury-calibrated.yaml")
-        assert "has no weights of judges for `helpful`" in found[0].message
+        assert "has no judge weights for `helpful`" in found[0].message
 
     def test_votes_of_an_older_geval_have_no_keys(self, shop: Path) -> None:
         cases = results(shop, "jury.yaml")
@@ -438,7 +438,9 @@ class TestInARun:
         assert any("no run will use these weights" in note for note in found.metrics[1].notes)
         found = found.to_file()
         (shop / "jury.cal.json").write_text(json.dumps(found), encoding="utf-8")
-        assert "nothing says whose they are" in problems(shop, "jury-calibrated.yaml")[0].message
+        assert ("it is unknown which judges they belong to") in problems(shop, "jury-calibrated.yaml")[
+            0
+        ].message
 
 
 class TestAgree:

@@ -226,7 +226,7 @@ def test_fewer_than_34_can_never_be_steady_and_saving_says_so(
         ('{"anchor_version": 2, "ratings": {}, "case": {}}\n', "its `anchor_version` is not 1"),
         (
             '{"anchor_version": 1, "ratings": {"a": {"score": 7}}, "case": {}}\n',
-            "a score lies from 0 to 1, found 7",
+            "a score must be between 0 and 1, found 7",
         ),
         (
             '{"anchor_version": 1, "ratings": {"a": {"score": 1}}, "case": {"id": 3}}\n',
@@ -258,4 +258,4 @@ def test_anchors_that_are_not_there_and_a_command_without_any(product: Product) 
         nothing = product.command(server, "drift", writes_results=False)
     assert (missing.code, nothing.code) == (2, 2)
     assert "there is no file" in missing.stderr
-    assert "no file of anchors is named" in nothing.stderr
+    assert "no file of anchors given" in nothing.stderr

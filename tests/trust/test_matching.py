@@ -80,19 +80,19 @@ def test_ways_to_name_an_output(tmp_path: Path, row: dict[str, object], id_: str
     [
         ({"id": "1.0.5"}, 33, "this run has no output `1.0.5` | the nearest id is `"),
         ({"id": "item 2b"}, 33, "this run has no output `item 2b` | the nearest id is `item-2`"),
-        ({"id": "unlike any"}, 33, "this run has no output `unlike any` | is it the right run?"),
+        ({"id": "unlike any"}, 33, "this run has no output `unlike any` | check that it is the right run"),
         (
             {"id": "item-1"},
             33,
-            "this label could be about 2 outputs | add `prompt`, `provider` or `repeat`, or",
+            "this label matches 2 outputs | add `prompt`, `provider` or `repeat`, or",
         ),
-        ({"id": "item-1", "prompt": "p7"}, 33, "there is no output of this item by that prompt"),
-        ({"id": "1.0.0", "repeat": 2}, 33, "there is no output of this item by that prompt"),
+        ({"id": "item-1", "prompt": "p7"}, 33, "this item has no output by that prompt"),
+        ({"id": "1.0.0", "repeat": 2}, 33, "this item has no output by that prompt"),
         ({"id": "1.0.0", "output_sha256": SECOND}, 57, "this label was made for another output"),
         ({"id": "1.0.0", "run_id": "other"}, 50, "this label was made for the run `other`, and says no"),
         ({"description": "test 9"}, 1, "no output of this run has this description, these vars or this text"),
-        ({"id": "1.0.0", "metric": "tome"}, 11, "no judge of this run marks `tome` | did you mean `tone`?"),
-        ({"id": "1.0.0", "metric": "length"}, 11, "no judge of this run marks `length` | the run has: tone"),
+        ({"id": "1.0.0", "metric": "tome"}, 11, "no judge of this run scores `tome` | did you mean `tone`?"),
+        ({"id": "1.0.0", "metric": "length"}, 11, "no judge of this run scores `length` | the run has: tone"),
         ({"id": "4.0.0"}, 33, "this run has no output `4.0.0`"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_label_follows_its_test(
         (("a", "c"), {"id": "1.0.0", "test_key": "b"}, "this label was made for another test"),
         (("a", "c"), {"test_key": "b"}, "this label was made for another test"),
         (("a", "c"), {"id": "1.0.0", "vars": {"n": 7}}, "this label was made for another test"),
-        (("b", "b"), {"id": "7.0.0", "test_key": "b"}, "this label could be about 2 outputs"),
+        (("b", "b"), {"id": "7.0.0", "test_key": "b"}, "this label matches 2 outputs"),
         (
             ("b", "c"),
             {"id": "1.0.0", "test_key": "b", "output_sha256": SECOND},
@@ -158,7 +158,7 @@ def test_a_label_follows_its_test(
         (
             ("b", "c"),
             {"id": "1.0.0", "test_key": "b", "prompt": "prompt 7"},
-            "there is no output of this item by that prompt, provider or repeat",
+            "this item has no output by that prompt, provider or repeat",
         ),
     ],
 )

@@ -247,7 +247,7 @@ class TestNumbers:
         empty = next(item for item in report.findings if item.probe == "empty")
         assert (empty.verdict, empty.note) == (ProbeVerdict.SKIPPED, "it was not rated")
         assert report.errored == sum(empty.skipped.values()) - empty.skipped.get(
-            "it has the lowest score already", 0
+            "it already has the lowest score", 0
         )
         assert report.first_error
 
@@ -321,7 +321,7 @@ class TestFamilies:
         finding = family_finding(PROBES["family"], "tone", scores)
         assert (finding.verdict, finding.note) == (
             ProbeVerdict.SKIPPED,
-            "needs labels of outputs by two families of models",
+            "needs labels of outputs from two model families",
         )
 
     @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ class TestCommand:
         ("given", "message"),
         [
             ({"only": ("negat",)}, "there is no probe `negat`"),
-            ({"outputs": (Path("x.csv"),)}, "its ending says no format"),
+            ({"outputs": (Path("x.csv"),)}, "unknown file type"),
             ({"labels_file": Path("none.csv")}, "none.csv"),
             ({"run": "yesterday"}, "there is no run `yesterday`"),
         ],
@@ -484,7 +484,7 @@ class TestCommand:
         )
         with pytest.raises(UsageError) as caught:
             self.probe(folder, "plain.yaml")
-        assert "no test has an assertion that a model judges" in caught.value.message
+        assert "no test has an assertion judged by a model" in caught.value.message
 
     def test_from_python(self, folder: Path) -> None:
         report = geval_cli.extras.trust.probe(
@@ -739,7 +739,7 @@ def test_no_figure_is_cut_at_any_width(width: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tests", "interval", "verdict", "note"),
     [
-        (0, None, ProbeVerdict.SKIPPED, "no output could be changed so"),
+        (0, None, ProbeVerdict.SKIPPED, "no output could be changed this way"),
         (1, None, ProbeVerdict.UNCLEAR, "needs 38 tests"),
         (2, (0, 0.987764), ProbeVerdict.UNCLEAR, "needs 38 tests"),
         (38, (0, 0.097504), ProbeVerdict.HOLDS, ""),

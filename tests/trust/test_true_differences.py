@@ -225,8 +225,8 @@ SAID = "the judge shows +0.25"
         (
             30,
             0.0,
-            f"{SAID}; human labels on 30 tests cannot correct it: they all say the same, which tells nothing"
-            " of the other tests",
+            f"{SAID}; human labels on 30 tests cannot correct it: they are all equal, which says nothing "
+            "about the other tests",
         ),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_margin_says_which_differences_matter(
 
 def test_labels_of_one_run_alone_compare_nothing() -> None:
     runs = two_runs()
-    with pytest.raises(UsageError, match="compare nothing"):
+    with pytest.raises(UsageError, match="cannot be compared"):
         compare([label(runs[0], number, 1) for number in range(20)], *runs)
 
 
@@ -330,11 +330,11 @@ def test_several_raters_are_one_mean_and_who_rated_what_is_said() -> None:
         ({"id": "99.0.0", "label": 1}, "neither run has an output `99.0.0`", ""),
         (
             {"id": "3.0.0", "label": 1},
-            "this label does not say which of the two runs' outputs was read",
+            "this label does not say which run's output was read",
             "run_id",
         ),
-        ({"id": "3.0.0", "label": 1, "metric": "tune"}, "no judge of either run marks `tune`", "tone"),
-        ({"id": "3.0.0", "label": 7}, "the label 7 is off the scale from 0 to 1", "scale"),
+        ({"id": "3.0.0", "label": 1, "metric": "tune"}, "no judge of either run scores `tune`", "tone"),
+        ({"id": "3.0.0", "label": 7}, "the label 7 is not on the scale from 0 to 1", "scale"),
         (
             {"id": "3.0.0", "label": 1, "output": "a third text"},
             "this label was made for another output",
@@ -342,7 +342,7 @@ def test_several_raters_are_one_mean_and_who_rated_what_is_said() -> None:
         ),
         (
             {"id": "0.0.0", "label": 1, "run_id": "20260101-000000-aaaa"},
-            "the label of `tone` for this item already stands above",
+            "the label of `tone` for this item is already above",
             "",
         ),
         (

@@ -31,7 +31,7 @@ def list_batches(given: RunOptions, context: typer.Context, as_json: AsJson = Fa
 @batches_commands.command("wait")
 @declared(RunOptions, "cache_folder", "home")
 def wait_for_batches(given: RunOptions, run: WaitedRun = None) -> None:
-    """Wait for batches to end, and fetch their answers."""
+    """Wait for batches to finish and fetch their answers."""
     from geval_cli.extras.batches.command import wait_for_batches as wait
 
     wait(given.home, given.cache_folder, run)
@@ -40,7 +40,7 @@ def wait_for_batches(given: RunOptions, run: WaitedRun = None) -> None:
 @batches_commands.command("cancel")
 @declared(RunOptions, "cache_folder", "home")
 def cancel_batches(given: RunOptions, batches: BatchIds) -> None:
-    """Cancel batches; answers that are done are paid for and kept."""
+    """Cancel batches; finished answers are paid for and kept."""
     from geval_cli.extras.batches.command import cancel_batches as cancel
 
     cancel(given.home, given.cache_folder, batches)

@@ -11,20 +11,20 @@ from geval_cli.numbers import format_bytes, plural
 _MEGABYTE = 1_000_000
 
 commands = CommandTable()
-models = CommandTable(help="List local models, and fetch them.", invoke_without_command=True)
+models = CommandTable(help="List or fetch local models.", invoke_without_command=True)
 commands.add_typer(models, name="models")
 
 
 @models.callback()
 def list_models(context: typer.Context, providers: ListProviders = False) -> None:
-    """List local models, and fetch them."""
+    """List or fetch local models."""
     if context.invoked_subcommand is None:
         print_providers() if providers else print_models()
 
 
 @models.command("pull")
 def pull_model(model: ModelName = "smollm2") -> None:
-    """Fetch a local model, once; later calls find it."""
+    """Fetch a local model once, for later runs."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from geval_cli.extras.local.fetch import pull

@@ -200,7 +200,7 @@ class AssistantTools:
             Field(ge=1, description="Stop after this many requests; cannot exceed the user's limit."),
         ] = None,
     ) -> str:
-        """Start a run of a config and return its run_id at once; the run goes on. One run at a time."""
+        """Start a run of a config and return its run_id at once; the run continues. One run at a time."""
         most = self._options.max_requests
         if max_requests is not None and max_requests > most:
             raise UsageError(
@@ -223,7 +223,7 @@ class AssistantTools:
             float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait this long for the run to finish.")
         ] = 0,
     ) -> str:
-        """Say how far a run is, or how it ended: cases by status, pass rate, metrics, cost."""
+        """Report a run's progress or outcome: cases by status, pass rate, metrics, cost."""
         live = self._live
         if live is not None and live.is_called(run_id) and wait_seconds:
             await asyncio.wait({live.task}, timeout=wait_seconds)
@@ -251,7 +251,7 @@ class AssistantTools:
 
     @_told
     async def show_failures(self, run_id: RunName = "latest") -> str:
-        """Show the cases of a run that failed or could not be judged, grouped, with outputs and reasons in short."""
+        """Show the failed and unjudged cases of a run in groups, with shortened outputs and reasons."""
         report = await asyncio.to_thread(self._report, run_id)
         text = await asyncio.to_thread(_failures_text, report)
         return answer(_outcome(report.run.id, report.run.status.value, report.summary), text)
@@ -269,7 +269,7 @@ class AssistantTools:
         ] = None,
         input: OptionalText = None,
     ) -> str:
-        """Have an LLM judge rate one text by criteria or by a dimension of G-Eval: 0 is worst, 1 is best."""
+        """Have an LLM judge score a text by criteria or a G-Eval dimension: 0 is worst, 1 is best."""
         if (criteria is None) == (dimension is None):
             raise UsageError("give either `criteria` or `dimension`")
         if criteria is not None and not criteria.strip():
@@ -293,7 +293,7 @@ class AssistantTools:
         return answer(facts, grade.reason or "")
 
     async def aclose(self) -> None:
-        """Stop the run under way, without a grace for its requests; what is finished is stored."""
+        """Stop the run in progress at once, without waiting for its requests; finished cases are stored."""
         live = self._live
         if live is not None:
             live.stop.request(StopReason.REQUEST)

@@ -239,7 +239,7 @@ async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTe
     found = await call_code(text, {"vars": test.variables, "context": context}, tools)
     if not isinstance(found, Mapping):
         hint = "return an object: ({ ...vars, name: value })"
-        raise CodeFailedError("`transformVars` must give a mapping of variables", hint=hint)
+        raise CodeFailedError("`transformVars` must return a mapping of variables", hint=hint)
     return replace(test, vars={**test.vars, **found})
 
 
@@ -317,7 +317,7 @@ async def _transformed(
     arguments = {"output": script_output(subject), "context": context}
     found = await call_code(text, arguments, tools, default_function=_OUTPUT_FUNCTION)
     if found is None:
-        raise CodeFailedError("`transform` gave nothing", hint="let it return a value for every output")
+        raise CodeFailedError("`transform` returned nothing", hint="return a value for every output")
     return found
 
 
@@ -347,7 +347,7 @@ async def own_verdict(
     score = found.get("score") if isinstance(found, Mapping) else None
     if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
         hint = "return {pass: true or false, score: a number, reason: a text}"
-        raise CodeFailedError("`assertScoringFunction` gave no verdict", hint=hint)
+        raise CodeFailedError("`assertScoringFunction` returned no verdict", hint=hint)
     return Verdict(Status.PASSED if passed else Status.FAILED, float(score))
 
 

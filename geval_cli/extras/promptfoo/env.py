@@ -57,8 +57,8 @@ class PromptfooEnv(EnvValues):
         return _EXPRESSION.sub(replacement, text)
 
     def _not_set(self, name: str, place: SourcePath) -> Problem:
-        message = f"the environment variable `{name}` is not set, and nothing stands in its place"
-        hint = "set it, or name it in a .env file"
+        message = f"the environment variable `{name}` is not set and has no fallback"
+        hint = "set it, or add it to a .env file"
         return Problem(message, place.value(), hint, severity=Severity.WARNING)
 
 

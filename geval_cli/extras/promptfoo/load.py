@@ -50,8 +50,8 @@ def _reference(name: str, written: JsonValue, part: ConfigPart, reading: LoadCon
     location = part.place.value(name)
     files = existing_files(str(written), part.folder, reading.files.access, location)
     if files[0].suffix not in JAVASCRIPT_SUFFIXES:
-        message = f"the filter `{name}` is no JavaScript: `{files[0].path.name}`"
-        hint = "write a function into a .js file: module.exports = (value) => ..."
+        message = f"the filter `{name}` is not JavaScript: `{files[0].path.name}`"
+        hint = "put a function into a .js file: module.exports = (value) => ..."
         raise ConfigError([Problem(message, location, hint)])
     return program_reference(files[0], location)
 
@@ -121,9 +121,9 @@ def _built(
     delay = values.get("delay")
     for key, value in (("maxConcurrency", concurrency), ("repeat", repeats)):
         if value is not None and not _is_count(value):
-            reading.report(f"`{key}` must be a whole number from 1", _location(key, settings))
+            reading.report(f"`{key}` must be a whole number of at least 1", _location(key, settings))
     if delay is not None and not _is_delay(delay):
-        reading.report("`delay` must be a number of milliseconds from 0", _location("delay", settings))
+        reading.report("`delay` must be a number of milliseconds of at least 0", _location("delay", settings))
     return PromptfooOptions(
         max_concurrency=concurrency if _is_count(concurrency) else None,
         repeats=repeats if _is_count(repeats) else None,
@@ -252,14 +252,12 @@ def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
     if part is None:
         return {}
     if not isinstance(part.value, dict):
-        message = (
-            f"`tags` must be a mapping of names to texts, found {describe_value(part.value)}; it is left out"
-        )
+        message = f"`tags` must be a mapping of names to text, found {describe_value(part.value)}; ignored"
         reading.warn(message, part.place.value())
         return {}
     plain = {name: value for name, value in part.value.items() if isinstance(value, str | bool | int | float)}
     for name in part.value.keys() - plain.keys():
-        reading.warn(f"the tag `{name}` must be a text; it is left out", part.place.value(name))
+        reading.warn(f"the tag `{name}` must be text; ignored", part.place.value(name))
     return tag_texts(plain)
 
 

@@ -73,9 +73,7 @@ class References(Struct):
     ) -> JsonValue:
         where = f"{home.positions.file} {reference}"
         if where in trail or len(trail) >= MAX_DEPTH:
-            return self._refuse(
-                f"`{reference}` leads back to itself", place.value(_REF), "write the part out"
-            )
+            return self._refuse(f"`{reference}` refers to itself", place.value(_REF), "write that part out")
         if self._left <= 0:
             return {}
         self._left -= _REFERENCE_COSTS
@@ -86,9 +84,9 @@ class References(Struct):
         found = self._walk(found, place, document, (*trail, where))
         if self._left <= 0 and not trail:
             self._refuse(
-                f"`{reference}` leads to more than {_MOST_VALUES:,} values",
+                f"`{reference}` expands to more than {_MOST_VALUES:,} values",
                 place.value(_REF),
-                "refer to less",
+                "refer to fewer values",
             )
         siblings = {key: entry for key, entry in value.items() if key != _REF}
         return {**found, **siblings} if isinstance(found, dict) else found
@@ -110,7 +108,7 @@ class References(Struct):
                 found = found[int(key)]
             else:
                 self._refuse(
-                    f"`{reference}` names nothing: there is no `{key}`", asked_at, "check the path after `#`"
+                    f"`{reference}` does not exist: there is no `{key}`", asked_at, "check the path after `#`"
                 )
                 return None
         if document is self.document:
@@ -119,9 +117,7 @@ class References(Struct):
 
     def _read(self, name: str, asked_at: Location | None) -> Document | None:
         if "://" in name and not is_file_reference(name):
-            self._refuse(
-                f"`{name}` is not fetched", asked_at, "keep what it names in a file beside the config"
-            )
+            self._refuse(f"`{name}` is not fetched", asked_at, "save it in a file next to the config")
             return None
         path = self.folder / name.removeprefix("file://")
         if path not in self._files:
@@ -268,7 +264,7 @@ def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
     place = config.document.place
     if "targets" in config.content and "providers" in config.content:
         reading.warn(
-            "`providers` is not used: `targets` stands beside it", place.key("providers"), "keep one"
+            "`providers` is not used: the config also has `targets`", place.key("providers"), "keep one"
         )
     for key in config.content.keys() - _READ - _SILENT - config.referred:
         if not key.startswith(_FOR_ANCHORS):
@@ -280,10 +276,10 @@ def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
 def _refuse(config: ConfigFile, reading: LoadContext) -> None:
     """Refuse keys that a run here would silently leave out."""
     hints = {
-        "extensions": ("extensions are not run", "prepare and clean up around `geval run` instead"),
+        "extensions": ("extensions are not supported", "set up and clean up outside `geval run` instead"),
         "redteam": (
             "red teaming is not supported",
-            "remove `redteam`; promptfoo itself generates such tests",
+            "remove `redteam`, and generate such tests with promptfoo itself",
         ),
     }
     for key, (message, hint) in hints.items():

@@ -29,9 +29,9 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
         function = f":{file.part}" if file.part else ""
         return f"{FILE_PREFIX}{file.path.absolute()}{function}"
     if file.suffix in JAVASCRIPT_SUFFIXES:
-        hint = "compile it to JavaScript, and name the .js file"
-        raise ConfigError([Problem(f"TypeScript is not run: `{file.path.name}`", asked_at, hint)])
-    message = f"`{file.suffix}` files are not run: `{file.path.name}`"
+        hint = "compile it to JavaScript and use the .js file"
+        raise ConfigError([Problem(f"TypeScript is not supported: `{file.path.name}`", asked_at, hint)])
+    message = f"`{file.suffix}` files cannot be run: `{file.path.name}`"
     raise ConfigError([Problem(message, asked_at, "write it in Python or JavaScript")])
 
 

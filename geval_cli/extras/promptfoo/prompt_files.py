@@ -39,7 +39,7 @@ def read_prompt_file(
     read = _READERS.get(path.suffix.lower())
     if read is None:
         hint = f"known: {', '.join(sorted(_READERS))}"
-        raise ConfigError([Problem(f"`{path.name}` is no file of prompts", asked_at, hint)])
+        raise ConfigError([Problem(f"`{path.name}` is not a file of prompts", asked_at, hint)])
     if path.suffix.lower() == ".txt" and separator:
         texts = list(_split(read_text(path, access, asked_at=asked_at), separator))
     else:
@@ -123,7 +123,15 @@ def _with_files(value: JsonValue, folder: Path, asked: _AskedPrompt, depth: int 
         return value
     path = folder / value.removeprefix(FILE_PREFIX)
     if depth >= _MAX_NESTED:
-        raise ConfigError([Problem(f"`{path}` names files that name it", asked.asked_at, "break the circle")])
+        raise ConfigError(
+            [
+                Problem(
+                    f"`{path}` includes files that include it",
+                    asked.asked_at,
+                    "remove the circular reference",
+                )
+            ]
+        )
     if path.suffix.lower() in {".json", ".yaml", ".yml"}:
         document = read_document(path, asked.access, asked_at=asked.asked_at)
         return _with_files(document.value, path.parent, asked, depth + 1)

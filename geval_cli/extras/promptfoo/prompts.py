@@ -23,7 +23,7 @@ DEFAULT_PROMPT = "{{prompt}}"
 _CONVERSATION = "_conversation"
 _MAX_LABEL = 60
 _REMOTE = ("langfuse://", "portkey://", "helicone://", "package:")
-_FORMS = "a prompt is a text, file://, a list of chat messages, or a mapping with `raw` or `id`"
+_FORMS = "write text, file://, a list of chat messages, or a mapping with `raw` or `id`"
 
 
 class ConfigPart(Struct, frozen=True):
@@ -105,7 +105,7 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
         yield from _labelled(_of_text(name, part, reading), shown)
     elif "role" in value:
         hint = "a chat prompt is one entry: put its messages into a list of their own, `- - role: user`"
-        reading.report("a message stands where a prompt belongs", part.place.value(), hint)
+        reading.report("found a chat message where a prompt is expected", part.place.value(), hint)
     elif value and all(isinstance(entry, str) and _may_be_file(file) for file, entry in value.items()):
         for file, its_label in value.items():
             inner = replace(part, place=part.place.child(file))
@@ -147,7 +147,7 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
     location = part.place.value()
     if text.startswith(_REMOTE):
         scheme = text.partition(":")[0]
-        hint = "export the prompt into a file beside the config, and name that"
+        hint = "export the prompt to a file next to the config and use that"
         reading.report(f"prompts of {scheme} are not fetched", location, hint)
         return
     if text.startswith(EXEC_PREFIX) or _is_code(text):
@@ -194,7 +194,7 @@ def _of_program(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_
         command = text.removeprefix(EXEC_PREFIX).strip()
         if not command:
             raise ConfigError(
-                [Problem("`exec:` is followed by no command", location, "write exec:./prompt.sh")]
+                [Problem("`exec:` has no command after it", location, "write exec:./prompt.sh")]
             )
         folder = str(part.folder.absolute())
         yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=folder)
@@ -216,7 +216,7 @@ def _one(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     if text.strip():
         yield _Draft(text, part.place)
     else:
-        reading.report("this prompt is empty", part.place.value(), "write what is to be asked")
+        reading.report("this prompt is empty", part.place.value(), "write the text to send")
 
 
 def _is_code(text: str) -> bool:

@@ -105,7 +105,7 @@ def _providers(part: ConfigPart, reading: LoadContext) -> Iterator[FilteredProvi
         shown = inner.pop("id", None)
         label = inner.get("label") or shown or _shown_id(name)
         if inner.get("label") and inner.pop("prompts", None) is not None:
-            hint = "write `id:` and `label:` side by side for a provider that answers only some prompts"
+            hint = "write `id:` and `label:` as separate keys for a provider that answers only some prompts"
             message = "`prompts` is not used where a provider with a `label` is written as `id: {...}`"
             reading.warn(message, place.child(name).key("prompts"), hint)
         yield from _built({**inner, "id": name, "label": label}, place.child(name), part.folder, reading)
@@ -208,8 +208,8 @@ def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext)
         located = str((folder / path).absolute()) if folder != reading.files.base_dir else path
         return f"file://{located}" + (f":{function}" if function else "")
     language = "TypeScript" if suffix in JAVASCRIPT_SUFFIXES else f"`{suffix}`"
-    hint = "compile it to JavaScript, write it in Python, run it with `exec:`, or let it answer over HTTP"
-    reading.report(f"providers in {language} are not run: `{name}`", place.value("id"), hint)
+    hint = "compile it to JavaScript, write it in Python, run it with `exec:`, or serve it over HTTP"
+    reading.report(f"providers in {language} are not supported: `{name}`", place.value("id"), hint)
     return ""
 
 
@@ -220,7 +220,7 @@ def _provider_config(
     for key in _CALLBACK_KEYS:
         if key in config:
             hint = "the call itself is the output, and assertions see it"
-            reading.warn(f"`{key}` is not run", place.key(key), hint)
+            reading.warn(f"`{key}` is not supported", place.key(key), hint)
     kept = {key: entry for key, entry in config.items() if key not in _CALLBACK_KEYS}
     return {key: with_file_contents(entry, place.child(key), folder, reading) for key, entry in kept.items()}
 
@@ -247,7 +247,7 @@ def _own_env(value: JsonValue, place: SourcePath, reading: LoadContext) -> dict[
     """Environment values that only one provider sees."""
     if isinstance(value, dict):
         return literal_env(value, reading.env.values, reading.files.access)
-    reading.report(f"`env` must be a mapping of names to texts, found {describe_value(value)}", place.value())
+    reading.report(f"`env` must be a mapping of names to text, found {describe_value(value)}", place.value())
     return {}
 
 

@@ -118,7 +118,7 @@ def _case_of_row(item: JsonValue) -> CaseResult:
     try:
         row = msgspec.convert(item, _ResultsRow)
     except msgspec.ValidationError as error:
-        raise ValueError(f"this is no result of promptfoo: {error}") from error
+        raise ValueError(f"this is not a promptfoo result: {error}") from error
     provider = _Provider(row.provider) if isinstance(row.provider, str) else row.provider
     status = _status_of_row(row)
     output = None if row.response is None else row.response.output
@@ -137,7 +137,7 @@ def _case_of_row(item: JsonValue) -> CaseResult:
         status=status,
         score=None if is_error else row.score,
         named_scores=row.named_scores or {},
-        error=ErrorInfo("ProviderError", row.error or "promptfoo does not say why") if is_error else None,
+        error=ErrorInfo("ProviderError", row.error or "promptfoo gave no reason") if is_error else None,
         latency_ms=row.latency_ms or 0.0,
         cost_usd_generated=row.cost,
         usage={Role.GENERATION: _usage_of(row), Role.JUDGE: Usage()},

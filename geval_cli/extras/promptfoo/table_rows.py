@@ -174,21 +174,21 @@ class TableColumns(Struct):
             hint = "write `__config:__expected1:threshold`"
             self.reading.warn(f"the column `{name}` is not used", self.place, hint)
         elif name == "__metadata":
-            self.reading.warn("`__metadata` is not used", self.place, "name the key: `__metadata:area`")
+            self.reading.warn("`__metadata` is not used", self.place, "add the key: `__metadata:area`")
         elif name.startswith("__"):
             if name not in _SINGLE and not name.startswith(_FAMILIES):
                 near = did_you_mean(name, _RESERVED)
-                hint = f"did you mean `{near}`?" if near else "leave out `__` unless a prompt names it so"
-                self.reading.warn(f"`{name}` is a variable like any other", self.place, hint)
+                hint = f"did you mean `{near}`?" if near else "remove `__` unless a prompt uses it"
+                self.reading.warn(f"`{name}` is treated as an ordinary variable", self.place, hint)
         elif name.startswith("_") and f"_{name}" in _RESERVED:
             self.reading.warn(
-                f"`{name}` is a variable like any other", self.place, f"did you mean `_{name}`?"
+                f"`{name}` is treated as an ordinary variable", self.place, f"did you mean `_{name}`?"
             )
 
     def _check_configured(self, name: str, number: str, key: str) -> None:
         column = f"__expected{number}"
         if not 0 <= _position(number) < len(self._expected):
-            self.reading.report(f"`{name}` belongs to no column: there is no `{column}`", self.place)
+            self.reading.report(f"`{name}` does not belong to a column: there is no `{column}`", self.place)
         if key not in _CONFIG_KEYS:
             self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
 

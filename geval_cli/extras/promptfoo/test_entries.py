@@ -62,7 +62,7 @@ def _text(value: JsonValue, *, in_list: bool) -> JsonValue:
 
 
 _ASSERTION_KEYS = ("contextTransform",)
-_HINT = "write the assertions for the output as it comes"
+_HINT = "write the assertions for the original output"
 
 
 def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
@@ -75,7 +75,9 @@ def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext)
         model = ASSERTION_TYPES.get(str(item.get("type", "")).removeprefix("not-"))
         for key in _ASSERTION_KEYS:
             if key in item and model is not None and key not in spellings(model):
-                reading.report(f"`{key}` of an assertion is not run", place.child(index).key(key), _HINT)
+                reading.report(
+                    f"`{key}` of an assertion is not supported", place.child(index).key(key), _HINT
+                )
         report_assertions(item.get("assert"), place.child(index, "assert"), reading)
 
 
@@ -168,10 +170,10 @@ def _take_options(
             key: entry for key, entry in rest.items() if key not in known and key not in _UNUSED_OPTIONS
         }
         for key in params:
-            reading.warn(f"`{key}` goes to the model as a parameter", place.child("options").key(key))
+            reading.warn(f"`{key}` is sent to the model as a parameter", place.child("options").key(key))
         if rest.get("repeat") not in (None, 1):
-            hint = "`--repeat N` runs every test N times"
-            reading.warn("`repeat` of a single test is not read", place.child("options").key("repeat"), hint)
+            hint = "use `--repeat N` to run every test N times"
+            reading.warn("`repeat` of a single test is not used", place.child("options").key("repeat"), hint)
         found["params"] = with_file_contents(params, place.child("options"), reading.files.base_dir, reading)
         found["file_params"] = file_keys(params)
     elif options is None:
@@ -200,8 +202,8 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
         reading.report(f"`vars` must be a mapping, found {describe_value(value)}", place.value())
         return {}
     if isinstance(value.get("assert"), list):
-        hint = "move it to the left, beside `vars`"
-        reading.warn("`assert` stands inside `vars`, where it checks nothing", place.key("assert"), hint)
+        hint = "move it left to the level of `vars`"
+        reading.warn("`assert` is inside `vars`, where it checks nothing", place.key("assert"), hint)
     return dict(value)
 
 
@@ -220,7 +222,7 @@ def _variables_of_files(
             reading.problems.extend(error.problems)
             continue
         if not files:
-            reading.warn(f"no file of variables fits `{name}`", location, f"relative to {row.folder}")
+            reading.warn(f"no file of variables matches `{name}`", location, f"relative to {row.folder}")
         for file in files:
             variables |= _mapping_in(file.path, row, reading)
     return variables
@@ -235,7 +237,7 @@ def _mapping_in(path: Path, row: TestRow, reading: LoadContext) -> Mapping[str, 
         return {}
     if isinstance(content, dict):
         return content
-    reading.report(f"`{path}` must hold a mapping of variables, found {describe_value(content)}", location)
+    reading.report(f"`{path}` must contain a mapping of variables, found {describe_value(content)}", location)
     return {}
 
 

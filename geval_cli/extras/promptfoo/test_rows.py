@@ -77,7 +77,7 @@ _REMOTE = {
     "sharepoint:": "tests are not fetched over the network",
 }
 _DEFAULT_GENERATOR = "generate_tests"
-_SAVE = "save the tests into a .csv or .jsonl file beside the config, and name that"
+_SAVE = "save the tests in a .csv or .jsonl file next to the config and use that"
 
 
 class TestRow(Struct, frozen=True):
@@ -153,14 +153,14 @@ def _of_file(
     elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)
     elif file.suffix in JAVASCRIPT_SUFFIXES - RUNNABLE_SUFFIXES:
-        hint = "compile it to JavaScript and name the .js file, or let it write its tests into a .jsonl file"
-        reading.report(f"TypeScript is not run: `{file.path.name}`", asked_at, hint)
+        hint = "compile it to JavaScript and use the .js file, or let it write its tests to a .jsonl file"
+        reading.report(f"TypeScript is not supported: `{file.path.name}`", asked_at, hint)
     elif file.suffix in CODE_SUFFIXES:
         message = f"tests that a program makes are not supported: `{file.path.name}`"
-        reading.report(message, asked_at, "let it write its tests into a .jsonl file, and name that")
+        reading.report(message, asked_at, "let it write its tests to a .jsonl file and use that")
     else:
         hint = "known: .yaml, .yml, .json, .jsonl, .csv, .xlsx"
-        reading.problems.append(Problem(f"`{file.path.name}` is no file of tests", asked_at, hint))
+        reading.problems.append(Problem(f"`{file.path.name}` is not a file of tests", asked_at, hint))
 
 
 def _of_document(path: Path, asked_at: Location | None, reading: LoadContext) -> Iterator[TestRow]:
@@ -197,7 +197,7 @@ def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: LoadCo
     filled = not_empty(rows)
     first = next(filled, None)
     if first is None:
-        reading.report(f"`{path}` holds no tests", asked_at, "write a header, and a row for each test")
+        reading.report(f"`{path}` contains no tests", asked_at, "write a header and one row per test")
         return
     header = [name.strip() for name in first[1]]
     columns = TableColumns(header, _line(path, first[0]), reading, PROMPTFOO_TYPES | ASSERTION_TYPES.keys())

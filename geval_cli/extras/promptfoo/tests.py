@@ -123,7 +123,7 @@ def _encoded(path: Path, kind: str, asked_at: Location | None, reading: LoadCont
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if len(content) > MAX_TEXT_BYTES:
-        raise ConfigError([Problem(f"`{path}` is larger than 16 MB", asked_at, "name a smaller file")])
+        raise ConfigError([Problem(f"`{path}` is larger than 16 MB", asked_at, "use a smaller file")])
     text = base64.b64encode(content).decode()
     return f"data:{kind};base64,{text}" if kind.startswith("image/") else text
 
@@ -173,7 +173,7 @@ class PromptfooTests(Struct, frozen=True):
                 yield replace(case, index=index)
                 index += 1
             if len(reading.problems) >= MAX_PROBLEMS:
-                reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind them", None)
+                reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing after them is checked", None)
                 return
 
     def _read_tests(self, reading: LoadContext) -> Iterator[ReadTest]:

@@ -221,7 +221,7 @@ def agree(
             return agree(kept, report, options=options, require=require, allow_unmatched=allow_unmatched)
     if labels is None:
         raise UsageError(
-            "labels are kept for stored runs only", hint="name the run by its id, or give labels"
+            "labels are kept for stored runs only", hint="give the run's id, or a file of labels"
         )
     options.check()
     if options.annotators not in EPSILONS:
@@ -448,11 +448,11 @@ def _bias(data: _Data, scale: Scale) -> Bias:
 
 def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) -> Iterable[str]:
     if errored:
-        yield f"the judge broke on {plural(errored, 'labelled output')}, left out of everything"
+        yield f"the judge failed on {plural(errored, 'labelled output')}, which is left out throughout"
     clusters = len(set(data.clusters))
     if clusters < MIN_CLUSTERS:
         groups = plural(clusters, "independent group of outputs", "independent groups of outputs")
-        yield f"no intervals: {groups}, and {MIN_CLUSTERS} are needed"
+        yield f"no intervals: {groups}; at least {MIN_CLUSTERS} are needed"
     if len(everything.annotators) == 1:
         yield "one annotator: how far people agree is unknown, so there is no ceiling and no alt-test"
     elif alt is None:

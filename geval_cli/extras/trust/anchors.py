@@ -107,7 +107,7 @@ def drawn_anchors(results: Iterable[CaseResult], count: int, seed: int) -> list[
 
     found = draw(rated(), count, seed=seed, id_of=lambda anchor: anchor.id)
     if not found:
-        hint = "anchors are outputs with a score by a judge: name a run with g-evals or the like"
+        hint = "anchors are outputs scored by a judge: use a run with g-eval or similar assertions"
         raise UsageError("no output of this run was rated by a model", hint=hint)
     return sorted(found, key=lambda item: (item.case.test_index, item.case.repeat_index, item.case.column))
 
@@ -124,7 +124,7 @@ def write_anchors(path: Path, anchors: Sequence[Anchor], *, run: str, config: st
             [Problem(f"cannot write anchors to {path}", None, "use a name that ends in .jsonl")]
         )
     if path.exists():
-        hint = "name another file: runs are compared by anchors that stay the same"
+        hint = "choose another file: anchors must stay the same for runs to be comparable"
         raise ConfigError([Problem(f"`{path}` already exists; --save does not overwrite", None, hint)])
     config = os.path.relpath(config, path.parent) if config else ""
     write_rows(path, (_row(anchor, run, config) for anchor in anchors))
@@ -157,10 +157,10 @@ def read_anchors(path: Path, access: Access = TRUSTED) -> AnchorSet:
             try:
                 anchor = _anchor(row)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                problems.append(Problem(f"this is no anchor: {error}", where, _FORM))
+                problems.append(Problem(f"this is not an anchor: {error}", where, _FORM))
                 continue
             if anchor.id in found:
-                problems.append(Problem(f"case {anchor.id} is there twice", where, "leave one of them out"))
+                problems.append(Problem(f"case {anchor.id} occurs twice", where, "remove one of them"))
             found[anchor.id] = anchor
             run, config = run or str(row.get("run") or ""), config or str(row.get("config") or "")
             digest.update(encode_json([row["case"], row["ratings"]]))
@@ -189,7 +189,7 @@ def _anchor(row: Mapping[str, Any]) -> Anchor:
 
 def _score(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"a score lies from 0 to 1, found {value!r}")
+        raise ValueError(f"a score must be between 0 and 1, found {value!r}")
     return float(value)
 
 

@@ -118,7 +118,7 @@ class FileCalibrations(Calibrations):
 
     def notes(self) -> Iterator[str]:
         for metric, parts in self._unfit.items():
-            yield f"{metric} was calibrated with {other_parts(parts)}, so results without P(pass) have none"
+            yield f"{metric} was calibrated with {other_parts(parts)}, so results get no P(pass)"
 
 
 def differing_parts(calibrated: Mapping[str, str], parts: Mapping[str, str]) -> list[str]:
@@ -133,7 +133,7 @@ def other_parts(names: set[str] | list[str]) -> str:
 
 
 CALIBRATION_VERSION = 1
-_WRITE = "`geval calibrate LABELS --run RUN -o judge.cal.json` writes it"
+_WRITE = "write one with `geval calibrate LABELS --run RUN -o judge.cal.json`"
 _BLOCK = 4
 _LARGEST = 1e9
 """Of the numbers in a block; larger whole numbers are no floats."""
@@ -196,7 +196,7 @@ def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext)
     """
     nothing = FileCalibrations({}, is_broken=True)
     if not isinstance(value, str):
-        hint = "name the file, for example `calibration: judge.cal.json`"
+        hint = "give the file, for example `calibration: judge.cal.json`"
         reading.report(f"`calibration` must be a path, found {describe_value(value)}", place.value(), hint)
         return nothing
     known = len(reading.problems)
@@ -215,12 +215,14 @@ def read_calibrations(value: JsonValue, place: SourcePath, reading: LoadContext)
 
 def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[Calibration]:
     if not isinstance(value, dict) or "calibration_version" not in value:
-        reading.report("this is no calibration file: it has no `calibration_version`", place.value(), _WRITE)
+        reading.report(
+            "this is not a calibration file: it has no `calibration_version`", place.value(), _WRITE
+        )
         return []
     version = value["calibration_version"]
     if version != CALIBRATION_VERSION or isinstance(version, bool):
         is_newer = isinstance(version, int) and version > CALIBRATION_VERSION
-        hint = "a newer geval wrote it: update this one" if is_newer else f"calibrate again: {_WRITE}"
+        hint = "update geval: a newer version wrote it" if is_newer else f"calibrate again: {_WRITE}"
         message = f"this geval reads version {CALIBRATION_VERSION} of calibration files, not {version}"
         reading.report(message, place.value("calibration_version"), hint)
         return []
@@ -232,7 +234,7 @@ def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[
     written = value.get("entries")
     if not isinstance(written, list) or not written:
         where = place.value("entries") if "entries" in value else place.value()
-        reading.report("`entries` must be a list with an entry for each metric", where, _WRITE)
+        reading.report("`entries` must be a list with one entry per metric", where, _WRITE)
         return []
     entries: dict[tuple[str, bool], Calibration] = {}
     for index, item in enumerate(written):
@@ -243,7 +245,7 @@ def _entries(value: JsonValue, place: SourcePath, reading: LoadContext) -> list[
         key = (entry.metric, bool(entry.judges))
         if key in entries:
             place_of_it = place.child("entries", index).value("metric")
-            reading.report(f"`{entry.metric}` is there twice", place_of_it, "keep one of them")
+            reading.report(f"`{entry.metric}` occurs twice", place_of_it, "keep one of them")
         entries.setdefault(key, entry)
     return list(entries.values())
 
@@ -276,7 +278,7 @@ def _judges(entry: CalibrationEntry, reading: LoadContext) -> tuple[JudgeWeight,
             values = {name: getattr(one, name) for name in JudgeWeight.__struct_fields__}
             found.append(JudgeWeight(**values))
             if one.weight and not one.sd:
-                reading.report("a judge that counts has an `sd` above 0", place.value("sd"), _WRITE)
+                reading.report("a judge with a weight needs an `sd` above 0", place.value("sd"), _WRITE)
     if len(reading.problems) == known and not any(one.weight for one in found):
         reading.report("no judge has a weight above 0", entry.place.value("judges"), _WRITE)
     return tuple(found) if len(reading.problems) == known else None
@@ -303,7 +305,7 @@ def _is_curve(entry: CalibrationEntry, reading: LoadContext) -> bool:
     if entry.logistic is not None:
         if all(map(math.isfinite, entry.logistic)) and entry.logistic[0] >= 0 and not entry.p_pass:
             return True
-        message = "`logistic` must be a slope from 0 and an intercept, without `p_pass`"
+        message = "`logistic` must be a slope of at least 0 and an intercept, without `p_pass`"
         reading.report(message, entry.place.value("logistic"), _WRITE)
         return False
     if not entry.p_pass:
@@ -312,7 +314,8 @@ def _is_curve(entry: CalibrationEntry, reading: LoadContext) -> bool:
     for index, block in enumerate(entry.p_pass):
         if not _is_block(block) or (index and not _follows(entry.p_pass[index - 1], block)):
             message = (
-                "blocks must be [lowest, highest, chance, labels], of rising scores and chances from 0 to 1"
+                "blocks must be [lowest, highest, chance, labels], with rising scores and chances "
+                "between 0 and 1"
             )
             reading.report(message, entry.place.value("p_pass", index), _WRITE)
             return False
@@ -355,7 +358,7 @@ def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) ->
     """Return an assertion of `threshold: calibrated` with its number; None with a problem where there is none."""
     metric, where = spec.metric or getattr(spec, "dimension", None), place.value()
     if not isinstance(spec, ModelGradedAssertion) or spec.is_negated:
-        hint = "write a number; only what a judge scores, and without `not-`, has a calibrated threshold"
+        hint = "write a number: only judged assertions without `not-` have a calibrated threshold"
         reading.report(f"`threshold: {CALIBRATED}` is not for {spec.type}", where, hint)
         return None
     found = _find(metric, f"`threshold: {CALIBRATED}`", where, reading, is_jury=is_calibrated_jury(spec))
@@ -391,18 +394,18 @@ def _find(
     calibrations = reading.calibrations
     if not isinstance(calibrations, FileCalibrations):
         hint = "add `calibration: judge.cal.json` to the config; " + _WRITE
-        reading.report(f"{what}, and the config names no calibration file", where, hint)
+        reading.report(f"{what}, but the config has no calibration file", where, hint)
         return None
     if calibrations.is_broken:  # which is reported
         return None
     if metric is None:
-        reading.report(f"{what} needs a metric", where, "add `metric`, as the labels name it")
+        reading.report(f"{what} needs a metric", where, "add `metric` with its name in the labels")
         return None
     known = calibrations.juries if is_jury else calibrations.entries
     found = known.get(metric)
     if found is None and is_jury and metric in calibrations.entries:
-        hint = "calibrate a run in which the whole jury judged, with `combine: mean` for example"
-        reading.report(f"{calibrations.path} has no weights of judges for `{metric}`", where, hint)
+        hint = "calibrate a run judged by the whole jury, for example with `combine: mean`"
+        reading.report(f"{calibrations.path} has no judge weights for `{metric}`", where, hint)
     elif found is None:
         near = did_you_mean(metric, known)
         named = ", ".join(dict.fromkeys([*known, *calibrations.entries, *calibrations.juries]))
@@ -412,7 +415,10 @@ def _find(
 
 
 _AGAIN = "calibrate again: geval calibrate LABELS --run RUN -o {path}"
-_NO_RUN = "labels of a run say by what its scores were rated: geval calibrate LABELS --run RUN -o {path}"
+_NO_RUN = (
+    "calibrate with labels of a run, which record how scores were made: geval calibrate LABELS --run RUN "
+    "-o {path}"
+)
 
 
 def calibration_problems(
@@ -457,7 +463,7 @@ def _difference(
     place = spec.place.value("threshold") if spec.is_calibrated else spec.place.key()
     effect = "`threshold: calibrated` cannot be used" if spec.is_calibrated else "results get no P(pass)"
     if found.key is None:
-        message = f"the calibration of `{found.metric}` in {path} is of no judge, so {effect}"
+        message = f"the calibration of `{found.metric}` in {path} has no judge, so {effect}"
         return Problem(message, place, _NO_RUN.format(path=path), severity=severity)
     steps = known_steps(spec, subject, tools)
     detail: dict[str, JsonValue] = {} if steps is None else {STEPS: steps}
@@ -482,7 +488,10 @@ def _difference_of_jury(
     metric, place = found.metric, spec.place.child("jury").value("combine")
     again = _AGAIN.format(path=path)
     if any(one.key is None for one in found.judges):
-        message = f"the weights of `{metric}` in {path} are of no run, so nothing says whose they are"
+        message = (
+            f"the weights of `{metric}` in {path} do not come from a run, so it is unknown which judges "
+            "they belong to"
+        )
         return Problem(message, place, _NO_RUN.format(path=path))
     judges = members_of(judge_provider(spec, subject.test, tools.defaults))
     weights = weights_of([judge_parts(tools.judge_for(judge)) for judge in judges], found.judges)
@@ -498,7 +507,7 @@ def _difference_of_jury(
             return Problem(message, place, again, (f"judge: {judge.title}",))
     if others:
         names = ", ".join(one.judge for one in others)
-        message = f"the weights of `{metric}` in {path} are of a jury with more judges: {names}"
+        message = f"the weights of `{metric}` in {path} are for a jury with more judges: {names}"
         return Problem(message, place, f"add what is missing, or {again}")
     return None
 
@@ -510,7 +519,7 @@ def _unknown_judge(
     if any(one.judge == judge.title for one in others):
         message = f"the weight of `{judge.title}` in {path} was found with {other_parts(['params'])}"
         return Problem(message, place, again)
-    message = f"{path} has no weight of the judge `{judge.title}` for `{found.metric}`"
+    message = f"{path} has no weight for the judge `{judge.title}` for `{found.metric}`"
     return Problem(message, place, again, (f"it has: {', '.join(one.judge for one in found.judges)}",))
 
 
@@ -537,6 +546,6 @@ def known_steps(
 def _unused(calibrations: FileCalibrations, metrics: list[str]) -> Problem:
     names = list(dict.fromkeys([*calibrations.entries, *calibrations.juries]))
     near = next((found for name in names if (found := did_you_mean(name, metrics))), None)
-    hint = f"did you mean the metric `{near}`?" if near else "its names are those of the labels"
+    hint = f"did you mean the metric `{near}`?" if near else "use the metric names of the labels"
     message = f"no assertion has a metric of {calibrations.path}: {', '.join(names)}"
     return Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)

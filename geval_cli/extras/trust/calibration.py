@@ -195,10 +195,12 @@ def calibrate(
             return calibrate(labels, report, options=options, allow_unmatched=allow_unmatched)
     options.check()
     if options.prevalence is not None and not 0 < options.prevalence < 1:
-        hint = "it is the share of good outputs, for example 0.9"
-        raise UsageError(f"`prevalence` must lie between 0 and 1, found {options.prevalence:g}", hint=hint)
+        hint = "give the share of good outputs, for example 0.9"
+        raise UsageError(f"`prevalence` must be between 0 and 1, found {options.prevalence:g}", hint=hint)
     if options.costs is not None and not all(0 < cost < float("inf") for cost in options.costs):
-        raise UsageError("both costs must be positive numbers", hint="write false pass : false fail, as 3:1")
+        raise UsageError(
+            "both costs must be positive numbers", hint="write false pass : false fail, for example 3:1"
+        )
     given = judged_labels(labels, run, cluster=options.cluster, allow_unmatched=allow_unmatched)
     chosen = given.by_metric(options.only)
     problems = [problem for name, members in chosen.items() for problem in _problems(name, members, options)]
@@ -233,7 +235,7 @@ def _problems(metric: str, pairs: Sequence[JudgedLabel], options: CalibrateOptio
         yield Problem(f"all {good or len(scored)} labels of `{metric}` are {which}", place, hint)
     odd = next((pair.score for pair in scored if not 0 <= (pair.score or 0.0) <= 1), None)
     if odd is not None:
-        hint = "calibrate what a judge scores from 0 to 1"
+        hint = "calibrate a metric that is scored from 0 to 1"
         yield Problem(f"`{metric}` has scores outside 0 to 1, such as {odd:g}", place, hint)
     yield from _criterion_problems(metric, scored, place_of=pairs)
 
@@ -244,15 +246,18 @@ def _criterion_problems(
     place = place_of[0].label.place.value("metric")
     found = [match.item.criteria.get(metric, ()) for match in _whole(metric, scored)]
     if any(len(of_case) > 1 for of_case in found):
-        hint = "give each assertion a metric of its own"
+        hint = "give each assertion its own metric"
         yield Problem(f"`{metric}` is the mean of several assertions of a test", place, hint)
         return
     keys = {key.key: key for of_case in found for key in of_case if key is not None}
     if len(keys) > 1:
         first, *others = keys.values()
         parts = {name for key in others for name in first.parts if key.parts.get(name) != first.parts[name]}
-        hint = "calibrate a run in which all outputs are rated alike; --only METRIC leaves others out"
-        yield Problem(f"`{metric}` was rated in this run with {other_parts(parts)} now and then", place, hint)
+        hint = (
+            "calibrate a run in which all outputs are rated the same way, or leave other metrics out with "
+            "--only METRIC"
+        )
+        yield Problem(f"`{metric}` was rated with {other_parts(parts)} in part of this run", place, hint)
 
 
 def _is_good(pair: JudgedLabel, options: CalibrateOptions) -> bool:
@@ -280,7 +285,9 @@ def _of_metric(
         yield _jury_calibration(name, pairs, scored, jury, options)
 
 
-_NO_WEIGHTS = "no judge of the jury follows people, so there are no weights for `combine: calibrated`"
+_NO_WEIGHTS = (
+    "no judge of the jury agrees with the human labels, so there are no weights for `combine: calibrated`"
+)
 
 
 def _jury_calibration(
@@ -303,7 +310,7 @@ def _jury_calibration(
     item = _calibration(name, pairs, scored, jury.weighted(everything), options, rescored)
     found = replace(item.calibration, key=None, parts={}, judges=jury.weights(everything))
     notes = [*item.notes, *_judge_notes(found.judges)]
-    agreement = jury_agreement(jury, jury.held_back(), "weights of other labels")
+    agreement = jury_agreement(jury, jury.held_back(), "weights from other labels")
     return replace(item, calibration=found, jury=agreement, notes=tuple(notes))
 
 

@@ -183,7 +183,7 @@ def _neighbours_joined(points: Sequence[tuple[float, float, int]]) -> list[tuple
 
 
 def label_charts(outputs: Mapping[str, Sequence[LabelledOutput]], links: Links) -> Iterator[Chart]:
-    """Yield for each metric that people labelled how the judge's scores compare with their labels."""
+    """Yield for each metric with human labels how the judge's scores compare with their labels."""
     for number, (metric, points) in enumerate(list(outputs.items())[:METRICS_MAX], start=1):
         thresholds = {output.threshold for output in points}
         threshold = thresholds.pop() if len(thresholds) == 1 else None
@@ -233,7 +233,7 @@ _ROW, _LAST = 34.0, 40.0
 def agreement_charts(
     metric: str, points: Sequence[LabelledOutput], counts: "Confusion", *, threshold: float, good_at: float
 ) -> list[Chart]:
-    """Return what is drawn of a metric that people labelled."""
+    """Return what is drawn of a metric with human labels."""
     name = _name("labels", metric)
     scores = score_against_label(name, metric, points, threshold=threshold, good_at=good_at)
     lengths = _length_chart(metric, points)

@@ -223,7 +223,7 @@ def check_document_paths(paths: Iterable[Path], what: str) -> None:
 def _path_problem(path: Path, what: str) -> Problem | None:
     if path.suffix.lower() not in ENDINGS:
         hint = f"use a name that ends in one of: {', '.join(ENDINGS)}"
-        return Problem(f"cannot write {what} to {path}: its ending says no format", hint=hint)
+        return Problem(f"cannot write {what} to {path}: unknown file type", hint=hint)
     if not path.parent.is_dir():
         return Problem(
             f"cannot write {path}: there is no folder {path.parent}", hint=f"mkdir -p {path.parent}"

@@ -225,15 +225,15 @@ def _from_elsewhere(
 ) -> Iterator[MetricEstimate]:
     """Yield the pass rates of a run by how often its judge erred on labels of other outputs."""
     if not given.has_scores:
-        hint = "add the judge's scores as `score`; for labels of this run leave out --method rogan-gladen"
-        raise UsageError(
-            f"{given.path} has no scores of a judge, so nothing says how often it errs", hint=hint
-        )
+        hint = "add the judge's scores as `score`, or for labels of this run drop --method rogan-gladen"
+        raise UsageError(f"{given.path} has no judge scores, so the judge's error rate is unknown", hint=hint)
     for metric in chosen_metrics([label.metric for label in given.labels], options.only):
         outputs = scored_outputs(metric, judged_items(results()))
         scored = [(item, item.score) for item in outputs if item.score is not None]
         if not scored:
-            raise UsageError(f"no output of the run has a score of `{metric}`", hint="is it the right run?")
+            raise UsageError(
+                f"no output of the run has a score of `{metric}`", hint="check that it is the right run"
+            )
         threshold = threshold_of((item.threshold for item in outputs), options.good, options.threshold)
         rates = _error_rates(given, metric, threshold, options.good)
         passed = ClusteredMean()

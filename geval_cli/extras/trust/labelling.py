@@ -136,7 +136,7 @@ def pairs_to_label(a: RunReport, b: RunReport, choice: LabelChoice) -> Sheet:
             tests.setdefault(result.test_index, []).append(pair)
     if not tests:
         raise UsageError(
-            "no test is judged by the same metric in both runs", hint="are these the right runs?"
+            "no test is judged by the same metric in both runs", hint="check that these are the right runs"
         )
     known = {item.metric for pairs in tests.values() for pair in pairs for item in pair[0]}
     metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
@@ -233,7 +233,7 @@ def kept_labels(labels: RunLabels, *run_ids: str) -> LabelFile:
     """
     rows = [item.row for run_id in run_ids for item in labels.of_run(run_id)]
     if not rows:
-        hint = f"make them with `geval label {','.join(run_ids)}`, or name a file of labels"
+        hint = f"make them with `geval label {','.join(run_ids)}`, or pass a file of labels"
         raise UsageError(f"no labels are kept for run {' or '.join(run_ids)}", hint=hint)
     return labels_from_rows(rows, f"labels kept for {' and '.join(run_ids)}")
 
@@ -279,7 +279,7 @@ def scales_of(
     for name in (name for name in dict.fromkeys(metrics) if name in known):
         if asked not in (None, known[name]):
             low, high = known[name]
-            hint = f"use --scale {low:g},{high:g}; one metric has one scale"
+            hint = f"use --scale {low:g},{high:g}: a metric has only one scale"
             raise UsageError(f"labels of `{name}` from {low:g} to {high:g} are kept for this run", hint=hint)
     return {name: known.get(name, asked or UNIT_SCALE) for name in metrics}
 
@@ -352,7 +352,9 @@ def draw_pairs(
 
 def _draw_choice(count: int, seed: int, only: Sequence[str]) -> LabelChoice:
     if count < 1:
-        raise UsageError(f"--draw takes a number from 1, found {count}", hint="for example --draw 100")
+        raise UsageError(
+            f"--draw must be a number of at least 1, found {count}", hint="for example --draw 100"
+        )
     return LabelChoice(tuple(only), count, seed)
 
 
@@ -368,7 +370,7 @@ def _drawn_rows(
         if (name, result.id) in wanted
     }
     if not found:
-        raise UsageError("no output of this run is judged", hint="name another run with --run")
+        raise UsageError("no output of this run is judged", hint="choose another run with --run")
     scales: dict[str, Scale] = {}
     for item in judged_items(found.values()):
         for metric in item.scores:

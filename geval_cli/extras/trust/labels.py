@@ -54,8 +54,8 @@ def kind_of(path: Path) -> str:
     ending = path.suffix.lower()
     if ending in JSON_LINES or ending == COMMA_SEPARATED:
         return ending
-    hint = "name a file that ends in .jsonl (one JSON object a line) or .csv"
-    raise ConfigError([Problem(f"`{path}` is no file of labels by its ending", None, hint)])
+    hint = "use a file that ends in .jsonl (one JSON object per line) or .csv"
+    raise ConfigError([Problem(f"`{path}` is not a file of labels, judging by its name", None, hint)])
 
 
 def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> Iterator[Row]:
@@ -73,11 +73,11 @@ def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> 
         is_large = False  # `read_text` says why
     if is_large:
         limit = MAX_LABEL_BYTES // (1024 * 1024)
-        hint = "split it, for example by metric; texts of outputs are not needed in it"
+        hint = "split it, for example by metric, and leave out the text of outputs"
         raise ConfigError([Problem(f"`{path}` is larger than {limit} MB", None, hint)])
     text = read_text(path, access, max_bytes=MAX_LABEL_BYTES)
     if not text.strip():
-        hint = f"write a row for each item and metric: {_EXAMPLE}"
+        hint = f"write one row per item and metric: {_EXAMPLE}"
         raise ConfigError([Problem("the file is empty", Location(str(path), 1, 1, length=0), hint)])
     read = _csv_rows if kind == COMMA_SEPARATED else _json_rows
     return read(text, str(path), problems)
@@ -96,8 +96,8 @@ def _json_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
         if isinstance(value, dict):
             yield value, SourcePath(json_line_positions(line, file, line=number, prefix=""))
         else:
-            hint = "one object a line, in braces, without brackets around all of them"
-            problems.append(Problem("a row of labels is a JSON object", Location(file, number, 1), hint))
+            hint = "write one object per line, without brackets around all of them"
+            problems.append(Problem("a row of labels must be a JSON object", Location(file, number, 1), hint))
 
 
 def _decoded(line: str, file: str, number: int) -> JsonValue:
@@ -125,7 +125,7 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite_float(digits: str) -> float:
@@ -156,8 +156,8 @@ def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
                 header = [cell.strip() for cell in cells]
                 problems.extend(_header_problems(header, Location(file, first, 1)))
             elif len(cells) != len(header):
-                message = f"this row has {len(cells)} cells, the header has {len(header)}"
-                hint = "put a text with commas or line breaks into double quotes"
+                message = f"this row has {len(cells)} cells, but the header has {len(header)}"
+                hint = "put text with commas or line breaks into double quotes"
                 problems.append(Problem(message, Location(file, first, 1), hint))
             else:
                 written = dict(zip(header, cells, strict=True))
@@ -170,13 +170,13 @@ def _csv_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
 
 def _header_problems(header: list[str], place: Location) -> Iterator[Problem]:
     for name in sorted({name for name in header if header.count(name) > 1}):
-        yield Problem(f"the column `{name}` is there twice", place, "rename one of them")
+        yield Problem(f"the column `{name}` occurs twice", place, "rename one of them")
     if "metric" not in header:
         near = did_you_mean("metric", header)
         hint = (
             f"did you mean `metric` by `{near}`?"
             if near
-            else "the first line names the columns: id,metric,label"
+            else "put the column names into the first line: id,metric,label"
         )
         yield Problem("there is no column `metric`", place, hint)
 
@@ -367,7 +367,7 @@ def mean_label(labels: Iterable[Label]) -> float:
 
 
 class LabelledOutput(Struct, frozen=True):
-    """An output that people labelled and the judge scored.
+    """An output with human labels and the judge scored.
 
     Attributes:
         label: the mean of all people, 0..1; `score` the judge's.
@@ -447,7 +447,7 @@ def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> Labe
         found.add(row, place)
     if not problems and not found.labels:
         waiting = f"none of the {found.unlabelled:,} rows has a label yet"
-        message = waiting if found.unlabelled else "there is no row of labels"
+        message = waiting if found.unlabelled else "there are no rows of labels"
         hint = "write a number, `pass` or `fail` into `label`"
         problems.append(Problem(message, Location(str(path), 1, 1, length=0), hint))
     if problems:
@@ -492,8 +492,8 @@ class _Collector:
         item, scale = _item_of(row), self._scale(row, place)
         self.has_scores = self.has_scores or "score" in row
         if not item.names_something:
-            hint = "add `id`, or `description` and `vars`, as the run's results have them"
-            self._report("this row does not say which output it is about", place.value(), hint)
+            hint = "add `id`, or `description` and `vars`, from the run's results"
+            self._report("this row does not identify an output", place.value(), hint)
         score = self._score(row, place)
         marks = self._marks(row, scale, place)
         if len(self._problems) > known:
@@ -527,20 +527,20 @@ class _Collector:
             if near is not None and near not in row:
                 self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
         if "metric" not in row:
-            self._report("this row names no metric", place.value(), 'add "metric", as the config names it')
+            self._report("this row has no metric", place.value(), 'add "metric" with its name in the config')
         if "label" in row and "labels" in row:
             self._report("a row has `label` or `labels`, not both", place.key("labels"), "keep one of them")
 
     def _check_types(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
         for key in _TEXT_KEYS:
             if row.get(key) is not None and not (isinstance(row[key], str) and row[key].strip()):
-                self._report(f"`{key}` must be a text, found {_shown(row[key])}", place.value(key))
+                self._report(f"`{key}` must be a string, found {_shown(row[key])}", place.value(key))
         for key in _NAME_KEYS:
             if row.get(key) is not None and (
                 not isinstance(row[key], str | int) or isinstance(row[key], bool)
             ):
                 self._report(
-                    f"`{key}` must be a text or a whole number, found {_shown(row[key])}", place.value(key)
+                    f"`{key}` must be a string or a whole number, found {_shown(row[key])}", place.value(key)
                 )
         if not isinstance(row.get("vars"), dict | None):
             self._report(f"`vars` must be an object, found {_shown(row['vars'])}", place.value("vars"))
@@ -548,11 +548,13 @@ class _Collector:
         if repeat is not None and (isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1):
             hint = "repeats count from 1"
             self._report(
-                f"`repeat` must be a whole number from 1, found {_shown(repeat)}", place.value("repeat"), hint
+                f"`repeat` must be a whole number of at least 1, found {_shown(repeat)}",
+                place.value("repeat"),
+                hint,
             )
         digest = row.get("output_sha256")
         if isinstance(digest, str) and digest.strip() and _DIGEST.fullmatch(digest) is None:
-            self._report("`output_sha256` is no SHA-256", place.value("output_sha256"), _DIGEST_HINT)
+            self._report("`output_sha256` is not a SHA-256", place.value("output_sha256"), _DIGEST_HINT)
 
     def _scale(self, row: Mapping[str, JsonValue], place: SourcePath) -> Scale:
         written = row.get("scale")
@@ -566,7 +568,10 @@ class _Collector:
             first = self._scale_places[metric].value("scale")
             low, high = self.scales[metric]
             where = f" in line {first.line}" if first else ""
-            message = f"the scale of `{metric}` is {low:g} to {high:g}{where}, and {scale[0]:g} to {scale[1]:g} here"
+            message = (
+                f"the scale of `{metric}` is {low:g} to {high:g}{where}, but {scale[0]:g} to {scale[1]:g} "
+                "here"
+            )
             self._report(
                 message, place.value("scale"), "use one scale for a metric, and write it in every row"
             )
@@ -579,7 +584,7 @@ class _Collector:
             return None
         number = _finite(score)
         if number is None or not 0 <= number <= 1:
-            hint = "for ratings from 1 to 5 write (rating - 1) / 4; leave it empty where the judge broke"
+            hint = "for ratings from 1 to 5 write (rating - 1) / 4; leave it empty where the judge failed"
             self._report(
                 f"`score` must be a number from 0 to 1, found {_shown(score)}", place.value("score"), hint
             )
@@ -588,7 +593,7 @@ class _Collector:
 
     def _marks(self, row: Mapping[str, JsonValue], scale: Scale, place: SourcePath) -> dict[str, float]:
         if "labels" in row and not isinstance(row["labels"], dict | None):
-            hint = 'name who gave which: {"anna": 4, "ben": 3}'
+            hint = 'write who gave which: {"anna": 4, "ben": 3}'
             self._report(
                 f"`labels` must be an object, found {_shown(row['labels'])}", place.value("labels"), hint
             )
@@ -608,18 +613,20 @@ class _Collector:
         low, high = scale
         word = float(value) if isinstance(value, bool) else _word(value)
         if word is not None and scale != UNIT_SCALE:
-            hint = "leave out `scale`, or write a number"
-            self._report(f"{_shown(value)} is no label from {low:g} to {high:g}", place.value(), hint)
+            hint = "leave `scale` out, or write a number"
+            self._report(f"{_shown(value)} is not a label from {low:g} to {high:g}", place.value(), hint)
             return None
         number = _finite(value) if word is None else word
         if number is None:
-            hint = "leave it empty where there is none"
-            self._report(f"a label is a number, `pass` or `fail`, found {_shown(value)}", place.value(), hint)
+            hint = "leave it empty if there is no label"
+            self._report(
+                f"a label must be a number, `pass` or `fail`, found {_shown(value)}", place.value(), hint
+            )
             return None
         if not low <= number <= high:
-            hint = "write a label within it" if has_scale else 'say which scale it is on: "scale": [1, 5]'
+            hint = "write a label within it" if has_scale else 'add its scale: "scale": [1, 5]'
             self._report(
-                f"the label {number:g} is off the scale from {low:g} to {high:g}", place.value(), hint
+                f"the label {number:g} is not on the scale from {low:g} to {high:g}", place.value(), hint
             )
             return None
         return (number - low) / (high - low)
@@ -637,9 +644,9 @@ class _Collector:
         where = f"in line {first.line}" if first else "above"
         if twice:
             who = f" by `{twice[0]}`" if twice[0] else ""
-            hint = "keep one of them" if twice[0] else "keep one, or say who gave which with `annotator`"
+            hint = "keep one of them" if twice[0] else "keep one, or add `annotator` to tell who gave which"
             self._report(
-                f"the label of `{label.metric}`{who} for this item already stands {where}",
+                f"the label of `{label.metric}`{who} for this item is already {where}",
                 label.location,
                 hint,
             )
@@ -745,13 +752,15 @@ def draw_notes(labels: Iterable[Label], unlabelled: int, what: str) -> Iterator[
     if not all(DRAW_COLUMN in label.columns for label in labels):
         yield f"true only if the labelled {what}, as geval estimate --draw does"
     elif unlabelled:
-        yield f"{unlabelled:,} drawn rows have no label yet: label all of them, else it is no random draw any more"
+        yield (
+            f"{unlabelled:,} drawn rows have no label yet: label all of them, or the draw is no longer random"
+        )
 
 
 def check_is_new(path: Path, option: str, more: str = "") -> None:
     """Raise ConfigError where labels cannot be written, or would replace others."""
     if path.exists():
-        hint = f"name another file: it may hold labels{more}"
+        hint = f"choose another file: this one may contain labels{more}"
         raise ConfigError([Problem(f"`{path}` already exists, and {option} does not overwrite", None, hint)])
     if not path.parent.is_dir():
         raise ConfigError([Problem(f"cannot write {path}: there is no folder {path.parent}", None)])

@@ -41,8 +41,8 @@ _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
 _TEST = "test"
-_WRONG_RUN = "is it the right run? --run names another one"
-_OTHER_HINT = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
+_WRONG_RUN = "check that it is the right run --run names another one"
+_OTHER_HINT = "label this run's output, give the label's run with --run, or pass --allow-unmatched"
 
 
 class JudgeVote(Struct, frozen=True):
@@ -298,7 +298,7 @@ def match_in_runs(
             if one is not None:
                 here.append(Match(label, one))
         if len({item.output_sha256 for item in found if item is not None}) > 1:
-            message = "this label does not say which of the two runs' outputs was read"
+            message = "this label does not say which run's output was read"
             errors.append(Problem(message, _named_at(label), "add `run_id` or `output_sha256`"))
         if any(item is not None for item in found):
             continue
@@ -351,7 +351,7 @@ class _Finder:
         self._labels = labels
         self._run_id = run_id
         self.where = "this run" if is_alone else "either run"
-        self.wrong_run = _WRONG_RUN if is_alone else "are these the right runs?"
+        self.wrong_run = _WRONG_RUN if is_alone else "check that these are the right runs"
         self._lacks = "this run has no" if is_alone else "neither run has an"
         self._other_hint = _OTHER_HINT if is_alone else "label these runs' outputs, or pass --allow-unmatched"
         self._wanted: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -428,7 +428,7 @@ class _Finder:
         """Return why a label has no output, with the nearest id."""
         if label.metric not in self._metrics:
             hint = hint_of(label.metric, self._metrics, "the run has")
-            message = f"no judge of {self.where} marks `{label.metric}`"
+            message = f"no judge of {self.where} scores `{label.metric}`"
             return Problem(message, label.place.value("metric"), hint)
         if not candidates:
             return self._missing(label)
@@ -437,11 +437,11 @@ class _Finder:
             hint = (
                 f"add `prompt`, `provider` or `repeat`, or give the id: {_few(item.id for item in fitting)}"
             )
-            return Problem(f"this label could be about {len(fitting)} outputs", _named_at(label), hint)
+            return Problem(f"this label matches {len(fitting)} outputs", _named_at(label), hint)
         if all(label.metric not in item.scores for item in candidates):
             message = f"`{label.metric}` is not judged for this output"
             return Problem(
-                message, label.place.value("metric"), "leave the label out, or pass --allow-unmatched"
+                message, label.place.value("metric"), "remove the label, or pass --allow-unmatched"
             )
         candidates = [item for item in candidates if self._is_of_test(label.item, item)]
         if not candidates:
@@ -450,7 +450,7 @@ class _Finder:
         if not any(self._is_of_output(label.item, item) for item in candidates):
             return self._of_other_output(label)
         hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
-        message = "there is no output of this item by that prompt, provider or repeat"
+        message = "this item has no output by that prompt, provider or repeat"
         return Problem(message, _named_at(label), hint)
 
     def _missing(self, label: Label) -> Problem:
@@ -466,7 +466,7 @@ class _Finder:
         if label.item.output_sha256 is not None:
             message, where = "this label was made for another output", label.place.value("output_sha256")
             return Problem(message, where, self._other_hint)
-        message = f"this label was made for the run `{label.item.run_id}`, and says no `output_sha256`"
+        message = f"this label was made for the run `{label.item.run_id}` and has no `output_sha256`"
         return Problem(message, label.place.value("run_id"), self._other_hint)
 
 
@@ -554,7 +554,7 @@ def chosen_metrics(labelled: Iterable[str], only: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(labelled))
     for name in only:
         if name not in names:
-            raise UsageError(f"no one labelled `{name}`", hint=hint_of(name, names, "labelled"))
+            raise UsageError(f"there are no labels for `{name}`", hint=hint_of(name, names, "labelled"))
     return [name for name in names if not only or name in only]
 
 
@@ -592,8 +592,8 @@ def _pair_labels(
         found = match_labels(given.labels, judged_items(run), run_id=run_id, allow_unmatched=allow_unmatched)
         return [_of_match(match) for match in found.matches], len(found.unmatched)
     if not given.has_scores:
-        hint = "name the run that was labelled (--run), or add the judge's scores as `score`"
-        raise UsageError(f"{given.path} has no scores of a judge", hint=hint)
+        hint = "give the labelled run with --run, or add the judge's scores as `score`"
+        raise UsageError(f"{given.path} has no judge scores", hint=hint)
     return [_of_label(label) for label in given.labels], 0
 
 

@@ -24,7 +24,7 @@ from geval_cli.statistics.estimate import MARGIN
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 
 AllowUnmatchedOption = Annotated[
-    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", OptionGroup.CONFIG)
+    bool, Option("--allow-unmatched", "Skip labels whose output is not in the run.", OptionGroup.CONFIG)
 ]
 SeedOption = Annotated[int, Option("--seed", "Random seed.", OptionGroup.SELECTION)]
 
@@ -42,7 +42,7 @@ class VerdictOptions:
         float,
         Option(
             "--good",
-            "Mean labels from here on, brought to 0..1, are good.",
+            "Lowest mean label (scaled to 0..1) of a good output.",
             OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
@@ -52,7 +52,7 @@ class VerdictOptions:
         float | None,
         Option(
             "--threshold",
-            "Scores from here on pass. [default: the run's own, else as --good]",
+            "Lowest score that passes. [default: the run's own, else as --good]",
             OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
@@ -63,8 +63,8 @@ class VerdictOptions:
         """Raise UsageError for a value that cannot be."""
         for name, value in (("good", self.good), ("threshold", self.threshold)):
             if value is not None and not 0 <= value <= 1:
-                hint = "labels and scores are brought to 0..1"
-                raise UsageError(f"`{name}` must lie from 0 to 1, found {value:g}", hint=hint)
+                hint = "use a share: labels and scores are scaled to 0..1"
+                raise UsageError(f"`{name}` must be between 0 and 1, found {value:g}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class MetricOptions:
 
     only: Annotated[
         tuple[str, ...],
-        Option("--only", "Take this metric only; repeatable.", OptionGroup.JUDGING, syntax="METRIC"),
+        Option("--only", "Only this metric; repeatable.", OptionGroup.JUDGING, syntax="METRIC"),
     ] = ()
 
 
@@ -100,7 +100,7 @@ class ReportOptions:
         tuple[Path, ...],
         Option(
             "-o --output",
-            "Write it to a file: .json, .md or .html; repeatable.",
+            "Output file: .json, .md or .html; repeatable.",
             OptionGroup.RESULTS,
             syntax="FILE",
         ),
@@ -117,7 +117,7 @@ class LabelledRunOptions:
         str | None,
         Option(
             "--run",
-            "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+            "The labelled run. [default: the scores in LABELS, else the latest run]",
             OptionGroup.CONFIG,
             syntax="RUN",
         ),
@@ -131,7 +131,9 @@ class AgreeOptions(ClusterOptions, VerdictOptions):
 
     annotators: Annotated[
         str,
-        Option("--annotators", "Who labelled: expert, skilled or crowd.", OptionGroup.JUDGING, syntax="WHO"),
+        Option(
+            "--annotators", "Kind of annotators: expert, skilled or crowd.", OptionGroup.JUDGING, syntax="WHO"
+        ),
     ] = "expert"
 
 
@@ -143,7 +145,7 @@ class AgreeCommand(ReportOptions, AgreeOptions, LabelledRunOptions):
         tuple[str, ...],
         Option(
             "--require",
-            'Fail unless it holds, as "spearman >= 0.4"; repeatable.',
+            'Fail unless this holds: "spearman >= 0.4"; repeatable.',
             OptionGroup.GATES,
             syntax="GATE",
         ),
@@ -163,7 +165,7 @@ class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
         tuple[float, float] | None,
         Option(
             "--cost",
-            "Cost of a false pass : of a false fail, as 3:1. [default: highest MCC]",
+            "Cost of a false pass : a false fail, such as 3:1. [default: highest MCC]",
             OptionGroup.JUDGING,
             syntax="A:B",
             is_text=True,
@@ -173,7 +175,7 @@ class CalibrateOptions(MetricOptions, ClusterOptions, VerdictOptions):
         float | None,
         Option(
             "--prevalence",
-            "Share of good outputs where the judge will be used. [default: as labelled]",
+            "Share of good outputs in real use. [default: as labelled]",
             OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
@@ -189,7 +191,7 @@ class CalibrateCommand(ReportOptions, CalibrateOptions, LabelledRunOptions):
         tuple[Path, ...],
         Option(
             "-o --output",
-            "NAME.cal.json for configs; a report as .json, .md or .html; repeatable.",
+            "Output file: NAME.cal.json for configs; report .json, .md or .html; repeatable.",
             OptionGroup.RESULTS,
             syntax="FILE",
         ),
@@ -210,7 +212,7 @@ class EstimateOptions(MetricOptions, VerdictOptions):
         str,
         Option(
             "--method",
-            "ppi, or rogan-gladen for labels with scores of other outputs.",
+            "Method: ppi, or rogan-gladen for labels with scores of other outputs.",
             OptionGroup.JUDGING,
             syntax="NAME",
         ),
@@ -219,7 +221,7 @@ class EstimateOptions(MetricOptions, VerdictOptions):
         float,
         Option(
             "--margin",
-            "Say whether the run's calibration is off by less than this.",
+            "Check that the run's calibration is off by less than this.",
             OptionGroup.JUDGING,
             minimum=0,
             maximum=1,
@@ -232,14 +234,14 @@ class EstimateCommand(ReportOptions, EstimateOptions):
     """Options of `geval estimate`."""
 
     run: Annotated[
-        str, Option("--run", "The run whose true figures are wanted.", OptionGroup.CONFIG, syntax="RUN")
+        str, Option("--run", "The run to estimate true figures for.", OptionGroup.CONFIG, syntax="RUN")
     ] = "latest"
     allow_unmatched: AllowUnmatchedOption = False
     draw: Annotated[
         int | None,
         Option(
             "--draw",
-            "Write LABELS: this many outputs, drawn at random, for people to label.",
+            "Write LABELS: this many random outputs for people to label.",
             OptionGroup.CONFIG,
             minimum=1,
             syntax="N",
@@ -254,7 +256,7 @@ class EstimateCommand(ReportOptions, EstimateOptions):
         tuple[str, ...],
         Option(
             "--require",
-            'Fail unless it holds, as "coherence.true_pass_rate >= 80%"; repeatable.',
+            'Fail unless this holds: "coherence.true_pass_rate >= 80%"; repeatable.',
             OptionGroup.GATES,
             syntax="GATE",
         ),
@@ -282,7 +284,7 @@ class LabelCommand:
 
     draw: Annotated[
         int | None,
-        Option("--draw", "Label this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1),
+        Option("--draw", "Label this many random outputs.", OptionGroup.SELECTION, minimum=1),
     ] = None
     seed: SeedOption = 0
     metrics: Annotated[
@@ -295,7 +297,7 @@ class LabelCommand:
         ),
     ] = ()
     annotator: Annotated[
-        str | None, Option("--annotator", "Who labels. [default: your login]", syntax="NAME")
+        str | None, Option("--annotator", "Name of the annotator. [default: your login]", syntax="NAME")
     ] = None
     scale: Annotated[
         tuple[float, float] | None,
@@ -307,26 +309,26 @@ class LabelCommand:
         ),
     ] = None
     shows_verdict: Annotated[
-        bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
+        bool, Option("--show-verdict", "Show the judge's verdicts; they may influence you.")
     ] = False
     review: Annotated[
-        bool, Option("--review", "Judge and person side by side, disagreements first.", OptionGroup.RESULTS)
+        bool, Option("--review", "Compare judge and human labels, disagreements first.", OptionGroup.RESULTS)
     ] = False
     export: Annotated[
         Path | None,
         Option(
             "--export",
-            "Write labels, or a sheet to fill in: .jsonl or .csv.",
+            "Export labels or a sheet to fill in: .jsonl or .csv.",
             OptionGroup.RESULTS,
             syntax="FILE",
         ),
     ] = None
     read: Annotated[
-        Path | None, Option("--import", "Keep the labels of a file.", OptionGroup.RESULTS, syntax="FILE")
+        Path | None, Option("--import", "Import labels from a file.", OptionGroup.RESULTS, syntax="FILE")
     ] = None
     allow_unmatched: Annotated[
         bool,
-        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", OptionGroup.RESULTS),
+        Option("--allow-unmatched", "Skip labels whose output is not in the run.", OptionGroup.RESULTS),
     ] = False
     as_json: Annotated[bool, Option("--json", "Print the review as JSON.", OptionGroup.RESULTS)] = False
     home: HomeOption = None
@@ -343,7 +345,7 @@ class ProbeOptions:
     """
 
     items: Annotated[
-        int, Option("--items", "Probe this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1)
+        int, Option("--items", "Probe this many random outputs.", OptionGroup.SELECTION, minimum=1)
     ] = 20
     seed: SeedOption = 0
     only: Annotated[
@@ -364,7 +366,7 @@ class RatingOptions:
     scoring: ScoringOption = None
     samples: SamplesOption = None
     plan: Annotated[
-        bool, Option("--plan", "Say how many ratings it takes; send nothing.", OptionGroup.BUDGET)
+        bool, Option("--plan", "Show the number of ratings needed; send nothing.", OptionGroup.BUDGET)
     ] = False
     max_cost: Annotated[
         float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
@@ -373,7 +375,10 @@ class RatingOptions:
         int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
     ] = None
     max_concurrency: Annotated[
-        int | None, Option("-j --max-concurrency", "Requests at once.", OptionGroup.RUNNING, minimum=1)
+        int | None,
+        Option(
+            "-j --max-concurrency", "Maximum number of requests in flight.", OptionGroup.RUNNING, minimum=1
+        ),
     ] = None
     env_file: EnvFileOption = None
 
@@ -392,9 +397,7 @@ class ProbeCommand(ReportOptions, RatingOptions, ProbeOptions):
     ] = None
     run: Annotated[
         str | None,
-        Option(
-            "--run", "The run that was labelled. [default: the latest]", OptionGroup.SELECTION, syntax="RUN"
-        ),
+        Option("--run", "The labelled run. [default: the latest]", OptionGroup.SELECTION, syntax="RUN"),
     ] = None
 
 
@@ -406,27 +409,23 @@ class DriftCommand(ReportOptions, RatingOptions):
         Path | None,
         Option(
             "--save",
-            "Write anchors: outputs of a run, with their scores.",
+            "Write anchors: outputs of a run with their scores.",
             OptionGroup.SELECTION,
             syntax="FILE",
         ),
     ] = None
     run: Annotated[
         str,
-        Option("--run", "With --save: the run whose outputs are kept.", OptionGroup.SELECTION, syntax="RUN"),
+        Option("--run", "With --save: the run to take outputs from.", OptionGroup.SELECTION, syntax="RUN"),
     ] = "latest"
     items: Annotated[
         int,
-        Option(
-            "--items", "With --save: this many outputs, drawn at random.", OptionGroup.SELECTION, minimum=1
-        ),
+        Option("--items", "With --save: the number of random outputs.", OptionGroup.SELECTION, minimum=1),
     ] = 100
     seed: SeedOption = 0
     margin: Annotated[
         float,
-        Option(
-            "--margin", "A mean shift up to this counts as none.", OptionGroup.JUDGING, minimum=0, maximum=1
-        ),
+        Option("--margin", "Ignore a mean shift of up to this.", OptionGroup.JUDGING, minimum=0, maximum=1),
     ] = 0.05
 
 

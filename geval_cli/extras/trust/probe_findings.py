@@ -136,7 +136,7 @@ def damage_finding(probe: Probe, metric: str, pairs: Sequence[ScoreChange], *, i
         verdict = ProbeVerdict.HOLDS if found.estimate.value == 1 else ProbeVerdict.FAILS
         return replace(found, bar="= 1", verdict=verdict, note="")
     if found.verdict is ProbeVerdict.FAILS and not is_certain:
-        note = "is the metric about this? --only NAME demands it"
+        note = "demand it with --only NAME if the metric covers this"
         return replace(found, verdict=ProbeVerdict.UNCLEAR, note=note)
     return found
 
@@ -217,7 +217,7 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
     names = sorted({name for item in outputs for name in item.joint})
     whole = [item for item in outputs if item.joint.keys() == item.separate.keys() == set(names)]
     if len(names) < 2 or not whole:  # noqa: PLR2004 - a correlation is between two
-        return _nothing(probe, "", "halo", "needs outputs that are rated by two dimensions")
+        return _nothing(probe, "", "halo", "needs outputs rated by two dimensions")
     sides = [
         np.array([[getattr(item, side)[name] for item in whole] for name in names])
         for side in ("joint", "separate")
@@ -294,7 +294,7 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
     own = np.array([score.is_own for score in scores], dtype=np.float64)
     clusters = {score.cluster for score in scores}
     if not scores or own.all() or not own.any() or len(clusters) < 2:  # noqa: PLR2004 - a spread needs two
-        return _nothing(probe, metric, "difference", "needs labels of outputs by two families of models")
+        return _nothing(probe, metric, "difference", "needs labels of outputs from two model families")
     errors = np.array([score.error for score in scores])
     means = {side: errors[own == side].mean() for side in (0.0, 1.0)}
     value = float(means[1.0] - means[0.0])
@@ -312,7 +312,9 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
     return _held(probe, metric, "difference", estimate, FigureLimit("<=", MOST_RISE, fails=0))
 
 
-def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:
+def _nothing(
+    probe: Probe, metric: str, figure: str, note: str = ("no output could be changed this way")
+) -> Finding:
     return Finding(
         probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=ProbeVerdict.SKIPPED, note=note
     )

@@ -346,7 +346,7 @@ class Desk:
                 return
             subject, base = failed
         if item.kind is ProbeKind.DAMAGE and target.is_at_bottom:
-            asked.skip("it has the lowest score already")
+            asked.skip("it already has the lowest score")
             return
         text = rewritten(form, material_for(target, subject.text, self._options.seed))
         if text is None:
@@ -538,7 +538,7 @@ def _sides(compared: Mapping[str, ScoreChange]) -> tuple[dict[str, float], dict[
     )
 
 
-NO_LABELS = "needs labels of outputs by two families of models"
+NO_LABELS = "needs labels of outputs from two model families"
 
 
 class ProbePlan(Struct, frozen=True):
@@ -625,10 +625,8 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
 
 
 def _nothing_to_probe() -> UsageError:
-    hint = "add a g-eval or another assertion that asks a judge; `not-` ones are not probed"
-    return UsageError(
-        "no test has an assertion that a model judges, or --only asks for none of it", hint=hint
-    )
+    hint = "add a g-eval or another judged assertion; `not-` assertions are not probed"
+    return UsageError("no test has an assertion judged by a model, or --only leaves it out", hint=hint)
 
 
 def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: ProbeOptions) -> int:
@@ -855,7 +853,7 @@ def _about(report: ProbeReport, quote: Quote) -> str:
     if report.errored:
         parts.append(f"{report.errored:,} of them failed ({quote(report.first_error)})")
     if report.unanswered:
-        parts.append(f"{plural(report.unanswered, 'output')} could not be had")
+        parts.append(f"{plural(report.unanswered, 'output')} could not be obtained")
     if report.stopped:
         parts.append(f"stopped early: {quote(report.stopped)}")
     return ", ".join(parts) + "."

@@ -50,7 +50,7 @@ class Requirement(Condition):
         """
         found = GATE.match(text)
         if found is None or found["tags"] is not None or found["against"] is not None:
-            raise UsageError(f"`{text}` is no requirement", hint=_EXAMPLE)
+            raise UsageError(f"`{text}` is not a requirement", hint=_EXAMPLE)
         rest, _, statistic = found["subject"].rpartition(".")
         if statistic not in statistics:
             message = f"`{text}` requires an unknown statistic, `{statistic}`"
@@ -70,7 +70,7 @@ class Requirement(Condition):
             UsageError: there is no such metric.
         """
         if self.metric is not None and self.metric not in estimates:
-            message = f"`{self.text}` is about `{self.metric}`, which no one labelled"
+            message = f"`{self.text}` is about `{self.metric}`, which has no labels"
             raise UsageError(message, hint=hint_of(self.metric, estimates, "labelled"))
         for metric, estimate in estimates.items():
             if self.metric in (None, metric):

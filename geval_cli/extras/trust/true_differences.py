@@ -201,10 +201,12 @@ def correct(
     ]
     if not rows:
         hint = (
-            "label outputs of both runs, best both outputs of a test: geval estimate SHEET --draw 30 --of A,B"
+            "label outputs of both runs, ideally both outputs of a test: geval estimate SHEET --draw "
+            "30 --of A,B"
         )
         raise UsageError(
-            f"the labels compare nothing: no metric has some in both runs ({', '.join(metrics)})", hint=hint
+            f"the labels cannot be compared: no metric has labels in both runs ({', '.join(metrics)})",
+            hint=hint,
         )
     adjusted = iter(holm([row.p for row in rows if row.p is not None]))
     rows = [row if row.p is None else _decided(row, next(adjusted)) for row in rows]
@@ -313,7 +315,7 @@ class MetricDifference(Struct, frozen=True):
         if min(self.found.clusters) < LEAST_LABELLED:
             of_each = " of each run" if self.design is Design.DIFFERENT_TESTS else ""
             return f"at least {LEAST_LABELLED} labelled tests{of_each} are needed"
-        return "they all say the same, which tells nothing of the other tests"
+        return "they are all equal, which says nothing about the other tests"
 
 
 def labelled_pairs(
@@ -353,7 +355,7 @@ def labelled_pairs(
     one, other = match_in_runs(labels, runs, allow_unmatched=allow_unmatched)
     if options.cluster is not None and not any(pair.cluster.startswith("value ") for pair in pairs):
         raise UsageError(
-            f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
+            f"no test has the metadata `{options.cluster}`", hint="use a key of the tests' metadata"
         )
     return LabelledPairs(pairs, match, (one.matches, other.matches), len(one.unmatched))
 

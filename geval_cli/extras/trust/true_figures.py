@@ -139,7 +139,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-_ADD = "add `labels: FILE` to the config; `geval estimate sheet.jsonl --draw 100` draws what to label"
+_ADD = "add `labels: FILE` to the config; draw outputs to label with `geval estimate sheet.jsonl --draw 100`"
 
 
 def read_suite_labels(suite: LoadedSuite) -> tuple[LabelFile | None, list[Problem]]:
@@ -178,7 +178,7 @@ def _unlabelled(gates: Sequence[Gate], labels: LabelFile) -> Iterator[Problem]:
     for gate in gates:
         if gate.metric is not None and gate.metric not in labelled:
             hint = hint_of(gate.metric, labelled, "labelled")
-            message = f"no one labelled `{gate.metric}`, which the gate `{gate.text}` is about"
+            message = f"the gate `{gate.text}` is about `{gate.metric}`, which has no labels"
             yield Problem(message, gate.place.value(), hint)
 
 
@@ -203,7 +203,7 @@ def _judged(
         matched = match_labels(of_metric, judged_items(results()), run_id=run_id, allow_unmatched=True)
     except ConfigError as error:
         first = error.problems[0]
-        return _unknown(gate, f"no label is of an output of this run: {first.message}")
+        return _unknown(gate, f"no label belongs to an output of this run: {first.message}")
     chosen = (item for item in results() if all(is_tagged(item.metadata, *tag) for tag in gate.tags))
     outputs = scored_outputs(gate.metric, judged_items(chosen))
     found = true_figures(outputs, marks_of(matched.matches)[gate.metric], good=GOOD_AT)

@@ -44,9 +44,9 @@ _STATIC = Path(__file__).parent / "static"
 _health = APIRouter(tags=["Server"])
 
 
-@_health.get("/healthz", summary="Ask whether the server is there", operation_id="health")
+@_health.get("/healthz", summary="Check that the server is up", operation_id="health")
 async def health() -> Response:
-    """Answer `ok` and the version. Needs no token and asks nothing else."""
+    """Answer `ok` and the version. Needs no token."""
     return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")
 
 
@@ -95,7 +95,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app = FastAPI(
         title="geval",
         version=__version__,
-        summary="Have outputs judged by G-Eval, start runs and read their results.",
+        summary="Judge outputs with G-Eval, start runs and read their results.",
         lifespan=lifespan,
         middleware=_middleware(settings),
         telemetry=_NO_TELEMETRY,

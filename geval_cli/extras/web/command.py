@@ -63,7 +63,7 @@ def serve(options: ServeOptions) -> None:
         server = Server(settings, say=_say, on_started=on_started)
         # A token of the user's own is known, and stays out of what may be a log.
         printed = settings.token if settings.has_open_geval else None
-        _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (Ctrl-C ends it)")
+        _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (stop with Ctrl-C)")
         _say_who_may_ask(settings)
         for problem in judge_problems(judge_spec(settings), env=server.judge_env, base_dir=settings.folder):
             _say(f"warning: /api/geval cannot judge yet: {problem.message} ({problem.hint})")
@@ -72,10 +72,10 @@ def serve(options: ServeOptions) -> None:
 
 def _say_who_may_ask(settings: "ServerSettings") -> None:
     if settings.token is None:
-        _say("without a token every user of this machine can use the server, and your keys through it")
+        _say("without a token, every user of this machine can use the server, and through it your keys")
     elif settings.has_open_geval:
         _say(
-            "the token in the address opens pages and runs; POST /api/geval is open to every user of this machine"
+            "the token in the URL opens pages and runs; POST /api/geval is open to every user of this machine"
         )
 
 
@@ -88,14 +88,16 @@ def _settings(options: ServeOptions) -> "ServerSettings":
     if options.allow_code and is_untrusted(os.environ):
         hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
         raise UsageError(
-            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+            f"--allow-code cannot be combined with {UNTRUSTED_VARIABLE}, which forbids code", hint=hint
         )
     if not options.folder.is_dir():
-        raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
+        raise UsageError(
+            f"{options.folder} is not a folder", hint="use the folder that contains your configs"
+        )
     own = os.environ.get(TOKEN_VARIABLE, "").strip()
     if own and options.has_no_token:
         hint = f"leave --no-token out, or unset {TOKEN_VARIABLE}"
-        raise UsageError(f"--no-token, and {TOKEN_VARIABLE} is set", hint=hint)
+        raise UsageError(f"--no-token cannot be combined with {TOKEN_VARIABLE}, which is set", hint=hint)
     is_made = not own and not options.has_no_token and is_loopback(options.host)
     token = own or (secrets.token_urlsafe(_TOKEN_BYTES) if is_made else None)
     settings = ServerSettings(
@@ -116,8 +118,8 @@ def _settings(options: ServeOptions) -> "ServerSettings":
         allowed_hosts=options.hosts,
     )
     if not settings.is_loopback and settings.token is None:
-        message = f"on {options.host} others than this machine may reach the server, so it needs a token"
-        hint = f"set {TOKEN_VARIABLE} to a long random text, or leave --host out"
+        message = f"on {options.host} other machines can reach the server, so it needs a token"
+        hint = f"set {TOKEN_VARIABLE} to a long random string, or leave --host out"
         raise UsageError(message, hint=hint)
     return settings
 

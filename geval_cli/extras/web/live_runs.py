@@ -92,12 +92,12 @@ class LiveRuns:
         run, summary = stored
         if run.status is RunStatus.RUNNING:
             raise RefusedError(
-                f"run {run.id} is under way", status=_CONFLICT, hint="wait for its end, or stop it"
+                f"run {run.id} is in progress", status=_CONFLICT, hint="wait for it to finish, or stop it"
             )
         lacks_nothing = run.status is RunStatus.COMPLETED
         if lacks_nothing and not (retries_errors and summary is not None and summary.errored):
-            what = "no case of it ended in an error" if retries_errors else "it lacks nothing"
-            hint = "a new run of its suite does all of it again"
+            what = "no case of it ended in an error" if retries_errors else "nothing is missing"
+            hint = "start a new run of its suite to do it all again"
             raise RefusedError(f"run {run.id} is complete, and {what}", status=_CONFLICT, hint=hint)
         path = await asyncio.to_thread(self.config_of, run)
 
@@ -114,7 +114,7 @@ class LiveRuns:
             RefusedError: it is not known, not there any more, or outside of the served folder.
         """
         if run.judged_from is not None:
-            hint = f"`geval judge` does so in a terminal, with the outputs of run {run.judged_from}"
+            hint = f"use `geval judge` in a terminal, with the outputs of run {run.judged_from}"
             raise RefusedError(f"run {run.id} judged stored outputs", status=_CONFLICT, hint=hint)
         origin = self._state.runs.origin(run.id)
         if origin is None:
@@ -133,7 +133,9 @@ class LiveRuns:
         live = self._live.get(run_id)
         if live is None:
             holder = self._state.runs.holder(run_id)
-            message = f"run {run_id} is not under way" + ("" if holder is None else f" here: {holder} has it")
+            message = (f"run {run_id} is not in progress") + (
+                "" if holder is None else f" here, but in {holder}"
+            )
             hint = "there is nothing to stop" if holder is None else "stop it there, for example with Ctrl-C"
             raise RefusedError(message, status=_CONFLICT, hint=hint)
         live.stop()
@@ -176,12 +178,10 @@ class LiveRuns:
             message = (
                 "the folder with the stored runs was deleted while the server ran, so no run can be stored"
             )
-            raise RefusedError(
-                message, status=_UNAVAILABLE, hint="start the server again: it makes a new one"
-            )
+            raise RefusedError(message, status=_UNAVAILABLE, hint="restart the server, which makes a new one")
         if len(self._starting) + len(self._live) >= self._settings.max_runs:
-            message = f"{self._settings.max_runs} runs are under way already"
-            hint = "wait until one of them is over, or stop one"
+            message = f"{self._settings.max_runs} runs are already in progress"
+            hint = "wait until one of them finishes, or stop one"
             raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
 
     async def _launch(
@@ -247,7 +247,7 @@ class LiveRuns:
         code = () if self._settings.allows_code else runs_code(foreign)
         if code:
             what = ", ".join(f"`{item}`" for item in code[:3])
-            message = f"{request.config} runs code of its own ({what}), which this server does not allow"
+            message = f"{request.config} contains code ({what}), which this server does not allow"
             hint = "start the server with --allow-code if you trust every config in the folder"
             raise RefusedError(message, status=_FORBIDDEN, hint=hint)
         prepared = prepare(request)
@@ -294,19 +294,19 @@ class LiveRuns:
             if begun.done():
                 live = begun.result()
                 self._live.pop(live.run.id, None)
-                live.end_broken("the run broke off; the server's own messages say why")
+                live.end_broken("the run was aborted; see the server's log")
 
     def _forget(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            _log.error("a run broke off: %s", error, exc_info=error)
+            _log.error("a run was aborted: %s", error, exc_info=error)
 
 
 def _is_running(path: Path, run_id: str | None) -> RefusedError:
     """Return the refusal of a second run of a config; `running` in its answer is the id of the first."""
-    which = "is just being started" if run_id is None else f"is under way: {run_id}"
-    hint = "look at that run, or start another one without `unless_running`"
+    which = "is just starting" if run_id is None else f"is in progress: {run_id}"
+    hint = "use that run, or start another one without `unless_running`"
     return RefusedError(
         f"a run of {path} {which}",
         status=_CONFLICT,

@@ -87,12 +87,12 @@ class RefusedError(GevalError):
 PROBLEM_TYPE = "application/problem+json"
 
 _ADVICE = {
-    404: "the paths that there are stand in /docs and /openapi.json",
-    405: "the `Allow` header says which methods this path has",
+    404: "see /docs and /openapi.json for the paths",
+    405: "use a method from the `Allow` header",
     400: "send JSON as text in UTF-8",
 }
 
-_PAGE_ADVICE = {404: "the list of runs and the suites lead to every page that there is"}
+_PAGE_ADVICE = {404: "start from the list of runs or the suites"}
 """What a reader can do, where that differs from what a program can."""
 
 _REFUSED = frozenset({401, 403})
@@ -101,9 +101,9 @@ _REFUSED = frozenset({401, 403})
 _WORDS = {
     "missing": "this is required",
     "extra_forbidden": "there is no such field",
-    "string_type": "this must be a text",
-    "string_unicode": "this is no text: it holds half of a surrogate pair",
-    "string_too_long": "this may have {max_length} characters at most",
+    "string_type": "this must be a string",
+    "string_unicode": "this is not valid text: it contains half of a surrogate pair",
+    "string_too_long": "this must have at most {max_length} characters",
     "model_attributes_type": "this must be a JSON object",
     "model_type": "this must be a JSON object",
     "dict_type": "this must be a JSON object",
@@ -189,7 +189,7 @@ def upstream_problem(error: GevalError) -> Response:
         return problem_response(503, error.message, hint=error.hint or "try again later", headers=again)
     if isinstance(error, UsageError):
         detail = f"the judge is not ready: {error.message}"
-        return problem_response(503, detail, hint=error.hint or "set it up, and start the server again")
+        return problem_response(503, detail, hint=error.hint or "set it up, then restart the server")
     is_away = isinstance(error, ProviderUnavailableError | ProviderTimeoutError)
     if isinstance(error, JudgeError) and error.raw_text:
         excerpt = error.raw_text[:_EXCERPT_LENGTH]
@@ -217,7 +217,7 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     found = error.errors()
     broken = next((item for item in found if item["type"] == "json_invalid"), None)
     if broken is not None:
-        detail = f"the body is no JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
+        detail = f"the body is not JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
         return problem_answer(request.scope, 400, detail, hint=_ADVICE[400])
     errors = [_request_error(item) for item in found]
     count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
@@ -265,7 +265,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _geval_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ConfigError):
         return problem_response(
-            422, error.message, hint="`geval validate` shows the same", errors=config_errors(error.problems)
+            422, error.message, hint="see also `geval validate`", errors=config_errors(error.problems)
         )
     assert isinstance(error, GevalError)
     if isinstance(error, RefusedError):
@@ -277,7 +277,7 @@ async def _geval_error(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
-    hint = "please report it with the traceback that the server wrote"
+    hint = "report it with the traceback from the server's log"
     return problem_answer(request.scope, 500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
 
 
@@ -294,19 +294,19 @@ def has_route(scope: Mapping[str, Any]) -> bool:
     return any(route.matches(dict(scope))[0] is Match.FULL for route in scope["app"].router.routes)
 
 
-_AGAIN = {"Retry-After": {"description": "Seconds until another try.", "schema": {"type": "integer"}}}
+_AGAIN = {"Retry-After": {"description": "Seconds to wait before retrying.", "schema": {"type": "integer"}}}
 _STATUS_WORDS = {
-    400: "The body is no JSON.",
-    401: "The server wants its token.",
+    400: "The body is not JSON.",
+    401: "The server requires its token.",
     403: "Refused: the Host or the Origin header, a path outside the folder, or a config that runs code.",
-    404: "There is no such thing.",
+    404: "Not found.",
     408: "The body took too long to arrive.",
-    409: "Not possible as things stand.",
+    409: "Not possible in the current state.",
     413: "The body is too large.",
-    415: "The body is not said to be JSON.",
-    422: "The request, or the config that it names, has problems; all of them are listed.",
-    429: "Too much is under way.",
-    502: "The judge answered with something that is of no use.",
+    415: "The content type is not JSON.",
+    422: "The request or its config has problems; all are listed.",
+    429: "Too many requests or runs are in progress.",
+    502: "The judge's answer could not be used.",
     503: "The judge cannot be reached or is not set up, or the server is stopping.",
 }
 
@@ -317,7 +317,7 @@ class RequestProblem(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     detail: str = Field(description="What is wrong.")
-    pointer: str | None = Field(None, description="Where in the body, as the fragment of a JSON pointer.")
+    pointer: str | None = Field(None, description="Where in the body, as a JSON pointer fragment.")
     location: str | None = Field(None, description="Where in a config: file, line and column.")
     hint: str | None = Field(None, description="What to do about it.")
 
@@ -332,7 +332,7 @@ class ProblemDocument(BaseModel):
     status: int
     detail: str
     hint: str | None = Field(None, description="What to do about it.")
-    errors: list[RequestProblem] | None = Field(None, description="Every single problem.")
+    errors: list[RequestProblem] | None = Field(None, description="All problems.")
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -50,9 +50,9 @@ class HostAndOrigin:
     def _refusal(self, headers: Headers) -> str | None:
         host = headers.get("host", "").lower()
         if len(headers.getlist("host")) > 1:
-            return "a request names one server in its Host header"
+            return "send exactly one server in the Host header"
         if self._authorities is not None and host not in self._authorities:
-            return "this server does not answer to the name in the Host header"
+            return "this server does not accept the name in the Host header"
         origin = headers.get("origin")
         if origin is None or origin in self._settings.allowed_origins:
             return None
@@ -93,9 +93,9 @@ class TokenCheck:
         return problem_answer(
             scope,
             401,
-            "this server wants its token",
-            hint="open the address that the server printed when it started, or send `Authorization: Bearer TOKEN`; "
-            f"TOKEN is {TOKEN_VARIABLE} of the server, or stands in that address",
+            "this server requires its token",
+            hint="open the URL that the server printed at start, or send `Authorization: Bearer TOKEN`; "
+            f"TOKEN is the server's {TOKEN_VARIABLE}, or part of that URL",
             headers={"www-authenticate": _challenge(scope["path"])},
         )
 
@@ -184,7 +184,7 @@ class BodyGuard:
             return
         headers = Headers(scope=scope)
         if not _is_json(headers.get("content-type", "")):
-            detail = "the request must say that it is JSON"
+            detail = "the request must be JSON"
             response = problem_response(415, detail, hint="send the header `Content-Type: application/json`")
             await response(scope, receive, send)
             return

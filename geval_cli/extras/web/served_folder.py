@@ -18,15 +18,15 @@ def served_config(folder: Path, name: str) -> Path:
     Raises:
         RefusedError: it lies outside `folder` (symbolic links are followed first), is no config, or is not there.
     """
-    hint = "name a .yaml, .yml or .json file relative to the served folder, for example `gevalconfig.yaml`"
+    hint = "use a .yaml, .yml or .json file relative to the served folder, for example `gevalconfig.yaml`"
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long, a loop of links
-        raise RefusedError("this is no path of a file", status=_NOT_FOUND, hint=hint) from error
+        raise RefusedError("this is not the path of a file", status=_NOT_FOUND, hint=hint) from error
     if not path.is_relative_to(folder.resolve()):
-        raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
+        raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     if path.suffix.lower() not in CONFIG_SUFFIXES or not _is_file(path):
-        raise RefusedError(f"there is no config {name} in the served folder", status=_NOT_FOUND, hint=hint)
+        raise RefusedError(f"the served folder has no config {name}", status=_NOT_FOUND, hint=hint)
     return _from_here(path)
 
 

@@ -115,7 +115,7 @@ def bind(settings: ServerSettings) -> tuple[socket.socket, ServerSettings]:
         listening.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        hint = "choose another one with --port, or another address with --host"
+        hint = "choose another port with --port, or another address with --host"
         raise UsageError(f"cannot listen on {host} port {port}: {reason}", hint=hint) from error
     return listening, replace(settings, port=listening.getsockname()[1])
 
@@ -165,11 +165,11 @@ class Server(uvicorn.Server):
         """Finish what is under way at the first call, stop it at the second, end at once at the third."""
         self._steps += 1
         if self._steps == 1:
-            self._say("finishing what is under way; once more to stop it")
+            self._say("finishing requests and runs in progress; press again to stop them")
             self.should_exit = True
             self._in_app("live_runs", "close")
         elif self._steps == _STOPPING:
-            self._say("stopping what is under way; once more to end at once")
+            self._say("stopping requests and runs in progress; press again to quit at once")
             self._in_app("evaluations", "stop_all")
             self._in_app("live_runs", "stop_all")
         else:

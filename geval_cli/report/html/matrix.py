@@ -150,7 +150,7 @@ def choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
     if wanted.metric is not None:
         joint = "and " if (wanted.low, wanted.high) != (None, None) else ""
         if (wanted.label_low, wanted.label_high) == (0.0, None):
-            words.append("that people labelled")
+            words.append("with human labels")
         else:
             words += _range_words(f"{joint}with a mean label", wanted.label_low, wanted.label_high)
     return words

@@ -74,7 +74,7 @@ def test_references_are_put_in_with_what_stands_beside_them(tmp_path: Path) -> N
     ("reference", "message"),
     [
         ("#/nothing", "there is no `nothing`"),
-        ("#/loop", "leads back to itself"),
+        ("#/loop", "refers to itself"),
         ("none.yaml#/a", "there is no file"),
         ("https://example.com/a.yaml", "is not fetched"),
     ],
@@ -87,8 +87,8 @@ def test_references_that_lead_nowhere_are_refused(tmp_path: Path, reference: str
 def test_references_that_double_again_and_again_are_refused(tmp_path: Path) -> None:
     doubling = {f"d{n}": {side: {"$ref": f"#/d{n + 1}"} for side in "ab"} for n in range(40)}
     content = {**BASE, "tests": [{"vars": {"x": {"$ref": "#/d0"}}}], **doubling, "d40": "x"}
-    found = [message for message in errors_of(tmp_path, content) if "leads to more than" in message]
-    assert found == ["`#/d0` leads to more than 1,000,000 values"]
+    found = [message for message in errors_of(tmp_path, content) if "expands to more than" in message]
+    assert found == ["`#/d0` expands to more than 1,000,000 values"]
 
 
 def test_references_of_json_schemas_are_their_own(tmp_path: Path) -> None:
@@ -111,13 +111,13 @@ def test_an_env_value_that_is_not_set_is_warned_about_and_empty(tmp_path: Path) 
     content = {**BASE, "prompts": ["a{{env.NOT_SET}}b"]}
     assert prompts_sent(tmp_path, content) == ["ab"]
     assert warnings_of(tmp_path, content) == [
-        "the environment variable `NOT_SET` is not set, and nothing stands in its place"
+        "the environment variable `NOT_SET` is not set and has no fallback"
     ]
 
 
 def test_a_repeat_of_one_test_is_warned_about(tmp_path: Path) -> None:
     tests = [{"vars": {"x": "a"}, "options": {"repeat": count}} for count in (1, 3)]
-    assert warnings_of(tmp_path, {**BASE, "tests": tests}) == ["`repeat` of a single test is not read"]
+    assert warnings_of(tmp_path, {**BASE, "tests": tests}) == ["`repeat` of a single test is not used"]
 
 
 def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"extensions": ["file://hooks.js:beforeAll"]}, "extensions are not run"),
+        ({"extensions": ["file://hooks.js:beforeAll"]}, "extensions are not supported"),
         ({"redteam": {"purpose": "x"}}, "red teaming is not supported"),
         ({"nunjucksFilters": {"f": "f.js"}}, "there is no file"),
-        ({"nunjucksFilters": {"f": "promptfooconfig.yaml"}}, "the filter `f` is no JavaScript"),
+        ({"nunjucksFilters": {"f": "promptfooconfig.yaml"}}, "the filter `f` is not JavaScript"),
         ({"nunjucksFilters": ["f.js"]}, "`nunjucksFilters` must be a mapping"),
         ({"evaluateOptions": {"delay": "1s"}}, "`delay` must be a number of milliseconds of at least 0"),
         ({"evaluateOptions": 3}, "`evaluateOptions` must be a mapping"),
@@ -143,7 +143,7 @@ def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -
         ({"defaultTest": "file://x.yaml"}, "there is no file"),
         (
             {"tests": [{"assert": [{"type": "contains", "value": "a", "contextTransform": "x"}]}]},
-            "is not run",
+            "is not supported",
         ),
     ],
 )
@@ -216,7 +216,7 @@ def test_problems_have_their_place(tmp_path: Path) -> None:
 def test_differences_from_promptfoo_are_listed_once(tmp_path: Path) -> None:
     tests = [{"vars": {"d": "a"}, "assert": [{"type": "g-eval", "value": "x"}], "colour": 1}] * 2
     found = [item.what for item in differences(load(tmp_path, {**BASE, "tests": tests}))]
-    assert sum(what.startswith("assertions that a judge decides") for what in found) == 1
+    assert sum(what.startswith("judged assertions whose judge") for what in found) == 1
     assert any("unknown key `colour`" in what for what in found)
 
 

@@ -95,10 +95,10 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
         ("missing.txt", "there is no file"),
         ("file://no/*.txt", "no file matches"),
         ("file://make.py:build", "there is no file"),
-        ("prompt.ts", "TypeScript is not run"),
-        ("file://prompt.rb", "`.rb` files are not run"),
-        ("exec: ", "`exec:` is followed by no command"),
-        ({"role": "user", "content": "Hi"}, "a message stands where a prompt belongs"),
+        ("prompt.ts", "TypeScript is not supported"),
+        ("file://prompt.rb", "`.rb` files cannot be run"),
+        ("exec: ", "`exec:` has no command after it"),
+        ({"role": "user", "content": "Hi"}, "found a chat message where a prompt is expected"),
         ({"content": "Hi"}, "this prompt has no text"),
         ({"raw": "x", "config": 3}, "`config` must be a mapping"),
         ({"raw": "x", "config": {"tools": "file://tools.json"}}, "there is no file"),
@@ -107,7 +107,7 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
         (7, "a prompt must be text"),
         ({"label": 3}, "this prompt has no text"),
         ("file://empty.txt", "there are no prompts in"),
-        ("file://a.exe", "is no file of prompts"),
+        ("file://a.exe", "is not a file of prompts"),
     ],
 )
 def test_what_cannot_be_a_prompt_is_refused(tmp_path: Path, prompt: object, message: str) -> None:

@@ -101,9 +101,9 @@ def test_the_judge_of_the_default_test_may_stand_beside_its_options(tmp_path: Pa
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ("file://p.tsx", "providers in TypeScript are not run"),
-        ("p.ts", "providers in TypeScript are not run"),
-        ("file://p.rb", "providers in `.rb` are not run"),
+        ("file://p.tsx", "providers in TypeScript are not supported"),
+        ("p.ts", "providers in TypeScript are not supported"),
+        ("file://p.rb", "providers in `.rb` are not supported"),
         ("file://nothing.yaml", "there is no file"),
         (" ", "a provider's id is empty"),
         (7, "a provider must be text or a mapping"),

@@ -83,9 +83,9 @@ def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None
     [
         ("x,y\na\n", "this row has 1 cells, but the header has 2"),
         ("x,__threshold\na,high\n", "`__threshold` must be a number, found `high`"),
-        ("x,__config:__expected2:threshold\na,1\n", "belongs to no column"),
+        ("x,__config:__expected2:threshold\na,1\n", "does not belong to a column"),
         ("x,__expected,__config:__expected:weight\na,b,1\n", "`weight` of"),
-        ("", "holds no tests"),
+        ("", "contains no tests"),
     ],
 )
 def test_a_broken_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -139,7 +139,7 @@ def test_sheets(tmp_path: Path) -> None:
         ("https://docs.google.com/spreadsheets/d/1", "Google Sheets are not fetched"),
         ("file://make.py:build", "tests that a program makes are not supported"),
         ("tests.js", "tests that a program makes are not supported"),
-        ("notes.txt", "is no file of tests"),
+        ("notes.txt", "is not a file of tests"),
         ([7], "a test must be a mapping or name a file"),
         ([{"vars": 7}], "`vars` must be a mapping"),
         ([{"provider": 7}], "a provider must be text or a mapping"),
@@ -208,7 +208,7 @@ def test_an_image_becomes_a_data_url(tmp_path: Path) -> None:
     [
         ("file://nothing.txt", "there is no file"),
         ("file://no*.txt", "no file matches"),
-        ("file://make.go", "`.go` files are not run"),
+        ("file://make.go", "`.go` files cannot be run"),
         ("file://a.pdf", "cannot be read as PDF"),
     ],
 )
@@ -287,14 +287,14 @@ def test_variables_of_the_command_line_are_defaults(tmp_path: Path) -> None:
 
 def test_assert_inside_vars_is_warned_about(tmp_path: Path) -> None:
     content = {**BASE, "tests": [{"vars": {"x": "a", "assert": [{"type": "contains"}]}}]}
-    assert "`assert` stands inside `vars`" in warnings_of(tmp_path, content)[0]
+    assert "`assert` is inside `vars`" in warnings_of(tmp_path, content)[0]
 
 
 def test_an_unknown_option_goes_to_the_model_and_is_warned_about(tmp_path: Path) -> None:
     suite = load(tmp_path, {**BASE, "tests": [{"options": {"temperature": 0.5}}]})
     (case,) = suite.tests
     assert case.promptfoo.params == {"temperature": 0.5}
-    assert any("`temperature` goes to the model" in problem.message for problem in suite.warnings)
+    assert any("`temperature` is sent to the model" in problem.message for problem in suite.warnings)
 
 
 def test_each_pass_yields_equal_tests(tmp_path: Path) -> None:

@@ -186,10 +186,10 @@ class TestBadInput:
         )
         assert found == {
             "#/name": "this must not be empty",
-            "#/input": "this must be a text",
+            "#/input": "this must be a string",
             "#/actualOutput": "this is required",
             "#/evaluationSteps/1": "this must not be empty",
-            "#/evaluationSteps/2": "this must be a text",
+            "#/evaluationSteps/2": "this must be a string",
             "#/context": "this must be a string or a list of strings",
             "#/typo~1~0": "there is no such field",
         }

@@ -99,7 +99,7 @@ class TestSheet:
         ("query", "status", "words"),
         [
             ("metric=cohrence", 404, "did you mean `coherence`?"),
-            ("scale=5,1", 422, "no scale"),
+            ("scale=5,1", 422, "not a scale"),
             ("scale=1", 422, "pattern"),
             ("draw=0", 422, "1 or more"),
             ("draw=many", 422, "whole number"),
@@ -146,10 +146,10 @@ class TestKeeping:
         [
             (one(id="9.0.0"), 404, "no output 9.0.0"),
             (one(id="2.0.0"), 404, "no output 2.0.0"),  # the model broke there
-            (one(metric="tone"), 404, "it has: coherence"),
-            (one(label=1.5), 422, "1.5 is no label from 0 to 1"),
-            (one(label=6, scale=[1, 5]), 422, "6 is no label from 1 to 5"),
-            (one(label="pass", scale=[1, 5]), 422, "pass is no label from 1 to 5"),
+            (one(metric="tone"), 404, "use one of: coherence"),
+            (one(label=1.5), 422, "1.5 is not a label from 0 to 1"),
+            (one(label=6, scale=[1, 5]), 422, "6 is not a label from 1 to 5"),
+            (one(label="pass", scale=[1, 5]), 422, "pass is not a label from 1 to 5"),
             (one(scale=[5, 1]), 422, "this is not a scale"),
             (one(scale=[1]), 422, "/labels/0/scale"),
             (one(label=True), 422, "/labels/0/label"),
@@ -158,7 +158,7 @@ class TestKeeping:
             ({"id": "0.0.0", "metric": "coherence"}, 422, "this is required"),
             (one(output_sha256="0" * 64), 409, "another output"),
             (one(output_sha256="short"), 422, "/labels/0/output_sha256"),
-            (one(annotator="a" * 201), 422, "200 characters at most"),
+            (one(annotator="a" * 201), 422, "at most 200 characters"),
             (one(note="\ud800"), 422, "half of a surrogate pair"),
             (one(who="anna"), 422, "there is no such field"),
         ],

@@ -1,4 +1,4 @@
-"""What can be done with a stored run over HTTP: name it, tag it, start it again, resume it, remove it."""
+"""Actions with a stored run over HTTP: name it, tag it, start it again, resume it, remove it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,14 +222,14 @@ class TestResume:
         assert (counts["done"], counts["total"], counts["passed"], counts["errored"]) == (1, 2, 1, 0)
         again = asking.post(f"/api/runs/{run_id}/resume", {})
         assert again.status == 409
-        assert "under way" in again.json["detail"]
+        assert "in progress" in again.json["detail"]
         model.server.release()
         assert list(events)[-1]["summary"]["passed"] == 2
 
     def test_of_a_complete_run_is_refused(self, server: RunningServer) -> None:
         run_id = run_to_end(server)
         for body, said in (
-            ({}, "lacks nothing"),
+            ({}, "nothing is missing"),
             ({"retry_errors": True}, "no case of it ended in an error"),
         ):
             answer = server.post(f"/api/runs/{run_id}/resume", body)

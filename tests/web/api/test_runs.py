@@ -430,4 +430,4 @@ def test_a_server_whose_stored_runs_were_deleted_says_so_and_starts_none(tmp_pat
         answer = server.post("/api/runs", {"config": "suite.yaml"})
         assert answer.status == 503
         assert "was deleted while the server ran" in answer.text
-        assert "start the server again" in answer.text
+        assert "restart the server" in answer.text

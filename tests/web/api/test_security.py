@@ -74,7 +74,7 @@ class TestHost:
     def test_a_browser_gets_a_page_that_says_so(self, server: RunningServer) -> None:
         answer = server.get("/", host="evil.example", accept="text/html")
         assert (answer.status, answer.headers["content-type"]) == (403, "text/html; charset=utf-8")
-        assert "this server does not answer to the name in the Host header" in answer.text
+        assert "this server does not accept the name in the Host header" in answer.text
         assert answer.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
 
     def test_further_names_can_be_allowed(self, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ class TestToken:
     def test_is_asked_for_in_words_where_a_browser_opens_a_page(self, guarded: RunningServer) -> None:
         answer = guarded.get("/docs", accept="text/html,*/*")
         assert (answer.status, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
-        assert "this server wants its token" in answer.text
+        assert "this server requires its token" in answer.text
         assert "www-authenticate" in answer.headers
         assert refused(guarded.get("/api/runs", accept="text/html,*/*"), 401)
 

@@ -144,7 +144,7 @@ def test_a_signal_lets_evaluations_and_runs_finish(tmp_path: Path, model: Loopba
     with serving(tmp_path, **judge_environ(model)) as (server, url):
         asking = begin_work(tmp_path, model, url)
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for("finishing what is under way")
+        server.wait_for("finishing requests and runs")
         model.release()
         asking.join(60)
         assert server.end() == 0
@@ -158,7 +158,7 @@ def test_a_signal_lets_evaluations_and_runs_finish(tmp_path: Path, model: Loopba
 def test_a_second_signal_stops_them_and_keeps_what_is_there(tmp_path: Path, model: LoopbackServer) -> None:
     with serving(tmp_path, **judge_environ(model)) as (server, url):
         asking = begin_work(tmp_path, model, url)
-        for text in ("finishing what is under way", "stopping what is under way"):
+        for text in ("finishing requests and runs", "stopping requests and runs"):
             server.process.send_signal(signal.SIGINT)
             server.wait_for(text)
         assert server.end() == 0
@@ -269,7 +269,7 @@ def options(folder: Path, **changes: Any) -> ServeOptions:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"folder": Path("nowhere")}, "is no folder"),
+        ({"folder": Path("nowhere")}, "is not a folder"),
         ({"host": "no such host"}, "cannot listen"),
         ({"scoring": "guess"}, "--scoring"),
     ],

@@ -96,7 +96,7 @@ def test_page_that_wants_the_token_looks_like_any_other(site: Site, browser: Any
             asked: set[str] = set()
             page.on("request", lambda request, asked=asked: asked.add(request.url))
             page.goto(site.address + path)
-            assert page.get_by_text("this server wants its token").is_visible()
+            assert page.get_by_text("this server requires its token").is_visible()
             assert page.evaluate(LOOK) == usual
             assert asked - {"data:,"} == {site.address + path}
             assert violations(page) == []

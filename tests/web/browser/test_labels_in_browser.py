@@ -142,8 +142,8 @@ def test_two_people_and_then_the_judge_beside_them(window: Visit, folder: Path, 
     assert {row["draw"] for row in rows} == {"seed 7"}
     page.reload()
     page.get_by_text("2 of 2 rated by béa").wait_for()
-    page.locator("[data-label-end]").get_by_role("link", name="Judge beside people").click()
-    page.get_by_role("heading", name="Judge beside people").wait_for()
+    page.locator("[data-label-end]").get_by_role("link", name="Judge and human labels").click()
+    page.get_by_role("heading", name="Judge and human labels").wait_for()
     page.locator("tbody tr").first.get_by_text("differ").wait_for()
     assert page.locator("tbody tr").count() == 4
     with page.expect_download() as download:
@@ -222,7 +222,7 @@ def test_a_number_off_the_scale_is_refused_where_it_is_typed(
     wait_for_place(page, "1 of 4")
     page.keyboard.type("999")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("999 is no label from 0 to 100").wait_for()
+    page.get_by_role("alert").get_by_text("999 is not a label from 0 to 100").wait_for()
     assert kept(folder, run_id) == []
 
 

@@ -147,7 +147,7 @@ def test_stop_and_resume_by_keyboard(browser: Any, tmp_path: Path, model: Model)
         assert page.evaluate("'stop' in document.activeElement.dataset")
         page.keyboard.press("Enter")
         page.get_by_text(
-            "This run was interrupted: what had finished by then is shown, 4 cases of 4 are missing"
+            "This run was interrupted: the finished cases are shown, 4 cases of 4 are missing"
         ).wait_for()
         model.server.release()
         page.get_by_role("button", name="Resume").focus()
@@ -171,12 +171,12 @@ def test_killed_server_is_told_and_the_next_one_offers_to_resume(
             progress(page, "0 of 4 done").wait_for()
             process.send_signal(signal.SIGKILL)
             process.wait(60)
-            page.get_by_text("The server does not answer").wait_for()
+            page.get_by_text("The server does not respond").wait_for()
             window.complaints.clear()  # the browser tells of refused connections
         with killable_server(tmp_path, model, port):
             page.get_by_text("This run was interrupted").wait_for()
             assert is_the_same_page(page)
-            assert not page.get_by_text("The server does not answer").is_visible()
+            assert not page.get_by_text("The server does not respond").is_visible()
             model.server.release()
             page.get_by_role("button", name="Resume").click()
             page.locator('[data-run-status="completed"]').wait_for()
@@ -240,7 +240,7 @@ def test_run_again_while_one_is_under_way_asks_first(browser: Any, tmp_path: Pat
         window.go(f"/runs/{first}")
         in_menu(page, "Run again").click()
         dialog = page.get_by_role("dialog", name="A run of this suite is in progress")
-        dialog.get_by_role("link", name="Open the run under way").click()
+        dialog.get_by_role("link", name="Open the run in progress").click()
         page.wait_for_url(second)
         window.go(f"/runs/{first}")
         in_menu(page, "Run again").click()
@@ -271,7 +271,7 @@ def test_name_and_tags_by_keyboard(browser: Any, tmp_path: Path) -> None:
         for wrong in ("nightly", "=2", " =2"):
             dialog.get_by_label("Tags").fill(f"stage=2\n{wrong}")
             dialog.get_by_role("button", name="Save").press("Enter")
-            dialog.get_by_role("alert").filter(has_text=f"“{wrong.strip()}” is no tag").wait_for()
+            dialog.get_by_role("alert").filter(has_text=f"“{wrong.strip()}” is not a tag").wait_for()
         dialog.get_by_label("Tags").fill("stage=2\nurl=a=b")
         dialog.get_by_role("button", name="Save").press("Enter")
         page.get_by_role("heading", name="<b>Before</b> the move").wait_for()

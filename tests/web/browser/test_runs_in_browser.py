@@ -73,7 +73,7 @@ def test_search_leaves_what_fits(window: Visit, site: Site) -> None:
     window.go(f"/runs/{site.after}")
     window.page.get_by_placeholder("Search tests").fill("FINE answer")
     window.page.keyboard.press("Enter")
-    window.page.locator("[data-found]", has_text="1 test with a result that fits").wait_for()
+    window.page.locator("[data-found]", has_text="1 test with a matching result").wait_for()
     assert window.page.url.endswith("?q=FINE+answer")
     window.page.get_by_role("link", name="Clear").click()
     window.page.locator("[data-found]", has_text="3 tests").wait_for()
@@ -394,7 +394,7 @@ def test_everything_works_without_scripts(browser: Any, site: Site) -> None:
         page.get_by_role("link", name="judged.json").click()
         page.get_by_placeholder("Search tests").fill("poor")
         page.get_by_role("button", name="Apply").click()
-        page.get_by_text("1 test with a result that fits").wait_for()
+        page.get_by_text("1 test with a matching result").wait_for()
 
 
 def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) -> None:

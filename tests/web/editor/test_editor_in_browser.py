@@ -36,9 +36,9 @@ class TestForm:
         open_test(window, 1)
         schema = field(window, "tests[0].evaluation_schema")
         schema.fill('{"type": "objekt"')
-        window.page.get_by_text("This is no JSON yet").wait_for()
+        window.page.get_by_text("This is not valid JSON yet").wait_for()
         window.page.get_by_role("button", name="Save", exact=True).click()
-        window.page.get_by_text("Not saved: a field of the form holds no JSON").wait_for()
+        window.page.get_by_text("Not saved: a field of the form is not valid JSON").wait_for()
         schema.press("End")
         window.page.keyboard.type("}")
         window.page.locator("#field-tests-0--evaluation_schema-problem", has_text="JSON Schema").wait_for()
@@ -104,7 +104,7 @@ class TestForm:
             "prompts: ['{{ input }}']\nproviders: [echo]\ntests: file://t.csv\n"
         )
         open_editor(window, "many.yaml")
-        window.page.get_by_text("The tests stand in a file of their own: file://t.csv").wait_for()
+        window.page.get_by_text("The tests are in a separate file: file://t.csv").wait_for()
 
 
 class TestYaml:
@@ -133,7 +133,7 @@ class TestYaml:
         page.keyboard.press("Escape")
         page.locator("[data-form].is-waiting").wait_for()
         page.keyboard.press("Control+s")
-        page.get_by_text("Not saved: the text is no YAML").wait_for()
+        page.get_by_text("Not saved: the text is not valid YAML").wait_for()
         page.keyboard.press("Control+z")
         page.get_by_text("No problems").wait_for()
         page.keyboard.press("Control+Home")
@@ -260,7 +260,7 @@ class TestRun:
         (folder / "code.yaml").write_text("prompts: [hi]\nproviders: ['exec:echo hi']\ntests: [{input: x}]\n")
         open_editor(window, "code.yaml")
         window.page.get_by_role("button", name="Run", exact=True).click()
-        window.page.get_by_text(re.compile("Not started: .*runs code.*--allow-code")).wait_for()
+        window.page.get_by_text(re.compile("Not started: .*contains code.*--allow-code")).wait_for()
 
 
 class TestList:
@@ -268,7 +268,7 @@ class TestList:
         window.go("/suites")
         window.page.get_by_label("Name of the new suite").fill("suite.yaml")
         window.page.get_by_role("button", name="New suite").click()
-        window.page.get_by_text("there is a file suite.yaml already").wait_for()
+        window.page.get_by_text("suite.yaml already exists").wait_for()
         window.page.get_by_label("Name of the new suite").fill("second")
         window.page.get_by_role("button", name="New suite").click()
         window.page.wait_for_url("**/suites/edit?path=second.yaml")

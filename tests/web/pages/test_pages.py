@@ -182,7 +182,7 @@ class TestFacts:
         assert f'id="run-{first}"' in page
         assert f'id="run-{second}"' not in page
         assert 'href="/?tag=stage%3D1&amp;tag=owner%3DZo%C3%AB+%26+co"' in page
-        assert "There are no such runs" in site.page("/?tag=stage=1&tag=stage=2")
+        assert "No runs match" in site.page("/?tag=stage=1&tag=stage=2")
         assert site.get("/?tag=nonsense")[0] == 200
 
     def test_lead_from_a_run_to_its_suite_and_its_tags(self, listed: tuple[Site, str, str]) -> None:
@@ -206,7 +206,7 @@ class TestRun:
         for status, word in zip(Status, ("Passed", "Failed", "Error", "Not evaluated"), strict=True):
             assert f'href="#icon-{status}"' in page
             assert f'<span class="status-word">{word}</span>' in page
-        assert "gone.yaml is no longer there" in text_of(page)
+        assert "gone.yaml no longer exists" in text_of(page)
 
     def test_id_may_be_short_or_latest(self, site: Site) -> None:
         run = store_judged_run(site.folder)
@@ -255,7 +255,7 @@ class TestRun:
     def test_unknown_export_is_a_page(self, judged: Site) -> None:
         status, page = judged.get("/runs/latest/results.exe")
         assert status == 404
-        assert "there are csv and jsonl" in text_of(page)
+        assert "use csv or jsonl" in text_of(page)
 
     def test_score_of_a_metric_is_shown(self, judged: Site) -> None:
         assert "Passed 0.90" in text_of(judged.page("/runs/latest?metric=coherence"))
@@ -281,7 +281,7 @@ class TestRun:
         page = site.page("/runs/latest?page=3")
         assert "Page 3 of 3" in text_of(page)
         assert page.count("data-cell>") == 20
-        assert "Nothing fits" not in page
+        assert "No matches" not in page
 
     @pytest.mark.parametrize(
         "path", ["/runs/latest?", "/runs/latest/results?", "/compare?before={0}&after={0}&"]
@@ -363,7 +363,7 @@ class TestCase:
     def test_no_result_in_this_place(self, judged: Site, place: str) -> None:
         status, page = judged.get(f"/runs/latest/results/{place}")
         assert status == 404
-        assert "has no result in this place" in text_of(page)
+        assert "has no result here" in text_of(page)
 
     def test_details_from_anywhere(self, site: Site) -> None:
         """What stands in a result may come from an older version or be broken."""
@@ -431,7 +431,7 @@ class TestCompare:
         before = store_judged_run(site.folder, good=("one",))
         after = store_judged_run(site.folder, good=("two",))
         text = text_of(site.page(f"/compare?run={after}&run={before}"))
-        assert "Tests are matched by what they say, columns by their label" in text
+        assert "Tests are matched by content, columns by their label" in text
         assert text.index("Newly failed #1 test one") < text.index("Fixed #2 test two")
         assert text.index("Fixed #2 test two") < text.index("Same verdict #3 test three")
         assert "All 6 Newly failed 2 Fixed 2 Same verdict 2" in text
@@ -462,7 +462,7 @@ class TestCompare:
             interval = ", ".join(map(format_points, row["delta"]["interval"]))
             assert f"[{interval}]" in text
             assert "40 tests in both runs" in text
-        assert "What so many tests can show" in text
+        assert "What this many tests can detect" in text
         swapped = text_of(site.page(f"/compare?before={after}&after={before}"))
         assert "Worse B is worse than A: pass rate = score 50 % to 20 % (-30 points, 95 % CI " in swapped
 
@@ -515,7 +515,7 @@ class TestCompare:
         tests = [{"vars": {"x": "a"}, "assert": [{"type": "contains", "value": value}]} for value in "ab"]
         before, after = (store_run(write_config(site.folder, "c.json", [test])) for test in tests)
         text = text_of(site.page(f"/compare?before={before}&after={after}"))
-        assert "The output is the same in both runs: it was judged otherwise." in text
+        assert "The output is the same in both runs, but it was judged differently." in text
 
     def test_cases_come_in_pages(self, site: Site) -> None:
         run = store_words(site.folder, range(120))

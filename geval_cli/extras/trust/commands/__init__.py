@@ -46,7 +46,7 @@ commands = CommandTable()
 def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
     """Measure how well a judge agrees with human labels.
 
-    It names the bad outputs that the judge lets pass.
+    Lists the bad outputs that the judge passes.
     """
     from geval_cli.extras.trust import require_statistics
 
@@ -61,7 +61,7 @@ def agree(given: AgreeCommand, labels: LabelsFile = None) -> None:
 def calibrate(given: CalibrateCommand, labels: GivenLabels) -> None:
     """Calibrate a judge on human labels.
 
-    Finds its threshold, what its scores are worth, and which of them are borderline.
+    Finds its best threshold, what its scores mean, and which are borderline.
     """
     from geval_cli.extras.trust import require_statistics
 
@@ -100,7 +100,7 @@ def label(given: LabelCommand, run: RatedRuns = "latest") -> None:
 def probe(given: ProbeCommand, config: Config) -> None:
     """Test a judge: rewrite outputs and see if it is fooled.
 
-    Rewrites the outputs of a config's tests by rule: is its judge fooled, swayed or blind?
+    Rewrites outputs by fixed rules: is the judge fooled, biased or blind?
     """
     from geval_cli.extras.trust import require_statistics
 
@@ -115,7 +115,7 @@ def probe(given: ProbeCommand, config: Config) -> None:
 def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig = None) -> None:
     """Check whether a judge has moved since an earlier run.
 
-    It judges outputs of that run again, past the cache; --save keeps them.
+    Judges saved outputs again without the cache; save them with --save.
     """
     from geval_cli.extras.trust.commands.drift import run_drift
 

@@ -39,11 +39,15 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
     """
     if given.save is not None:
         if anchors is not None:
-            raise UsageError("--save writes anchors, and a file to judge is named, too", hint="leave one out")
+            raise UsageError(
+                "--save cannot be combined with a file of anchors to judge", hint="remove one of them"
+            )
         return _save(given.save, given)
     if anchors is None:
-        hint = "`geval drift --save anchors.jsonl --run RUN` makes one; then `geval drift anchors.jsonl`"
-        raise UsageError("no file of anchors is named", hint=hint)
+        hint = (
+            "make one with `geval drift --save anchors.jsonl --run RUN`, then run `geval drift anchors.jsonl`"
+        )
+        raise UsageError("no file of anchors given", hint=hint)
     check_document_paths(given.outputs, "drift")
     read = read_anchors(anchors)
     request = RunRequest(config or _config_of(read), os.environ, **given.of_request(), asks_judges_only=True)
@@ -81,8 +85,8 @@ def _save(path: Path, given: DriftCommand) -> ExitCode:
     least = least_for_steady(given.margin)
     if tests < least:
         sys.stderr.write(
-            f"note: {plural(tests, 'test')} can never show that a judge is steady within {given.margin:g};"
-            f" that takes outputs of {least:,} or more\n"
+            f"note: {plural(tests, 'test')} can never show that a judge is steady within "
+            f"{given.margin:g}; it takes outputs of {least:,} or more\n"
         )
     return ExitCode.OK
 
@@ -91,8 +95,8 @@ def _config_of(anchors: AnchorSet) -> Path:
     config = anchors.path.parent / anchors.config
     if anchors.config and config.is_file():
         return config
-    hint = f"name one: geval drift {anchors.path} CONFIG"
-    what = f"the config of these anchors is not at {config}" if anchors.config else "they name no config"
+    hint = f"pass one: geval drift {anchors.path} CONFIG"
+    what = f"the config of these anchors is not at {config}" if anchors.config else "they have no config"
     raise ConfigError([Problem(what, None, hint)])
 
 

@@ -75,7 +75,9 @@ class _Opened(Struct, frozen=True):
 def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
     names = [part.strip() for part in name.split(",")]
     if len(names) > 2 or not all(names):  # noqa: PLR2004
-        raise UsageError(f"`{name}` is neither a run nor two of them", hint="write RUN, or A,B for two runs")
+        raise UsageError(
+            f"`{name}` is neither a run nor a pair of runs", hint="write RUN, or A,B for two runs"
+        )
     if any(map(is_results_file, names)):
         with open_reports(names, home, os.environ) as (reports, _):
             results = {
@@ -108,11 +110,11 @@ def run_label(name: str, given: LabelCommand) -> None:
     """
     asked = [flag for flag, is_given in _actions(given).items() if is_given]
     if len(asked) > 1:
-        raise UsageError(f"{asked[0]} and {asked[1]} are two commands", hint="give one of them")
+        raise UsageError(f"{asked[0]} and {asked[1]} cannot be combined", hint="use one of them")
     if given.as_json and not given.review:
-        raise UsageError("--json shows what --review does", hint="add --review, or --export FILE.jsonl")
+        raise UsageError("--json needs --review", hint="add --review, or --export FILE.jsonl")
     if given.export is not None:
-        check_is_new(given.export, "--export", "; `--import` keeps the labels of one that was filled in")
+        check_is_new(given.export, "--export", "; import the filled-in sheet with `--import`")
     if given.export is not None and _exported_without_run(name, given, given.export):
         return
     with _opened(name, given.home) as opened:
@@ -271,7 +273,7 @@ def _rate(session: _Session, given: LabelCommand) -> None:
     if not is_terminal():
         run = session.name
         hint = f"geval label {run} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
-        raise UsageError("labels are given on a terminal", hint=hint)
+        raise UsageError("labelling needs a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
     total, done = len(session.sheet.outputs), session.done()
     who = f" by {one_line(session.annotator, _ANNOTATOR)}" if session.annotator else ""
@@ -455,7 +457,7 @@ class _Rater:
             label = float("nan")
         if low <= label <= high:
             return label
-        self._console.print(Text(f" {one_line(written, 20)} is no label from {low:g} to {high:g}"))
+        self._console.print(Text(f" {one_line(written, 20)} is not a label from {low:g} to {high:g}"))
         return None
 
     def _typed_on(self, key: str) -> str:
@@ -486,8 +488,7 @@ class _Rater:
         console.print(Text(" output", style="dim"))
         text = value_text(result.output)
         self._print_lines(
-            clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS)
-            or ["(nothing but white space)"]
+            clipped_lines(text, line_count=_LINES, character_count=_CHARACTERS) or ["(only white space)"]
         )
         if self._shows_verdict:
             self._print_verdict(output, result)

@@ -117,9 +117,9 @@ def _draw_pairs(sheet: Path, given: EstimateCommand, named: str) -> ExitCode:
     """Write both outputs of tests of two runs, to be labelled for `geval compare --labels`."""
     two = [name.strip() for name in named.split(",")]
     if len(two) != 2 or not all(two):  # noqa: PLR2004
-        raise UsageError(f"--of {named} does not name two runs", hint="for example --of latest~1,latest")
+        raise UsageError(f"--of must be two runs, not {named}", hint="for example --of latest~1,latest")
     if given.draw is None:
-        raise UsageError("--of says what to draw from, and there is no --draw", hint="for example --draw 30")
+        raise UsageError("--of needs --draw", hint="for example --draw 30")
     check_is_new(sheet, "--draw")
     with open_reports(two, given.home, os.environ) as ((a, b), warnings):
         print_warnings(warnings)
@@ -128,7 +128,7 @@ def _draw_pairs(sheet: Path, given: EstimateCommand, named: str) -> ExitCode:
             name if is_results_file(name) else report.run.id for name, report in zip(two, (a, b), strict=True)
         ]
     tests = len({row["test_key"] if "test_key" in row else row["id"] for row in rows})
-    what = f"of both runs on {plural(tests, 'test')}, in an order that does not tell which is which"
+    what = f"of both runs on {plural(tests, 'test')}, in an order that hides which run is which"
     return _write_sheet(sheet, rows, what, f"compare {' '.join(names)} --labels {sheet}")
 
 

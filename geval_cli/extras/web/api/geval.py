@@ -51,8 +51,8 @@ class Evaluations:
         """
         if len(self._under_way) >= self.most:
             work.close()
-            message = f"{self.most} evaluations are under way already"
-            hint = "send it again after the time that `Retry-After` says, or fewer at a time"
+            message = f"{self.most} evaluations are already in progress"
+            hint = "send it again after `Retry-After` seconds, or send fewer at a time"
             raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_gone(receive))
@@ -79,10 +79,12 @@ class Evaluations:
             return RefusedError("the server was stopped", status=_UNAVAILABLE, hint=hint)
         if gone.done():
             return RefusedError(
-                "the client has gone", status=_UNAVAILABLE, hint="stay until the answer is there"
+                "the client disconnected",
+                status=_UNAVAILABLE,
+                hint="keep the connection open until the answer arrives",
             )
         message = f"the evaluation took longer than {self.timeout_s:g} s"
-        hint = "the judge may be overloaded: try again, or ask for fewer at a time"
+        hint = "the judge may be overloaded: try again, or send fewer at a time"
         return RefusedError(message, status=_UNAVAILABLE, hint=hint, retry_after_s=_AGAIN_S)
 
 
@@ -97,7 +99,7 @@ def _listed(value: object) -> object:
     if value is None or isinstance(value, str):
         return (value,) if value and value.strip() else None
     if not isinstance(value, list):
-        raise ValueError("this must be a text or a list of texts")  # noqa: TRY004 - pydantic reports ValueErrors
+        raise ValueError("this must be a string or a list of strings")  # noqa: TRY004 - pydantic reports ValueErrors
     return tuple(value) or None
 
 
@@ -120,12 +122,12 @@ class GEvalRequest(BaseModel):
 
     name: _Filled = Field(description="Name of the evaluation.", examples=["order_relevance"])
     input: _Filled = Field(
-        description="What the model was asked.", examples=["Python course roadmap for beginners first module"]
+        description="The model's input.", examples=["Python course roadmap for beginners first module"]
     )
-    actual_output: str = Field(description="What the model answered.", examples=["- module 1: python basics"])
+    actual_output: str = Field(description="The model's output.", examples=["- module 1: python basics"])
     criteria: _FilledTexts = Field(
         None,
-        description="What is valued. Of several, each is judged for itself and the mean counts.",
+        description="What makes an output good. Several criteria are judged one by one; their mean counts.",
         examples=["check if the course has the correct order for the intended audience"],
     )
     expected_output: _Texts = Field(
@@ -133,15 +135,15 @@ class GEvalRequest(BaseModel):
     )
     evaluation_steps: _FilledTexts = Field(
         None,
-        description="The procedure that the judge follows. Without it the judge writes one from the criteria.",
+        description="The steps the judge follows. If left out, the judge writes them from the criteria.",
         examples=[["Verify the order of modules", "Check if topics follow a logical progression"]],
     )
     context: _Texts = Field(
         None,
-        description="What is true about the matter.",
+        description="Known facts about the subject.",
         examples=["Python is a fundamental programming language."],
     )
-    retrieval_context: _Texts = Field(None, description="What a search found for the input.")
+    retrieval_context: _Texts = Field(None, description="What retrieval found for the input.")
 
 
 class Details(BaseModel):
@@ -150,18 +152,18 @@ class Details(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel)
 
     estimator: str = Field(description="How the rating was found: logprobs, samples, single or mixed.")
-    fallback: str | None = Field(None, description="Why it was not the way that was hoped for.")
-    rating: float = Field(description="In the scale that the judge was asked for.")
+    fallback: str | None = Field(None, description="Why a fallback method was used.")
+    rating: float = Field(description="On the judge's scale.")
     score_range: tuple[float, float] = Field(description="That scale.")
-    criteria: list[str] = Field(description="What was valued; empty when only steps were sent.")
+    criteria: list[str] = Field(description="The criteria; empty if only steps were sent.")
     criteria_from: str | None = Field(
-        None, description="What the criteria were derived from when neither criteria nor steps were sent."
+        None, description="Source of the criteria if neither criteria nor steps were sent."
     )
-    evaluation_steps: list[str] = Field(description="The procedure that the judge followed.")
-    evaluation_params: list[str] = Field(description="What the judge saw, in its order.")
+    evaluation_steps: list[str] = Field(description="The steps the judge followed.")
+    evaluation_params: list[str] = Field(description="What the judge saw, in order.")
     judge: str = Field(description="Who judged.")
-    usage: dict[str, Any] = Field(description="What the judge's requests cost; a cost of null is not known.")
-    latency_ms: float = Field(description="From the request's arrival to the verdict, in milliseconds.")
+    usage: dict[str, Any] = Field(description="Cost of the judge's requests; null if unknown.")
+    latency_ms: float = Field(description="Milliseconds from the request to the verdict.")
 
 
 class GEvalAnswer(BaseModel):
@@ -171,7 +173,7 @@ class GEvalAnswer(BaseModel):
 
     score: float = Field(ge=0, le=1, description="0 is worst, 1 is best.")
     reason: str = Field(description="The judge's explanation.")
-    details: Details | None = Field(None, description="With `?details=true`: how the score came about.")
+    details: Details | None = Field(None, description="With `?details=true`: how the score was made.")
 
 
 router = APIRouter(tags=["Judging"])
@@ -189,11 +191,11 @@ NO_REASON = "The judge gave no reason."
 async def judge_output(
     request: Request,
     asked: GEvalRequest,
-    details: Annotated[bool, Query(description="Add how the score came about.")] = False,
+    details: Annotated[bool, Query(description="Add how the score was made.")] = False,
 ) -> Response:
     """Have an LLM judge score an output by G-Eval, with a reason.
 
-    With neither criteria nor steps, a criterion is derived from the name and, if there is one, the expected output.
+    Without criteria and steps, the criterion is derived from the name and the expected output, if any.
     """
     started = time.perf_counter()
     state = request.app.state

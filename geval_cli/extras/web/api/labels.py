@@ -53,21 +53,21 @@ class LabelAsked(BaseModel):
     id: str = Field(
         min_length=1, max_length=200, description="Of the result: test, repeat, column.", examples=["0.0.0"]
     )
-    metric: str = Field(min_length=1, max_length=1000, description="As the config calls it.")
+    metric: str = Field(min_length=1, max_length=1000, description="Name of the metric in the config.")
     label: Literal["pass", "fail"] | StrictInt | StrictFloat = Field(
         description="`pass`, `fail`, or a number on the scale."
     )
     scale: tuple[StrictInt | StrictFloat, StrictInt | StrictFloat] | None = Field(
         None,
-        description="Lowest and highest label. Without it that of the labels which are kept, else 0 to 1.",
+        description="Lowest and highest label. Default: the scale of the kept labels, else 0 to 1.",
     )
-    annotator: str = Field("", max_length=200, description="Who says so; empty for nobody in particular.")
+    annotator: str = Field("", max_length=200, description="Name of the annotator; may be empty.")
     note: str = Field("", max_length=20_000, description="Why.")
     seed: Annotated[StrictInt, Field(ge=0, le=2**53), BeforeValidator(_whole)] | None = Field(
-        None, description="Of the random draw that the output is from."
+        None, description="Seed of the random draw of this output."
     )
     output_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
-        None, description="Of the text that was read. A label of another text than the run's is refused."
+        None, description="SHA-256 of the text that was read. A label for a different text is refused."
     )
 
 
@@ -85,14 +85,16 @@ class SheetAsked(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     metric: list[str] = Field(
-        [], max_length=100, description="Only these; without it all that a judge rates."
+        [], max_length=100, description="Only these metrics. Default: all judged metrics."
     )
-    draw: int | None = Field(None, ge=1, le=2**31, description="So many, drawn at random; without it all.")
+    draw: int | None = Field(None, ge=1, le=2**31, description="This many random outputs. Default: all.")
     against: str = Field(
-        "", max_length=200, description="An earlier run: both outputs of each test, and `draw` counts tests."
+        "",
+        max_length=200,
+        description="An earlier run: returns both outputs of each test, and `draw` counts tests.",
     )
     seed: int = Field(0, ge=0, le=2**53, description="Of the draw.")
-    annotator: str = Field("", max_length=200, description="Whose labels are given beside them.")
+    annotator: str = Field("", max_length=200, description="Annotator whose labels are included.")
     scale: str | None = Field(
         None, pattern=f"^{_NUMBER},{_NUMBER}$", description="Lowest and highest label, such as `1,5`."
     )
@@ -169,7 +171,7 @@ router = APIRouter(prefix="/api/runs/{id}", tags=["Labels"])
     responses={200: answered(LabelsAnswer), **described(401, 403, 404, 422, 503)},
 )
 async def read_labels(request: Request, run_id: RunId) -> Response:
-    """Return what people said of a run's outputs, in the order in which they said it first; also of a removed run."""
+    """Return the human labels of a run's outputs, oldest first; also of a removed run."""
     return _json(await asyncio.to_thread(_kept, _runs(request), run_id))
 
 
@@ -180,7 +182,7 @@ async def read_labels(request: Request, run_id: RunId) -> Response:
     response_class=Response,
     responses={
         200: {
-            "description": "A file of labels.",
+            "description": "File of labels.",
             "content": {"application/jsonl": {"schema": {"type": "string"}}},
         },
         **described(401, 403, 404, 422, 503),
@@ -201,7 +203,7 @@ async def download_labels(request: Request, run_id: RunId) -> Response:
     responses={200: answered(KeptAnswer), **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)},
 )
 async def keep_labels(request: Request, run_id: RunId, asked: LabelsAsked) -> Response:
-    """Store labels, all or none, in the place of what the same people said of the same outputs and metrics."""
+    """Store labels, all or none. They replace labels by the same annotators for the same outputs and metrics."""
     async with request.app.state.saving:  # of two that choose a scale at once, the second finds the first's
         return _json(await asyncio.to_thread(_keep, _runs(request), run_id, asked.labels))
 
@@ -217,7 +219,7 @@ async def list_outputs_to_rate(
     run_id: RunId,
     asked: Annotated[SheetAsked, Query()],
 ) -> Response:
-    """Return the outputs to rate: the same draw as `geval label --draw --seed` makes. It tells no verdict."""
+    """Return the outputs to rate, without verdicts. The draw is that of `geval label --draw --seed`."""
     choice = LabelChoice(tuple(asked.metric), asked.draw, asked.seed)
     names = [name for name in (asked.against, run_id) if name]
     sheet = asyncio.to_thread(
@@ -233,7 +235,7 @@ async def list_outputs_to_rate(
     responses={200: answered(ReviewAnswer), **described(401, 403, 404, 422, 503)},
 )
 async def review_labels(request: Request, run_id: RunId) -> Response:
-    """Return what people and the judge said of the same outputs, disagreements first."""
+    """Return human labels and judge scores of the same outputs, disagreements first."""
     return _json(await asyncio.to_thread(reviewed_labels, _runs(request), run_id))
 
 
@@ -339,14 +341,14 @@ class _LabelWriter:
         result = self._results.get(asked.id)
         item = None if result is None or result.output is None else next(judged_items([result]), None)
         if item is None:
-            hint = "`GET /api/runs/{id}/labels/sheet` lists those that can be rated"
+            hint = "list what can be rated with `GET /api/runs/{id}/labels/sheet`"
             raise _refused(f"the run has no output {asked.id} to rate ({pointer}/id)", _NOT_FOUND, hint)
         if asked.metric not in item.scores:
-            hint = f"it has: {', '.join(sorted(item.scores))}"
+            hint = f"use one of: {', '.join(sorted(item.scores))}"
             message = f"the output {asked.id} has no metric {asked.metric} ({pointer}/metric)"
             raise _refused(message, _NOT_FOUND, hint)
         if asked.output_sha256 not in (None, item.output_sha256):
-            hint = "the run has another text now: read it, then rate it"
+            hint = "read the run's current text, then rate it"
             raise _refused(f"this label was made for another output ({pointer})", _CONFLICT, hint)
         scale = self._scale(asked, pointer)
         given = Given(
@@ -362,12 +364,12 @@ class _LabelWriter:
         wanted = None if asked.scale is None else (float(asked.scale[0]), float(asked.scale[1]))
         if wanted is not None and not wanted[0] < wanted[1]:
             hint = "write the lowest label, then the highest, for example [1, 5]"
-            raise _refused(f"this is no scale ({pointer}/scale)", _UNPROCESSABLE, hint)
+            raise _refused(f"this is not a scale ({pointer}/scale)", _UNPROCESSABLE, hint)
         known = self._scales.setdefault(asked.metric, wanted or UNIT_SCALE)
         if wanted not in (None, known):
             low, high = known
             message = f"labels of {asked.metric} from {low:g} to {high:g} are kept for this run"
-            raise _refused(f"{message} ({pointer}/scale)", _CONFLICT, "one metric has one scale: use that")
+            raise _refused(f"{message} ({pointer}/scale)", _CONFLICT, "use that scale: a metric has only one")
         return known
 
 
@@ -377,7 +379,7 @@ def _on_scale(label: str | float, scale: Scale, pointer: str) -> float:
     value = _WORDS[label] if isinstance(label, str) else float(label)
     if (is_word and scale != UNIT_SCALE) or not low <= value <= high:
         hint = "send `pass`, `fail` or a number from 0 to 1" if scale == UNIT_SCALE else "send a number"
-        message = f"{label} is no label from {low:g} to {high:g} ({pointer}/label)"
+        message = f"{label} is not a label from {low:g} to {high:g} ({pointer}/label)"
         raise _refused(message, _UNPROCESSABLE, hint)
     return value
 
@@ -388,7 +390,7 @@ def _scale(text: str | None) -> Scale | None:
     low, high = map(float, text.split(","))
     if low >= high:
         hint = "write the lowest label, then the highest, for example `scale=1,5`"
-        raise _refused(f"{text} is no scale", _UNPROCESSABLE, hint)
+        raise _refused(f"{text} is not a scale", _UNPROCESSABLE, hint)
     return low, high
 
 

@@ -40,9 +40,9 @@ class _AskedAction(BaseModel):
 class AnnotateRequest(_AskedAction):
     """The title and the tags of a run; one that is left out stays as it is."""
 
-    title: _Title | None = Field(None, description="A name for the run; an empty text takes it away.")
+    title: _Title | None = Field(None, description="A name for the run; empty text removes it.")
     tags: dict[_TagName, _TagValue] | None = Field(
-        None, max_length=_TAGS_MAX, description="All of its tags, in place of those that it has."
+        None, max_length=_TAGS_MAX, description="All tags; replaces the current ones."
     )
 
 
@@ -55,7 +55,7 @@ class AgainRequest(_AskedAction):
 class ResumeRequest(_AskedAction):
     """Which cases of a run to do."""
 
-    retry_errors: StrictBool = Field(False, description="Do the cases again that ended in an error.")
+    retry_errors: StrictBool = Field(False, description="Re-run the cases that ended in an error.")
 
 
 class RemoveRequest(_AskedAction):
@@ -63,9 +63,9 @@ class RemoveRequest(_AskedAction):
 
     keep_answers: StrictBool = Field(
         False,
-        description="Keep the cached answers that only this run has used; else they are paid for again.",
+        description="Keep cached answers used only by this run; otherwise they are paid for again.",
     )
-    labels: StrictBool = Field(False, description="Remove the human labels of its outputs too.")
+    labels: StrictBool = Field(False, description="Also remove the human labels of its outputs.")
 
 
 class RemovedAnswer(BaseModel):
@@ -92,7 +92,7 @@ router = APIRouter(prefix="/api/runs", tags=["Runs"])
     },
 )
 async def annotate_run(request: Request, run_id: RunId, asked: AnnotateRequest) -> Response:
-    """Give a run that is over a title and tags. Values that are keys are masked, as those of `--tag`."""
+    """Set the title and tags of a finished run. API keys in them are masked, as with `--tag`."""
     runs = runs_of(request)
 
     def annotate() -> StoredRun:
@@ -115,7 +115,7 @@ async def annotate_run(request: Request, run_id: RunId, asked: AnnotateRequest) 
     responses={201: {"links": LINKS}, **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)},
 )
 async def start_run_again(request: Request, run_id: RunId, asked: AgainRequest) -> Response:
-    """Begin a new run of the same config, as the file is now, with the options that decided the run's results."""
+    """Start a new run of the same config file, as it is now, with the run's options."""
     stored = await asyncio.to_thread(runs_of(request).find, run_id)
     new = await live_of(request).start_again(stored, unless_running=asked.unless_running)
     return started_answer(new, 201)
@@ -130,7 +130,7 @@ async def start_run_again(request: Request, run_id: RunId, asked: AgainRequest) 
     responses=described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
 )
 async def resume_run(request: Request, run_id: RunId, asked: ResumeRequest) -> Response:
-    """Do what a run lacks, under its id; refused when what decides its results has changed since."""
+    """Run the missing cases under the same id. Refused if the run's inputs have changed."""
     stored = await asyncio.to_thread(runs_of(request).find, run_id)
     resumed = await live_of(request).resume(stored, retries_errors=asked.retry_errors)
     return started_answer(resumed, 202)
@@ -144,13 +144,13 @@ async def resume_run(request: Request, run_id: RunId, asked: ResumeRequest) -> R
     responses=described(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
 )
 async def remove_run(request: Request, run_id: RunId, asked: RemoveRequest) -> Response:
-    """Remove a run that is over, with its results, and as a rule the cached answers that nothing else used."""
+    """Remove a finished run with its results and, by default, the cached answers that only it used."""
     state: State = request.app.state.state
     stored = await asyncio.to_thread(state.runs.find, run_id)
     found = stored.run.id
     if found != run_id:
-        hint = f"run {found} would be the one"
-        raise RefusedError("to be removed, a run is named by its whole id", status=_CONFLICT, hint=hint)
+        hint = f"write the whole id: {found}"
+        raise RefusedError("removing a run needs its whole id", status=_CONFLICT, hint=hint)
     await asyncio.to_thread(_refusing, lambda: state.runs.remove(found))
     answers = 0 if asked.keep_answers else await _remove_answers(state, found)
     labels = state.runs.labels()

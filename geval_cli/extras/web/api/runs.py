@@ -34,7 +34,7 @@ def _no_text(value: object) -> object:
 UNLESS_RUNNING: Any = Field(
     False,
     strict=True,
-    description="Refuse (409) while a run of this config is under way; `running` in the answer is its id.",
+    description="Refuse (409) while a run of this config is in progress; `running` in the answer is its id.",
 )
 
 
@@ -66,7 +66,7 @@ def start_request(options: type[RunOptions]) -> type[_StartRequest]:
     return create_model(
         "StartRequest",
         __base__=_StartRequest,
-        __doc__="Which config to run, and what differs from it.",
+        __doc__="The config to run, and overrides.",
         **named,
     )
 
@@ -171,9 +171,9 @@ LINKS = {
 }
 
 RunId = Annotated[
-    str, Path(alias="id", max_length=200, description="A run's id, its beginning, or `latest`.")
+    str, Path(alias="id", max_length=200, description="A run id or its first characters, or `latest`.")
 ]
-Offset = Annotated[int, Query(ge=0, le=2**53, description="So many are left out.")]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="Number of results to skip.")]
 
 
 @router.get(
@@ -185,16 +185,16 @@ Offset = Annotated[int, Query(ge=0, le=2**53, description="So many are left out.
 async def list_runs(
     request: Request,
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 20,
+    limit: Annotated[int, Query(ge=1, le=500, description="Maximum number of results.")] = 20,
     config: Annotated[
-        str | None, Query(description="Only runs of the config with this path, absolute or as it was typed.")
+        str | None, Query(description="Only runs of the config with this path, absolute or as typed.")
     ] = None,
     tag: Annotated[
         list[Annotated[str, Field(pattern="^[^=]+=")]] | None,
         Query(description="Only runs with this tag, `name=value`; repeatable.", max_length=20),
     ] = None,
 ) -> Response:
-    """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
+    """List stored runs, newest first, without their configs. A run in progress has its counts so far."""
     pages = await asyncio.to_thread(runs_of(request).pages)
     pairs = (text.partition("=") for text in tag or ())
     chosen = RunChoice.of_config(config, tuple((name, value) for name, _, value in pairs))
@@ -212,7 +212,7 @@ async def list_runs(
     responses={201: {"links": LINKS}, **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)},
 )
 async def start_run(request: Request, asked: StartRequest) -> Response:
-    """Check a config of the served folder and begin to run it. The answer comes when it runs, not when it is over."""
+    """Check a config in the served folder and start it. Returns once it runs, not when it is finished."""
     run_id = await live_of(request).start(asked.config, asked.options(), unless_running=asked.unless_running)
     return started_answer(run_id, 201)
 
@@ -233,11 +233,9 @@ def started_answer(run_id: str, status: int) -> Response:
 async def read_run(
     request: Request,
     run_id: RunId,
-    results: Annotated[
-        bool, Query(description="With all results: the same document as `-o results.json`.")
-    ] = False,
+    results: Annotated[bool, Query(description="With all results, as in `-o results.json`.")] = False,
 ) -> Response:
-    """A run with its config, and its counts. The results have an address of their own, since they may be many."""
+    """Return a run with its config and counts. Results have their own path, since there may be many."""
     runs = runs_of(request)
     report = await asyncio.to_thread(load_report, runs, run_id)
     if results:
@@ -257,9 +255,9 @@ async def read_results(
     request: Request,
     run_id: RunId,
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of results.")] = 100,
 ) -> Response:
-    """Return some results of a run by test, repeat and column; those that are there, when it is under way."""
+    """Return a page of a run's results by test, repeat and column; results so far if it is in progress."""
     runs = runs_of(request)
     stored = await asyncio.to_thread(runs.find, run_id)
     pages = await asyncio.to_thread(runs.pages)
@@ -285,7 +283,7 @@ async def read_results(
     },
 )
 async def watch_run(request: Request, run_id: RunId) -> Response:
-    """Return what happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
+    """Stream a run as server-sent events: first `state`, then each `case`, finally `finished`."""
     stored = await asyncio.to_thread(runs_of(request).find, run_id)
     return StreamingResponse(
         event_stream(live_of(request), stored),
@@ -305,7 +303,7 @@ async def watch_run(request: Request, run_id: RunId) -> Response:
     },
 )
 async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Response:
-    """Start no further case of a run; what is under way has two seconds. What is finished is kept."""
+    """Start no more cases of a run; those in progress get two seconds. Finished cases are kept."""
     stored = await asyncio.to_thread(runs_of(request).find, run_id)
     live_of(request).stop(stored.run.id)
     return json_answer({"id": stored.run.id, "stopping": True}, 202)

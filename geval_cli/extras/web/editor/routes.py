@@ -90,7 +90,7 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
     except RefusedError as error:
         return error_page(error.status, "This suite cannot be edited here", error.message, error.hint)
     except ConfigError as error:
-        hint = "fix it in an editor; `geval validate` shows the place"
+        hint = "fix it in an editor; find the place with `geval validate`"
         return error_page(_UNPROCESSABLE, "This file is broken", _sentence(error.problems[0]), hint)
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)
@@ -153,7 +153,7 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
     path = served_config(settings.folder, asked.path)
     on_disk = digest_on_disk(path)
     if on_disk != asked.digest:
-        hint = "reload it, or keep your version and overwrite what is there now"
+        hint = "reload it, or overwrite the file with your version"
         detail = "the file changed on disk since it was opened"
         return _CONFLICT, {"detail": detail, "digest": on_disk, "hint": hint}
     # Only a suite is written over, and only by a suite: the next visit must be able to open it.
@@ -164,7 +164,7 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
     try:
         check_text(path, asked.path, asked.text)
     except ConfigError:
-        detail = "nothing was saved: this is no YAML"
+        detail = "nothing was saved: this is not YAML"
         return _UNPROCESSABLE, {"detail": detail, "problems": listed, "is_readable": False}
     if has_errors and not asked.anyway:
         detail = "nothing was saved: the suite has problems"

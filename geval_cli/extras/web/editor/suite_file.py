@@ -57,7 +57,7 @@ def open_suite_file(folder: Path, name: str) -> SuiteFile:
     path = served_config(folder, name)
     parts = path.resolve().relative_to(folder.resolve()).parts
     if any(part.startswith(".") for part in parts):
-        hint = "files whose names begin with a dot are not suites"
+        hint = "files whose names start with a dot are not suites"
         raise RefusedError(f"{name} is hidden", status=_FORBIDDEN, hint=hint)
     try:
         with open_regular(path, TRUSTED) as stream:
@@ -86,11 +86,11 @@ def check_text(path: Path, name: str, text: str) -> None:
     document = (read_json if path.suffix.lower() == ".json" else read_yaml)(text, str(path))
     if not is_suite(document.value):
         hint = "a suite has `prompts`, `providers` or `tests`"
-        raise RefusedError(f"{name} is no suite", status=_NOT_FOUND, hint=hint)
+        raise RefusedError(f"{name} is not a suite", status=_NOT_FOUND, hint=hint)
     rules = rules_of(path, document, text.split("\n", 1)[0])
     if not rules.is_editable:
-        hint = "edit it in an editor; `geval run` takes it as it is"
-        message = f"{name} follows {rules.name}'s rules, which this editor does not know"
+        hint = "edit it in an editor; `geval run` can run it"
+        message = f"{name} follows {rules.name}'s rules, which this editor does not support"
         raise RefusedError(message, status=_UNPROCESSABLE, hint=hint)
 
 
@@ -116,7 +116,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
         RefusedError: it changed meanwhile, is read-only, or cannot be written.
     """
     if digest_on_disk(path) != expected_digest:
-        hint = "reload it, or keep your version and overwrite what is there now"
+        hint = "reload it, or overwrite the file with your version"
         raise RefusedError(f"{path.name} changed on disk since it was opened", status=_CONFLICT, hint=hint)
     # The mode too: for root, `access` says that everything can be written.
     if not path.stat().st_mode & _WRITABLE or not os.access(path, os.W_OK):
@@ -126,7 +126,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
         with SafeFile(path) as file:
             file.write(content.decode())
     except OutputError as error:
-        hint = "your changes are still on this page; fix it, then save again"
+        hint = "fix it, then save again: your changes are still on this page"
         raise RefusedError(error.message, status=_FORBIDDEN, hint=hint) from error
     return hashlib.sha256(content).hexdigest()
 
@@ -148,18 +148,16 @@ def create_suite_file(folder: Path, name: str) -> str:
         or not name.isprintable()
         or any(part.startswith(".") for part in Path(name).parts)
     ):
-        raise RefusedError("this is no name for a suite", status=_UNPROCESSABLE, hint=hint)
+        raise RefusedError("this is not a valid name for a suite", status=_UNPROCESSABLE, hint=hint)
     if not path.parent.resolve().is_relative_to(base):
-        raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
+        raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
         # `x`, and no look beforehand: two who choose the same name at once must not both get it.
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(choose_starter(os.environ, folder, TRUSTED).text)
     except FileExistsError as error:
-        raise RefusedError(
-            f"there is a file {name} already", status=_CONFLICT, hint="choose another name"
-        ) from error
+        raise RefusedError(f"{name} already exists", status=_CONFLICT, hint="choose another name") from error
     except FileNotFoundError as error:
         raise RefusedError(f"there is no folder {path.parent.name}", status=_NOT_FOUND, hint=hint) from error
     except OSError as error:

@@ -34,8 +34,8 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
     row = _row(request, run.id, test, repeat)
     result = next((item for item in row if str(item.column) == column), None)
     if result is None:
-        hint = "it may not be finished yet; the run's page shows what is there"
-        raise UsageError(f"the run {run.id} has no result in this place", hint=hint)
+        hint = "it may not be finished yet; see the run's page"
+        raise UsageError(f"the run {run.id} has no result here", hint=hint)
     place = (result.test_index, result.repeat_index)
     pages = runs.pages()
     steps = [

@@ -182,7 +182,7 @@ def show_comparison(request: Request) -> Response:
     names = [request.query_params.get(name, "") for name in ("before", "after")]
     if not all(names):
         hint = "choose two runs in the list, then Compare"
-        raise UsageError("it takes two runs to compare", hint=hint)
+        raise UsageError("choose two runs to compare", hint=hint)
     before, after = (load_report(runs, name) for name in names)
     try:
         decided, cases = compared(request, before, after)
@@ -353,7 +353,7 @@ def _counts(pairs: Sequence[Pair]) -> dict[Change, int]:
 def _by_age(chosen: list[RunReport]) -> RedirectResponse:
     if len({report.run.id for report in chosen}) != _RUNS_COMPARED:
         hint = "choose exactly two different runs in the list, then Compare"
-        raise UsageError(f"two runs can be compared, and {len(chosen)} were chosen", hint=hint)
+        raise UsageError(f"only two runs can be compared, but {len(chosen)} were chosen", hint=hint)
     before, after = sorted(chosen, key=lambda report: report.run.started_at)
     return RedirectResponse(link_with("/compare", {"before": before.run.id, "after": after.run.id}))
 

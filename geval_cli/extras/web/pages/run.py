@@ -185,7 +185,7 @@ def export_results(request: Request, run_id: str, kind: str) -> StreamingRespons
     elif kind == "jsonl":
         text, media_type = (json_text(result) + "\n" for result in results()), "application/x-ndjson"
     else:
-        raise UsageError(f"results are not exported as `{kind}`", hint="there are csv and jsonl")
+        raise UsageError(f"results cannot be exported as `{kind}`", hint="use csv or jsonl")
     headers = {"content-disposition": f'attachment; filename="{run.id}.{kind}"'}
     return StreamingResponse(text, media_type=media_type, headers=headers)
 

@@ -116,7 +116,7 @@ export class Form {
     const section = make("section", { "aria-labelledby": `form-${name}`, "data-items": name });
     section.append(make("h2", { id: `form-${name}` }, title, " ", make("span", { class: "muted" }, count.toLocaleString("en"))));
     const isElsewhere = name === "tests" && isText(value) && value;
-    if (isElsewhere) section.append(make("p", { class: "note" }, `The tests stand in a file of their own: ${value}`));
+    if (isElsewhere) section.append(make("p", { class: "note" }, `The tests are in a separate file: ${value}`));
     section.append(...indexes.map(card));
     if (count > indexes.length) section.append(this.#pager(count));
     if (!isElsewhere) section.append(this.#button(add, "plus", () => this.#add(name), "button"));
@@ -162,12 +162,12 @@ export class Form {
     const mode = this.#suite.value([...path, "evaluation_mode"]) ?? "";
     const card = make("article", { class: "card item", "data-item": keyPath(path), "aria-labelledby": `prompt-${index}` });
     card.append(make("header", { class: "item-head" }, make("h3", { id: `prompt-${index}` }, `Prompt ${index + 1}`), this.#acts("prompts", index, "prompt")));
-    if (body === "messages") card.append(make("p", { class: "muted" }, "Chat messages stand in the YAML."));
+    if (body === "messages") card.append(make("p", { class: "muted" }, "Edit chat messages in the YAML."));
     else card.append(this.#field(body in BODIES ? [...path, body] : path, BODIES[body] ?? "Prompt", { rows: 3 }));
     if (body !== "file") {
       card.append(this.#field([...path, "evaluation_mode"], "Evaluation mode", { choices: MODES }));
       if (mode === "llm" || this.#suite.value([...path, "evaluation_criteria"])) {
-        card.append(this.#field([...path, "evaluation_criteria"], "Evaluation criteria", { rows: 3, hint: "What the judge values in an answer. Left empty, answers are not evaluated." }));
+        card.append(this.#field([...path, "evaluation_criteria"], "Evaluation criteria", { rows: 3, hint: "What makes an answer good. If empty, answers are not evaluated." }));
       }
     }
     return card;
@@ -286,7 +286,7 @@ export class Form {
         found = JSON.parse(value);
       } catch {
         field.isBroken = true;
-        this.#say(field, "This is no JSON yet. The YAML keeps what it has.", true);
+        this.#say(field, "This is not valid JSON yet. The YAML is unchanged.", true);
         return;
       }
       field.isBroken = false;

@@ -158,7 +158,7 @@ async function save({ anyway = false } = {}) {
   if (isSaving) return false;
   const broken = form.broken;
   if (broken) {
-    say("save", "error", "Not saved: a field of the form holds no JSON, so the YAML does not have it.");
+    say("save", "error", "Not saved: a field of the form is not valid JSON, so it is not in the YAML.");
     broken.closest("details")?.setAttribute("open", "");
     broken.focus();
     return false;
@@ -196,7 +196,7 @@ function refuseProblems(body) {
   const first = problems.find((problem) => problem.severity === "error");
   if (first) goTo(first);
   const actions = body.is_readable ? [["Save anyway", () => save({ anyway: true })]] : [];
-  say("save", "error", body.is_readable ? "Not saved: the suite has problems, which a run would refuse." : "Not saved: the text is no YAML. What you typed stays here.", actions);
+  say("save", "error", body.is_readable ? "Not saved: the suite has problems, so it could not run." : "Not saved: the text is not valid YAML. Your text is still here.", actions);
 }
 
 function sayConflict(digest) {
@@ -247,8 +247,8 @@ function openRun(id) {
 }
 
 function askAboutSecond(id) {
-  say("run", "warning", "A run of this suite is in progress. A second one asks the models the same questions once more, as far as nothing is cached.", [
-    ["Open the run under way", () => openRun(id)],
+  say("run", "warning", "A run of this suite is in progress. A second run sends the same requests again, except those that are cached.", [
+    ["Open the run in progress", () => openRun(id)],
     ["Start another one", () => run({ anyway: true })],
   ]);
   part("messages").querySelector('[data-message="run"] button').focus();

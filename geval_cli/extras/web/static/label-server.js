@@ -72,7 +72,7 @@ class ServerLabels {
   }
 
   endText() {
-    return "Every label is kept. Now you may see where the judge said otherwise.";
+    return "All labels are saved. Now see where the judge disagrees.";
   }
 
   endLinks() {
@@ -80,7 +80,7 @@ class ServerLabels {
       const review = document.createElement("a");
       review.className = place ? "button" : "button is-primary";
       review.href = `${this.pages(runId)}/labels`;
-      review.textContent = this.against ? `Judge beside people, ${place ? "before" : "after"}` : "Judge beside people";
+      review.textContent = this.against ? `Judge and human labels, ${place ? "before" : "after"}` : "Judge and human labels";
       return review;
     });
     return reviews;

@@ -71,7 +71,7 @@ async function renewPage() {
   try {
     const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
     if (!answer.ok) {
-      say(answer.status === 404 ? "This run is not stored any more." : "The server does not let this page in: open the address that it printed when it started.");
+      say(answer.status === 404 ? "This run is no longer stored." : "The server refuses this page: open the URL that it printed when it started.");
       return;
     }
     page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -126,7 +126,7 @@ function watch() {
   source.addEventListener("open", () => say(""));
   source.addEventListener("error", () => {
     if (!source) return;
-    say("The server does not answer. This page goes on when it is back.");
+    say("The server does not respond. This page continues when it is back.");
     if (source.readyState !== EventSource.CLOSED) return;
     close();
     setTimeout(() => { watch(); renewSoon(); }, AGAIN_MS);

@@ -1,4 +1,4 @@
-// What can be done with a run: resume, retry its errors, run it again, name and tag it, delete it.
+// Actions with a run: resume, retry its errors, run it again, name and tag it, delete it.
 
 import { announce } from "./page.js";
 import { sentence, send } from "./editor-server.js";
@@ -36,7 +36,7 @@ async function begin(path, value) {
   const answer = await sendOnce(path, value);
   if (!answer) return;
   if (answer.ok) {
-    announce("The run has begun.");
+    announce("The run has started.");
     location.assign(pageOf(answer.body.id));
   } else if (answer.body.running) askAboutSecond(answer.body.running);
   else refuse(refused, answer.body);
@@ -74,7 +74,7 @@ const forms = {
   async rename(form) {
     const lines = linesOf(form.elements.tags.value);
     const wrong = lines.find((line) => !/^[^=]*[^=\s][^=]*=/.test(line));
-    if (wrong) return { ok: false, body: { detail: `“${wrong}” is no tag`, hint: "write name=value" } };
+    if (wrong) return { ok: false, body: { detail: `“${wrong}” is not a tag`, hint: "write name=value" } };
     const value = { title: form.elements.title.value, tags: tagsOf(lines) };
     const answer = await sendOnce(address(), value, "PATCH");
     if (answer?.ok) location.reload();

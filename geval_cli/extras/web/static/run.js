@@ -23,7 +23,7 @@ setUpMatrix({
   },
   async list(query) {
     const found = (await page(withQuery(`${runPath}/results`, query))).querySelector("[data-results]");
-    if (!found) throw new Error("the server has no such results");
+    if (!found) throw new Error("the server does not have these results");
     return found;
   },
   async load(href) {

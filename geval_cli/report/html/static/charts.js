@@ -40,7 +40,7 @@ async function load(section) {
     const answer = await fetch(link.href, { headers: { accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const found = page.querySelector("[data-charts]");
-    if (!answer.ok || !found) throw new Error("no drawings");
+    if (!answer.ok || !found) throw new Error("no charts");
     link.closest("p").replaceWith(document.adoptNode(found));
     setUpDrawings(section);
     section.dataset.state = "loaded";

@@ -18,7 +18,7 @@ async function digest(text) {
 
 /** The same draw as `geval label --draw COUNT --seed SEED`: by the hash of the seed and each id. */
 async function draw(cases, count, seed) {
-  if (!globalThis.crypto?.subtle) throw new Error("this browser cannot draw at random from a page that is opened from disk; rate all, or use geval label");
+  if (!globalThis.crypto?.subtle) throw new Error("this browser cannot draw at random on a page opened from disk; rate all, or use geval label");
   const placed = await Promise.all(cases.map(async (found) => [await digest(`${seed}:${idOf(found)}`), found]));
   return placed.sort(([one], [other]) => (one < other ? -1 : 1)).slice(0, count).map(([, found]) => found);
 }
@@ -52,8 +52,8 @@ class ReportLabels {
 
   #scaleOf(name, asked) {
     const known = this.#scales.get(name);
-    if (asked && !(asked[0] < asked[1])) throw new Error("a scale has its lowest label first, for example 1,5");
-    if (known && asked && known.join() !== asked.join()) throw new Error(`labels of ${name} from ${known.join(" to ")} are kept in this page; one metric has one scale`);
+    if (asked && !(asked[0] < asked[1])) throw new Error("put the lowest label first, for example 1,5");
+    if (known && asked && known.join() !== asked.join()) throw new Error(`labels of ${name} from ${known.join(" to ")} are already in this page; a metric has only one scale`);
     return known ?? asked ?? [0, 1];
   }
 
@@ -135,7 +135,7 @@ class ReportLabels {
   }
 
   endText() {
-    return "Your labels are in this page only: download them before you close it.";
+    return "Your labels exist only in this page: download them before you close it.";
   }
 
   endLinks() {

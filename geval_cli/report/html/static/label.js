@@ -224,7 +224,7 @@ class Rating {
     if (!choices.length) buttons.push(...this.#numberField(scale, label));
     this.#part("rating-choices").replaceChildren(...buttons);
     const keys = isUnit(scale) ? "p pass, f fail" : choices.length ? `${scale[0]} to ${scale[1]} rate` : "a number and Enter rates";
-    this.#part("rating-keys").textContent = `Keys: ${keys}, s skips, b goes back, n writes a note (Esc leaves it), v shows the verdict, q leaves.`;
+    this.#part("rating-keys").textContent = `Keys: ${keys}, s skips, b goes back, n adds a note (Esc closes it), v shows the verdict, q leaves.`;
   }
 
   #numberField([low, high], label) {
@@ -311,7 +311,7 @@ class Rating {
     const [low, high] = this.#scale;
     const label = Number(field.value.trim().replace(",", "."));
     if (!field.value.trim() || !(label >= low && label <= high)) {
-      this.#say(`${field.value.trim() || "Nothing"} is no label from ${low} to ${high}.`);
+      this.#say(`${field.value.trim() || "Nothing"} is not a label from ${low} to ${high}.`);
       field.setAttribute("aria-invalid", "true");
       return;
     }
@@ -359,7 +359,7 @@ class Rating {
     const { outputs } = this.#sheet;
     const left = outputs.filter((output) => output.label === null);
     this.#part("rating").hidden = true;
-    this.#part("label-end-title").textContent = left.length ? "That was the last one" : "All outputs are rated";
+    this.#part("label-end-title").textContent = left.length ? "That was the last output" : "All outputs are rated";
     this.#part("label-end-text").textContent = left.length
       ? `${left.length.toLocaleString("en")} of ${outputs.length.toLocaleString("en")} were skipped.`
       : this.#source.endText();

@@ -285,7 +285,7 @@ function choiceWords(query) {
   if (column !== null) said.push(`in ${columnName(column)}`);
   const scores = rangeWords("with a score", ...endsIn(query, ["low", "high"]));
   const [low, high] = endsIn(query, ["label_low", "label_high"]);
-  const labels = low === 0 && high === null ? ["that people labelled"] : rangeWords(`${scores.length ? "and " : ""}with a mean label`, low, high);
+  const labels = low === 0 && high === null ? ["with human labels"] : rangeWords(`${scores.length ? "and " : ""}with a mean label`, low, high);
   return [...said, ...scores, ...(query.has("metric") ? labels : [])];
 }
 
@@ -295,7 +295,7 @@ function foundText(count, query) {
   const metric = query.get("metric");
   const said = choiceWords(query);
   const only = said.length ? `; only those ${said.join(" ")}` : "";
-  return rows + (isChosen ? " with a result that fits" : "") + (metric ? `; verdicts are those on ${metric}` : "") + only;
+  return rows + (isChosen ? " with a matching result" : "") + (metric ? `; verdicts are those on ${metric}` : "") + only;
 }
 
 async function list(query) {
@@ -314,7 +314,7 @@ async function list(query) {
   if (count > 1) made.append(pagesOf(number, count, query));
   const exports = made.querySelector(".export");
   if (exports) exports.hidden = !chosen.length;
-  if (!chosen.length) frame.replaceWith(element('<div class="card empty"><h2>Nothing fits</h2><p>No result of this run fits the filter. <a href="#" data-clear>Show all results</a></p></div>'));
+  if (!chosen.length) frame.replaceWith(element('<div class="card empty"><h2>No matches</h2><p>No result of this run matches the filter. <a href="#" data-clear>Show all results</a></p></div>'));
   return made;
 }
 
@@ -397,7 +397,7 @@ function complain(text) {
 }
 
 if (typeof DecompressionStream === "undefined") {
-  complain("This browser is too old to unpack the cases: Chrome 103, Firefox 113 and Safari 16.4 can.");
+  complain("This browser is too old to unpack the cases: use Chrome 103, Firefox 113, Safari 16.4 or newer.");
 } else {
   setUpMatrix({
     isListed: false,
