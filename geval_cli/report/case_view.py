@@ -216,7 +216,7 @@ class JudgeVerdict(Struct, frozen=True):
         estimator = detail.get("estimator")
         coverage, requested, valid = (detail.get(key) for key in ("coverage", "requested", "valid"))
         if estimator == "logprobs" and _is_number(coverage):
-            return f"logprobs, coverage {format_score(coverage)}"
+            return f"logprobs, coverage {format_share(coverage)}"
         if estimator == "samples" and _is_number(requested):
             taken = f"{requested:g}{_most_samples(detail)} samples"
             return f"{taken}, {valid:g} valid" if _is_number(valid) else taken

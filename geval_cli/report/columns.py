@@ -28,7 +28,7 @@ from geval_cli.report.comparison import too_few_text
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import STYLES, column_title, print_legend, signs_of
+from geval_cli.report.verdict import STYLES, UNICODE_SIGNS, column_title, print_legend, run_outcome, signs_of
 
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
@@ -323,6 +323,19 @@ def leader_text(
     )
 
 
+def run_sentence(report: RunReport) -> str:
+    """`failed: 3 errors, 24 of 100 failed; b is better than the baseline a: ...`, for files that CI shows."""
+    summary = report.summary
+    titles = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+    word, count = ("failed", summary.failed) if summary.failed else ("passed", summary.passed)
+    counts = [plural(summary.errored, "error")] if summary.errored else []
+    counts.append(f"{count:,} of {summary.total:,} {word}")
+    leader = leader_text(summary.columns, titles) if len(titles) > 1 else ""
+    return "; ".join(
+        part for part in (f"{run_outcome(report.run, summary)[0]}: {', '.join(counts)}", leader) if part
+    )
+
+
 def _rate(column: ColumnSummary) -> float | None:
     """Return the pass rate, equal for equal shares although they were summed up in another order."""
     rate = column.pass_rate.value
@@ -567,7 +580,7 @@ def print_means(rows: Sequence[tuple[str, MetricStat]], console: Console) -> Non
 def print_differences(columns: Sequence[ColumnSummary], console: Console) -> None:
     """Print how far each column differs from the baseline, of the tests that both have judged."""
     rows = [
-        (f"[{number}] {one_line(name, _NAME_WIDTH)}", item)
+        (number, name, item)
         for number, column in enumerate(columns, start=1)
         for name, item in differences_of(column)
         if item.verdict is not None
@@ -586,12 +599,17 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
         if is_shown:
             table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict (more tests)", overflow="fold")
-    for name, item in rows[:DIFFERENCES_MAX]:
-        interval = [interval_of(item)] if has_interval else []
-        mde = [mde_of(item)] if has_mde else []
+    for number, name, item in rows[:DIFFERENCES_MAX]:
+        interval = [interval_of(name, item)] if has_interval else []
+        mde = [mde_of(name, item)] if has_mde else []
         verdict = Text(decision_text(item), style=_VERDICT_STYLES.get(item.verdict or "", ""))
         table.add_row(
-            Text(name), format_difference(item.delta.value or 0.0), *interval, p_of(item), *mde, verdict
+            Text(f"[{number}] {one_line(name, _NAME_WIDTH)}"),
+            difference_of(name, item),
+            *interval,
+            p_of(item),
+            *mde,
+            verdict,
         )
     print_trimmed(indented(table), console)
     hidden = len(rows) - DIFFERENCES_MAX
@@ -600,9 +618,20 @@ def print_differences(columns: Sequence[ColumnSummary], console: Console) -> Non
     console.print()
 
 
-def interval_of(item: Difference) -> str:
+def _shift(name: str) -> Callable[[float], str]:
+    """Return how differences of a figure are written: those of pass rates are percentage points."""
+    return format_points if name.startswith(PASS_RATE) else format_difference
+
+
+def difference_of(name: str, item: Difference) -> str:
+    """`+0.16`, or `+16 pts` of a pass rate."""
+    text = _shift(name)(item.delta.value or 0.0)
+    return f"{text} pts" if name.startswith(PASS_RATE) and item.delta.value else text
+
+
+def interval_of(name: str, item: Difference) -> str:
     """`-0.02 to +0.16`: the 95 % interval of a difference."""
-    return "" if item.delta.interval is None else " to ".join(map(format_difference, item.delta.interval))
+    return "" if item.delta.interval is None else " to ".join(map(_shift(name), item.delta.interval))
 
 
 def p_of(item: Difference) -> str:
@@ -610,6 +639,9 @@ def p_of(item: Difference) -> str:
     return "" if item.delta.p_adjusted is None else format_p(item.delta.p_adjusted)
 
 
-def mde_of(item: Difference) -> str:
+def mde_of(name: str, item: Difference) -> str:
     """Return the smallest difference that so many tests would show with a chance of 80 %."""
-    return "" if item.delta.mde is None else f"{item.delta.mde:.{_DIGITS}f}"
+    if item.delta.mde is None:
+        return ""
+    is_rate = name.startswith(PASS_RATE)
+    return f"{format_points(item.delta.mde).lstrip('+')} pts" if is_rate else fixed(item.delta.mde, _DIGITS)

@@ -10,6 +10,7 @@ from geval_cli.engine.columns import column_name
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
+from geval_cli.report.columns import run_sentence
 from geval_cli.report.report import (
     RunReport,
     assertion_name,
@@ -51,6 +52,7 @@ class JunitFile:
             times[result.column] += round(result.latency_ms or 0.0)
         with SafeFile(self._path) as file:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
+            said = _text(run_sentence(report))
             for column in report.columns:
                 statuses = {status: counts[column.index, status] for status in Status}
                 derived = _derived(column, report)
@@ -58,7 +60,7 @@ class JunitFile:
                 for result in report.results():  # again for each column, so that no results are held
                     if result.column == column.index:
                         file.write(_case(result, column))
-                file.write("<system-out/>\n<system-err/>\n</testsuite>\n")
+                file.write(f"<system-out>{said}</system-out>\n<system-err/>\n</testsuite>\n")
             file.write("</testsuites>\n")
 
 

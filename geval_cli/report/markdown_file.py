@@ -10,7 +10,6 @@ from geval_cli.events import RunEvent
 from geval_cli.numbers import (
     format_cost,
     format_count,
-    format_difference,
     format_duration,
     format_interval,
     format_percentage,
@@ -36,6 +35,7 @@ from geval_cli.report.columns import (
     cost_note,
     cost_text,
     decision_text,
+    difference_of,
     differences_of,
     duration_text,
     interval_of,
@@ -85,7 +85,7 @@ from geval_cli.report.verdict import (
 TEXT_MAX = 60_000
 """Characters; GitHub takes 65,536 in a comment, GitLab a million."""
 
-_CASES_MAX = 50
+_CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
@@ -119,14 +119,16 @@ class _Picked(Struct):
 
     counts: Counter[tuple[int, Status]] = field(default_factory=Counter)
     cases: list[CaseResult] = field(default_factory=list)
+    errors: list[CaseResult] = field(default_factory=list)
     left_out: int = 0
 
     def add(self, result: CaseResult) -> None:
         self.counts[result.column, result.status] += 1
         if result.status not in _PROBLEMS:
             return
-        if len(self.cases) < _CASES_MAX:
-            self.cases.append(result)
+        kept, most = (self.errors, _ERRORS_MAX) if result.status is Status.ERROR else (self.cases, _CASES_MAX)
+        if len(kept) < most:
+            kept.append(result)
         else:
             self.left_out += 1
 
@@ -151,9 +153,9 @@ def _document(report: RunReport, picked: _Picked) -> str:
 def _head(report: RunReport) -> str:
     summary = report.summary
     counts = (
-        f"{_MARKS[Status.PASSED]} {summary.passed:,} passed",
-        f"{_MARKS[Status.FAILED]} {summary.failed:,} failed",
         f"{_MARKS[Status.ERROR]} {plural(summary.errored, 'error')}",
+        f"{_MARKS[Status.FAILED]} {summary.failed:,} failed",
+        f"{_MARKS[Status.PASSED]} {summary.passed:,} passed",
         f"{_MARKS[Status.NOT_EVALUATED]} {summary.not_evaluated:,} not evaluated",
     )
     duration = "" if report.run.duration_ms is None else f" in {format_duration(report.run.duration_ms)}"
@@ -229,10 +231,10 @@ def _differences(report: RunReport) -> str:
         (
             code_span(suite_name(column)),
             name if name == PASS_RATE else code_span(one_line(name, 40)),
-            format_difference(item.delta.value or 0.0),
-            interval_of(item),
+            difference_of(name, item),
+            interval_of(name, item),
             p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
-            mde_of(item),
+            mde_of(name, item),
             decision_text(item),
         )
         for column, figures in zip(report.columns, report.summary.columns, strict=True)
@@ -310,15 +312,16 @@ def _warnings(report: RunReport) -> str:
 
 
 def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
-    """Return the cases that did not pass, as many as there is `room` for, in characters."""
-    if not picked.cases:
+    """Return the cases that did not pass, errors first, as many as there is `room` for, in characters."""
+    cases = picked.errors + picked.cases
+    if not cases:
         return ""
-    parts, left_out = ["## Failures and errors\n"], picked.left_out
+    parts, left_out = ["## Errors and failures\n"], picked.left_out
     used = len(parts[0]) + 200
-    for position, result in enumerate(picked.cases):
+    for position, result in enumerate(cases):
         text = _case(result, report)
         if used + len(text) > room:
-            left_out += len(picked.cases) - position
+            left_out += len(cases) - position
             break
         parts.append(text)
         used += len(text) + 1

@@ -22,6 +22,7 @@ _DIRECTLY = (
     "the first request of each kind, and a wave of fewer than 20, are sent directly at the usual price, which is not"
     " counted here"
 )
+_WIDTH_FOR_TOKENS_OUT = 90
 _REMARKS = (
     "Equal questions are sent once; retries are not counted. Tokens are estimated at four characters each, and at 200"
     " for an answer without `max_tokens` that a judge reads.",
@@ -193,18 +194,20 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
     waves = plan.waves
-    for heading in (
-        *(["wave"] if plan.batched else []),
-        "calls",
-        "cached",
-        "tokens in",
-        "tokens out",
-        "price",
-    ):
-        table.add_column(heading, justify="right")
+    figures = ["calls", "cached", "tokens in", "tokens out", "price"]
+    hidden = figures.index("tokens out") if console.width < _WIDTH_FOR_TOKENS_OUT else len(figures)
+    for heading in [*(["wave"] if plan.batched else []), *figures[:hidden], *figures[hidden + 1 :]]:
+        table.add_column(heading, justify="right", no_wrap=heading == "price")
     for kind, counts in plan.rows:
         wave = [str(waves.get(kind, "direct"))] if plan.batched else []
-        table.add_row(Text(one_line(kind.provider, _NAME_WIDTH)), kind.name, *wave, *_cells(counts))
+        cells = _cells(counts)
+        table.add_row(
+            Text(one_line(kind.provider, _NAME_WIDTH)),
+            kind.name,
+            *wave,
+            *cells[:hidden],
+            *cells[hidden + 1 :],
+        )
     if plan.rows:
         print_trimmed(indented(table), console)
         console.print()

@@ -69,7 +69,7 @@ FILE_ENDINGS: Mapping[str, ProblemFormat] = MappingProxyType(
 
 
 def write_problems(
-    problems: Iterable[Problem], form: ProblemFormat, *, origin: Origin, workspace: Path
+    problems: Iterable[Problem], form: ProblemFormat, *, origin: Origin, workspace: Path, summary: str = ""
 ) -> str:
     """Return problems as text in a format, with a line break at its end unless there is nothing to say.
 
@@ -78,7 +78,10 @@ def write_problems(
         form: the format.
         origin: where they come from.
         workspace: the folder of the repository; paths within it are given relative to it.
+        summary: what they say together in a sentence, where the format has a place for it.
     """
+    if form is ProblemFormat.SARIF:
+        return _sarif([_Placed(item, origin, workspace) for item in sort_problems(problems)], summary)
     return _WRITERS[form]([_Placed(item, origin, workspace) for item in sort_problems(problems)])
 
 
@@ -180,7 +183,7 @@ def _fingerprints(items: Sequence[_Placed]) -> Iterator[str]:
         yield hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest()
 
 
-def _sarif(items: Sequence[_Placed]) -> str:
+def _sarif(items: Sequence[_Placed], summary: str) -> str:
     """Return a log of SARIF 2.1.0, which code hosts and editors read."""
     rules = {item.rule.id: item.rule for item in items}
     driver = {
@@ -201,7 +204,10 @@ def _sarif(items: Sequence[_Placed]) -> str:
         }
         for item, fingerprint in zip(items, _fingerprints(items), strict=True)
     ]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    run: dict[str, Any] = {"tool": {"driver": driver}}
+    if summary:
+        run["automationDetails"] = {"description": {"text": sanitize(summary)}}
+    run |= {"columnKind": "unicodeCodePoints", "results": results}
     return _json({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
@@ -246,7 +252,6 @@ _WRITERS: Mapping[ProblemFormat, Callable[[Sequence[_Placed]], str]] = MappingPr
         ProblemFormat.CONCISE: _concise,
         ProblemFormat.GITHUB: _github,
         ProblemFormat.GITLAB: _gitlab,
-        ProblemFormat.SARIF: _sarif,
         ProblemFormat.JSON: _plain_json,
     }
 )

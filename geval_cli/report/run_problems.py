@@ -10,6 +10,7 @@ from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.events import RunEvent
 from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
+from geval_cli.report.columns import run_sentence
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
@@ -36,7 +37,15 @@ class RunProblemsFile:
     def finish(self, report: RunReport) -> None:
         form = next(form for ending, form in FILE_ENDINGS.items() if self._path.name.lower().endswith(ending))
         with SafeFile(self._path) as file:
-            file.write(write_problems(run_problems(report), form, origin=Origin.RUN, workspace=Path()))
+            file.write(
+                write_problems(
+                    run_problems(report),
+                    form,
+                    origin=Origin.RUN,
+                    workspace=Path(),
+                    summary=run_sentence(report),
+                )
+            )
 
 
 def wants_annotations(environ: Mapping[str, str]) -> bool:

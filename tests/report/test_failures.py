@@ -79,7 +79,7 @@ def test_equal_evaluation_steps_are_shown_once() -> None:
 def test_each_estimator_is_named() -> None:
     sure = {"estimator": "logprobs", "rating": 3.21, "score_range": [1, 5], "coverage": 0.93}
     details = [
-        (sure, "3.21 in 1 to 5 (logprobs, coverage 0.93)"),
+        (sure, "3.21 in 1 to 5 (logprobs, coverage 93 %)"),
         ({"estimator": "samples", "rating": 3, "requested": 20, "valid": 19}, "3 (20 samples, 19 valid)"),
         ({"estimator": "single", "rating": 8, "score_range": [0, 10]}, "8 in 0 to 10 (single rating)"),
         (

@@ -130,7 +130,7 @@ def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:
         drawer = page.get_by_role("dialog")
         drawer.get_by_text("You get 40 days.").wait_for()
         text = drawer.inner_text()
-        for said in ("0.49996 < 0.50 (default)", "claims forty days", "logprobs, coverage 0.93"):
+        for said in ("0.49996 < 0.50 (default)", "claims forty days", "logprobs, coverage 93 %"):
             assert said in text
         assert "#2 states the number of days" in text
         words = "rating 1: 5 %, rating 2: 20 %, rating 3: 45 %, rating 4: 30 %, rating 5: 0.1 %"

@@ -1,9 +1,13 @@
+import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, ErrorInfo, Status
+from geval_cli.report.columns import run_sentence
+from geval_cli.report.output import write_results_file
 from geval_cli.report.problem_formats import ANNOTATIONS_MAX, Origin
 from geval_cli.report.run_problems import annotations, run_problems
 
@@ -117,3 +121,15 @@ def test_errors_of_different_kinds_stay_apart() -> None:
 
 def test_only_in_a_workflow() -> None:
     assert annotations(run_problems(make_report()), {"CI": "true"}, origin=Origin.RUN) == ""
+
+
+def test_files_that_ci_shows_begin_with_the_same_sentence(tmp_path: Path) -> None:
+    report = make_report()
+    said = run_sentence(report)
+    assert said.startswith("failed: 2 errors, 1 of 10 failed")
+    for name in ("run.sarif", "run.junit.xml"):
+        write_results_file(tmp_path / name, report)
+    sarif = json.loads((tmp_path / "run.sarif").read_text(encoding="utf-8"))
+    assert sarif["runs"][0]["automationDetails"]["description"]["text"] == said
+    root = ElementTree.parse(tmp_path / "run.junit.xml").getroot()
+    assert {element.text for element in root.iter("system-out")} == {said}

@@ -341,7 +341,7 @@ class TestCase:
         assert "a fine answer about one" in text
         assert "g-eval coherence 0.90 ≥ 0.50 (default)" in text
         assert "2 evaluation steps Read it. Rate it." in text
-        assert "4.6 in 1 to 5 (logprobs, coverage 1.00)" in text
+        assert "4.6 in 1 to 5 (logprobs, coverage 100 %)" in text
         assert "contains 1.00 weight 2" in text
         assert "Judge 2" in text
 

@@ -1,0 +1,69 @@
+"""What people read has one form of each figure, whichever command prints it: no tails of floats, no raw times."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.realistic_runs import Shape, store_history
+
+from geval_cli.cli.compare import compare_runs
+from geval_cli.cli.options import CompareOptions
+from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
+
+TAIL = re.compile(r"(?<![\w.$:/-])\d+\.\d{5,}")
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
+TIGHT_PERCENT = re.compile(r"(?<!= )(?<!=)\b\d+(\.\d+)?%")
+RAW_TIME = re.compile(r"\b\d{4,}(\.\d+)? ?(ms|s)\b|\b\d+m \d+s\b")
+RATE_AS_FRACTION = re.compile(r"pass rate[^\n%]{0,30}\b[01]\.\d\d\b")
+GATE = re.compile(r"[\w.-]+(\[[^\]]*\])? (>=|<=|>|<|==) [\d.]+%?")
+"""A gate is shown as its author wrote it."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    store_history(folder, Shape(tests=12, repeats=2), runs=3)
+    return folder / ".geval"
+
+
+def mistakes(text: str) -> Iterator[str]:
+    text = GATE.sub("", text)
+    for found in (TAIL, ISO_TIME, TIGHT_PERCENT, RAW_TIME, RATE_AS_FRACTION):
+        yield from (f"{found.pattern}: {match[0]}" for match in found.finditer(text))
+
+
+@pytest.mark.parametrize(
+    ("bad"),
+    ["0.123456", "at 2026-11-23T19:50", "81% passed", "12345 ms", "1m 05s", "pass rate of a 0.45 to 0.62"],
+)
+def test_the_walk_sees_mistakes(bad: str) -> None:
+    assert list(mistakes(bad))
+
+
+SHOWN: dict[str, ShowChoice] = {
+    "show": ShowChoice(),
+    "show -v": ShowChoice(is_verbose=True),
+    "show --all": ShowChoice(is_whole=True),
+    "show --case 3": ShowChoice(case="#3"),
+    "show --case 3 -v": ShowChoice(case="#3", is_verbose=True),
+}
+
+
+@pytest.mark.parametrize("choice", SHOWN.values(), ids=SHOWN)
+def test_a_run(choice: ShowChoice, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_run(home, "latest", choice, outputs=(), as_json=False)
+    assert list(mistakes(capsys.readouterr().out)) == []
+
+
+@pytest.mark.parametrize("is_verbose", [False, True])
+def test_two_runs_and_the_list(is_verbose: bool, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compare_runs("latest~1", "latest", CompareOptions(is_verbose=is_verbose, home=home))
+    print_runs(home, config=None, tags=(), limit=10, as_json=False)
+    assert list(mistakes(capsys.readouterr().out)) == []
+
+
+@pytest.mark.parametrize("names", [("run.md",)])
+def test_reports_for_people(names: Sequence[str], home: Path, tmp_path: Path) -> None:
+    export_run(home, "latest", outputs=[tmp_path / name for name in names])
+    assert [list(mistakes((tmp_path / name).read_text(encoding="utf-8"))) for name in names] == [[]]
