@@ -30,6 +30,7 @@ _BRACES = (
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
 )
+_OPENING, _CLOSING = ("\u201c", "\u201d", "\u201e"), ("\u201d", "\u201c")
 _READ_BY_NAME = frozenset(
     (
         *(
@@ -71,6 +72,7 @@ class LikelyMistakes(Struct):
     _used: set[str] = field(default_factory=set)
     _tags: list[str] = field(default_factory=list)
     _seen: dict[int, object] = field(default_factory=dict)
+    _quoted: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _unused: dict[str, _Unused] = field(default_factory=dict)
     _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
@@ -92,6 +94,15 @@ class LikelyMistakes(Struct):
     def note(self, test: MergedTest) -> None:
         """Note the next test."""
         self._note_unrendered(test)
+        for spec in test.assertions:
+            value = getattr(spec, "value", None)
+            if (
+                isinstance(value, str)
+                and value[:1] in _OPENING
+                and value[-1:] in _CLOSING
+                and value not in self._quoted
+            ):
+                self._quoted[value] = spec.place.value("value")
         self._names.update(test.vars)
         if self.sees_all:
             return
@@ -131,6 +142,9 @@ class LikelyMistakes(Struct):
                 "values of tests are no templates: write it in the prompt, or write the value out",
                 severity=Severity.WARNING,
             )
+        for value, location in list(self._quoted.items())[:_NAMES_MAX]:
+            message = f"the quotes around `{_short(value)}` are typographic, so that they belong to the value"
+            yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
         yield from _columns_named_alike(self.plan)
 
     @property

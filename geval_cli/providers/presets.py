@@ -320,7 +320,7 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
         return None, ""  # the address brings a user and password of its own, for the same header
     for variable in (named,) if named else preset_of(source).key_envs:
         if source.env.get(variable):
-            return source.env[variable].strip(), f"the environment variable {variable}"
+            return source.env[variable].strip(), variable  # of the environment, a file of it or the config
     return None, ""
 
 

@@ -186,8 +186,9 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     """Print the table, the totals, and what was assumed."""
     cases = plural(plan.cases, "case")
     calls, cached, _, _, price = _cells(plan.total)
+    noun = "call" if plan.total.least == plan.total.most == 1 else "calls"
     more = f", {cached} more answered by the cache" if plan.total.cached else ""
-    whole = f"{one_line(config, 200)} would make {calls} calls for {cases}{more}; price {price}; nothing is sent now"
+    whole = f"{one_line(config, 200)} would make {calls} {noun} for {cases}{more}; price {price}; nothing is sent now"
     print_hanging(Text(), Text(whole, style="bold"), console, indent=1)
     console.print()
     table = plain_table(console)

@@ -338,8 +338,8 @@ def _counts(
         input_least=read if least else 0,
         input_most=most * read,
         output_most=None if written is None else most * written,
-        cost_least_usd=_usd(price, read if least else 0, 0),
-        cost_most_usd=None if each_usd is None else most * each_usd,
+        cost_least_usd=_usd(price, read if least else 0, 0) if most else 0.0,
+        cost_most_usd=0.0 if not most else None if each_usd is None else most * each_usd,
     )
 
 

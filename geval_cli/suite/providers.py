@@ -2,6 +2,7 @@
 
 from geval_cli.json_codec import encode_json
 from geval_cli.plugins import extra
+from geval_cli.providers.preset_table import PRESETS
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
@@ -58,6 +59,11 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
     elif isinstance(value, dict) and _is_keyed(value):
         [(name, settings)] = value.items()
         value, place = {**(settings or {}), "id": name}, place.child(name)
+    elif isinstance(value, dict) and _is_split(value):
+        [(name, model)] = value.items()
+        message = f"`{name}: {model}` is a mapping, because of the space after the colon"
+        reading.report(message, place.value(), f"write `{name}:{model}`")
+        return None
     elif not isinstance(value, dict):
         message = f"a provider must be text or a mapping, found {describe_value(value)}"
         reading.report(message, place.value(), "write its id, for example openai:gpt-4.1")
@@ -82,6 +88,16 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
         config=spec.config,
         place=spec.place,
         function=reading.functions[spec.id],
+    )
+
+
+def _is_split(value: dict[str, JsonValue]) -> bool:
+    """Return whether it is the id of a provider with a space after its colon: `openai: gpt-4.1`."""
+    [name, model] = next(iter(value.items()), ("", None))
+    return (
+        len(value) == 1
+        and isinstance(model, str)
+        and str(name).lower() in {*PRESETS, "local", "http", "https"}
     )
 
 

@@ -100,11 +100,25 @@ class SourceFetcher(Protocol):
 SpecT = TypeVar("SpecT", bound=Spec)
 
 _OF_PROVIDERS = frozenset(
-    {"model", "models", "temperature", "max_tokens", "maxTokens", "base_url", "apiKey", "api_key_env"}
+    {"model", "temperature", "max_tokens", "maxTokens", "base_url", "apiKey", "api_key_env"}
 )
 
 _MEANT = {"expected": "expected_output"}
 """Keys that begin several others, and which of these people mean."""
+
+_CALLED_HERE = {
+    **dict.fromkeys(("models", "targets", "target"), "call it `providers`"),
+    **dict.fromkeys(
+        ("judge", "judges", "grader", "evaluator", "judge_model"),
+        "name the judge with `defaultTest: {options: {provider: ...}}`",
+    ),
+    **dict.fromkeys(("cases", "test_cases", "testCases", "dataset", "data", "examples"), "call it `tests`"),
+    **dict.fromkeys(
+        ("assertions", "asserts", "metrics", "evaluators", "scorers", "criteria"),
+        "write assertions with `defaultTest: {assert: [...]}`",
+    ),
+}
+"""Keys of a config by the names that other tools have for them."""
 
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "put model settings under `config`"}
 
@@ -269,7 +283,9 @@ def _unknown_key(
     key: str, near: str | None, model: type[Spec], location: Location | None, what: str
 ) -> Problem:
     elsewhere = _home_of(key, model)
-    if elsewhere and not (near or "").startswith(key):
+    if issubclass(model, SuiteSpec) and key in _CALLED_HERE:
+        hint = _CALLED_HERE[key]
+    elif elsewhere and not (near or "").startswith(key):
         hint = f"put it under {elsewhere}"
     else:
         hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")

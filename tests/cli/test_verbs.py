@@ -92,6 +92,10 @@ SOUND = "prompts: [hi]\nproviders: [echo]\ntests: [{assert: [{type: equals, valu
         ("rubricPrompt: x", "put it under `options` of `defaultTest`"),
         ("model: gpt-4.1", "put it under `providers`, or `config` of one of them"),
         ("temperature: 0", "put it under `providers`, or `config` of one of them"),
+        ("models: [echo]", "call it `providers`"),
+        ("judge: echo", "name the judge with `defaultTest: {options: {provider: ...}}`"),
+        ("cases: []", "call it `tests`"),
+        ("metrics: []", "write assertions with `defaultTest: {assert: [...]}`"),
         ("provider: echo", "did you mean `providers`?"),
         ("test: []", "did you mean `tests`?"),
     ],
@@ -104,6 +108,14 @@ def test_keys_at_the_wrong_level_are_told_where_they_belong(tmp_path: Path, line
     assert problem.hint == hint
     assert problem.location is not None
     assert (problem.location.line, problem.location.column) == (4, 1)
+
+
+def test_an_id_with_a_space_after_its_colon_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(SOUND.replace("[echo]", "[openai: gpt-4.1]"))
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(tmp_path / "x.yaml", {}))
+    (problem,) = caught.value.problems
+    assert problem.hint == "write `openai:gpt-4.1`"
 
 
 @pytest.mark.parametrize(

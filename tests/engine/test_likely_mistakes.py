@@ -77,6 +77,10 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             "`{{ q }}` in `expected_output` is not rendered; values of tests are no templates",
         ),
         (
+            {"tests": written_tests(check={"type": "contains", "value": "“a”"})},
+            "the quotes around `“a”` are typographic, so that they belong to the value; write straight",
+        ),
+        (
             {"providers": ["echo", "echo"]},
             "2 providers have the name `echo`, so that their columns look alike; give each",
         ),

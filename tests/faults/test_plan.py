@@ -137,6 +137,16 @@ def test_repeats_and_equal_questions(product: Product) -> None:
     assert len(server.requests) == 1
 
 
+def test_a_run_that_asks_for_nothing_costs_nothing_whatever_the_price(product: Product) -> None:
+    whole = config(tests=2)
+    with LoopbackServer(respond=respond) as server:
+        product.run(whole, server)
+        found = plan(product, whole, server)
+    assert (found["total"]["most"], found["total"]["cost_most_usd"]) == (0, 0)
+    assert "would make 0 calls" in found["text"]
+    assert "price $0" in found["text"]
+
+
 def test_a_plan_is_written_as_json_only(product: Product) -> None:
     with LoopbackServer() as server:
         finished = product.run(config(CRITERIA), server, "--plan", "-o", "plan.csv")

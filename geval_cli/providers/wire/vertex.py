@@ -151,7 +151,7 @@ def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[s
     usual = _TOKEN_VARIABLES if _project(source, settings) else _KEY_VARIABLES
     for variable in (named,) if named else usual:
         if source.env.get(variable):
-            return source.env[variable].strip(), f"the environment variable {variable}"
+            return source.env[variable].strip(), variable  # of the environment, a file of it or the config
     return None, ""
 
 
