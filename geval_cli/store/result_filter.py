@@ -164,7 +164,8 @@ def facets_of(metadata: Iterable[Mapping[str, JsonValue]]) -> tuple[Facet, ...]:
         for name, value in values.items():
             of_name = counts.setdefault(name, Counter())
             if len(of_name) <= FACET_VALUES_MAX:
-                of_name.update(set(metadata_texts(value)))
+                for text in (value,) if isinstance(value, str) else set(metadata_texts(value)):
+                    of_name[text] += 1
     usable = [(name, found) for name, found in counts.items() if 1 < len(found) <= FACET_VALUES_MAX]
     return tuple(Facet(name, tuple(sorted(found.items()))) for name, found in usable[:FACETS_MAX])
 

@@ -20,8 +20,8 @@ def render_page(template: str, /, *, status: int = 200, **values: object) -> HTM
 
 
 def read_templates() -> None:
-    """Read the templates of the pages that are opened first, so that none of them is slow the first time."""
-    for name in ("runs.html", "run.html", "case.html"):
+    """Read all templates, so that no page is slow the first time."""
+    for name in _environment().list_templates(extensions=["html"]):
         _environment().get_template(name)
 
 

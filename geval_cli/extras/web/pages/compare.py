@@ -46,6 +46,7 @@ from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
 from geval_cli.report.report import RunReport, assertion_name, run_title
 from geval_cli.report.sanitize import one_line
+from geval_cli.report.verdict import run_outcome
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import RunPages
 
@@ -232,6 +233,7 @@ def _page(
         before=before,
         after=after,
         decided=decided,
+        outcome=lambda report: run_outcome(report.run, report.summary),
         columns=columns,
         changes=changes_text(decided),
         overall="" if decided.overall is None else overall_text(decided.overall, "→"),
