@@ -13,6 +13,11 @@ STRANGE = re.compile(
     r"gone on with|go(?:es|ing)? on with|\bmend(?:s|ed)?\b|turned round|nobody knows what|\banew\b|this is none\b"
     r"|f[ae]lls? short|another estimator than|\bhanded in\b|people's labels|labels of people|against people"
     r"|what people sa(?:y|id)|belongs? into|agrees on no|nobody is asked"
+    r"|do(?:es)? not go (?:together )?with|passed over|lies? outside|exists already|finished is kept"
+    r"|known to differ|say different things|is going on\b|was looked at|nothing comes of it|that is none\b"
+    r"|no (?:file|pattern) fits|limits how often|takes a share|holds no\b|belongs to no\b|so many per cent"
+    r"|is there twice|would be asked|was asked to stop|of no (?:judge|run)\b|has ended already"
+    r"|(?<!there )\bis no (?:address|assertion|folder|image|JSON|label|model|number|path|scale|sheet|suite|tag|text)\b"
     r"|\b(?:judge|parameter|filter|code|server)s? of yours\b",
     re.IGNORECASE,
 )

@@ -139,7 +139,7 @@ class LikelyMistakes(Struct):
             yield Problem(
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
                 _location(place, keys),
-                "values of tests are no templates: write it in the prompt, or write the value out",
+                "test values are not templates: put it into the prompt, or write the value out",
                 severity=Severity.WARNING,
             )
         for value, location in list(self._quoted.items())[:_NAMES_MAX]:
@@ -308,7 +308,7 @@ def _columns_named_alike(plan: Plan) -> Iterator[Problem]:
             if count > 1 and name:
                 second = [spec for spec, own in zip(specs, names, strict=True) if own == name][1]
                 yield Problem(
-                    f"{count} {what} have the name `{_short(name)}`, so that their columns look alike",
+                    f"{count} {what} have the name `{_short(name)}`, so their columns look alike",
                     second.place.value("id") or second.place.value("label") or second.place.value(),
                     "give each a `label` of its own",
                     severity=Severity.WARNING,

@@ -40,7 +40,7 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "replies.yaml").write_text("- { reply: late, latency_ms: 600000 }\n", encoding="utf-8")
     order = Order(("run", "config.yaml"), tmp_path, clean_environment(), {}, 0.1)
     server = fork_server(*sorted(clean_environment().items()))
-    with pytest.raises(TimeoutError, match=r"did not finish within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=r"did not end within 0\.1 s"):
         server.run(order)
     assert run_geval("--version", cwd=tmp_path).code == 0
 

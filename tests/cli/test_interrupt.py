@@ -293,7 +293,7 @@ def test_a_run_in_which_something_computes_without_end_ends_after_a_signal(proje
         check=False,
     )
     assert process.returncode == 143
-    assert b"does not end; what is finished is kept" in process.stderr
+    assert b"without end; finished cases are kept" in process.stderr
 
 
 def test_a_killed_process_leaves_every_finished_result(project: Path, runs: Runs) -> None:

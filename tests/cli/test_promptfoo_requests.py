@@ -240,7 +240,7 @@ def test_a_config_need_not_be_named(tmp_path: Path) -> None:
     assert done.code == 0, done.stderr
     assert NAME in done.stdout
     write_files(tmp_path, {"gevalconfig.yaml": "providers: [echo]\nprompts: [y]\n"})
-    assert "gevalconfig.yaml: valid" in run_geval("validate", cwd=tmp_path).stdout
+    assert "gevalconfig.yaml is valid" in run_geval("validate", cwd=tmp_path).stdout
     (tmp_path / "empty").mkdir()
     lost = run_geval("run", cwd=tmp_path / "empty")
     assert lost.code == 2

@@ -251,7 +251,7 @@ def test_a_run_that_is_really_going_on_is_left_alone(product: Product, server: L
         (["--resume", "--resume-from", "x"], "cannot be combined"),
         (["--resume-from", "x"], "there is no run `x`"),
         (["--resume"], "no unfinished run of config.yaml"),
-        (["--retry-errors"], "no runs of config.yaml"),
+        (["--retry-errors"], "no run of config.yaml"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused(

@@ -70,11 +70,11 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
         ),
         (
             {"prompts": ["{{ q }} {{ name }}"], "tests": written_tests(q="Hello {{ name }}", name="b")},
-            "`{{ name }}` in `vars.q` is not rendered; values of tests are no templates",
+            "`{{ name }}` in `vars.q` is not rendered; test values are not templates",
         ),
         (
             {"tests": [{"vars": {"q": "x"}, "expected_output": "{{ q }}", "assert": [USED]}]},
-            "`{{ q }}` in `expected_output` is not rendered; values of tests are no templates",
+            "`{{ q }}` in `expected_output` is not rendered; test values are not templates",
         ),
         (
             {"tests": written_tests(check={"type": "contains", "value": "“a”"})},
@@ -82,11 +82,11 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
         ),
         (
             {"providers": ["echo", "echo"]},
-            "2 providers have the name `echo`, so that their columns look alike; give each",
+            "2 providers have the name `echo`, so their columns look alike; give each",
         ),
         (
             {"prompts": ["{{ q }}", "{{ q }}"]},
-            "2 prompts have the name `{{ q }}`, so that their columns look alike; give",
+            "2 prompts have the name `{{ q }}`, so their columns look alike; give",
         ),
     ],
 )

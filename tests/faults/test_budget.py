@@ -111,7 +111,7 @@ def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> Non
     with LoopbackServer() as server:
         finished = product.run(config(1), server, "--max-cost", amount)
     assert finished.code == 2
-    assert "--max-cost takes an amount in USD of at least 0" in finished.stderr
+    assert "--max-cost must be an amount in USD of at least 0" in finished.stderr
 
 
 @pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 2 of 2 gates met so far")])

@@ -229,7 +229,7 @@ def test_the_plan_sends_nothing(product: Product) -> None:
             {"checklist": ["Is it right?"], "criteria": None, "evaluation_steps": None},
             "has no criterion to improve",
         ),
-        ({"metric": "other"}, "no one labelled"),
+        ({"metric": "other"}, "there are no labels for"),
         ({"rubric_prompt": "{{ output }} rate", "evaluation_steps": None}, "has a `rubricPrompt`"),
     ],
 )

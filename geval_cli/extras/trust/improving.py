@@ -237,7 +237,7 @@ def labelled_cases(
     wanted = [label for label in labels.labels if label.metric == metric]
     if not wanted:
         known = list(dict.fromkeys(label.metric for label in labels.labels))
-        raise UsageError(f"no one labelled `{metric}`", hint=hint_of(metric, known, "labelled"))
+        raise UsageError(f"there are no labels for `{metric}`", hint=hint_of(metric, known, "labelled"))
     matching = match_labels(
         wanted, judged_items(report.results()), run_id=report.run.id, allow_unmatched=allow_unmatched
     )
@@ -547,8 +547,8 @@ def latest_run_of(config: Path, runs: RunStore) -> str:
     known = runs.pages().outlines(RunChoice.of_config(path), offset=0, limit=1)[0]
     if known:
         return known[0].run.id
-    hint = f"`geval run {config}`, then label its outputs; or name a run with --run"
-    raise UsageError(f"no run of {config} is stored", hint=hint)
+    hint = f"`geval run {config}`, then label its outputs; or choose a run with --run"
+    raise UsageError(f"no runs of {config} are stored", hint=hint)
 
 
 def only_metric(labels: LabelFile) -> str:
@@ -714,7 +714,7 @@ def _assertion(
     if not specs:
         raise UsageError(
             f"no assertion of {prepared.suite.path} judges the labelled outputs by `{metric}`",
-            hint="name the config of the labelled run, and the metric as it is called there",
+            hint="pass the config of the labelled run, and the metric's name in it",
         )
     spec = specs[0]
     if any(_written(other) != _written(spec) for other in specs):
@@ -772,7 +772,7 @@ async def _taught(
     except BudgetError as error:
         bench.stopped = error.message
     except (JudgeError, GevalError) as error:
-        notes.append(f"the teacher gave nothing to use: {one_line(error.message, 200)}")
+        notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
     return guidelines, rewritten
 
 

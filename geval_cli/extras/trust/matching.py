@@ -41,7 +41,7 @@ _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
 _TEST = "test"
-_WRONG_RUN = "check that it is the right run --run names another one"
+_WRONG_RUN = "check that it is the right run, or choose another with --run"
 _OTHER_HINT = "label this run's output, give the label's run with --run, or pass --allow-unmatched"
 
 
