@@ -246,6 +246,8 @@ def gate_value(gate: GateResult) -> str:
     """Return the gate's actual value, in the form that the limit is written in."""
     if gate.actual is None:
         return "none"
+    if gate.gate.startswith("latency."):
+        return f"{gate.actual:,.1f} ms"
     if gate.gate.rstrip().endswith("%"):
         limit = share_of_percentage(gate.gate.split()[-1])
         return format_share(gate.actual) if limit is None else format_share_beside(gate.actual, limit)

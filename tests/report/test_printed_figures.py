@@ -10,6 +10,8 @@ from support.realistic_runs import Shape, store_history
 from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
+from geval_cli.records import GateResult, Status
+from geval_cli.report.verdict import gate_value
 
 TAIL = re.compile(r"(?<![\w.$:/-])\d+\.\d{5,}")
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
@@ -67,3 +69,17 @@ def test_two_runs_and_the_list(is_verbose: bool, home: Path, capsys: pytest.Capt
 def test_reports_for_people(names: Sequence[str], home: Path, tmp_path: Path) -> None:
     export_run(home, "latest", outputs=[tmp_path / name for name in names])
     assert [list(mistakes((tmp_path / name).read_text(encoding="utf-8"))) for name in names] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("gate", "actual", "text"),
+    [
+        ("latency.p95 < 9000", 5442.803712, "5,442.8 ms"),
+        ("pass_rate >= 80%", 0.7961, "79.6 %"),
+        ("pass_rate >= 80%", 0.7, "70 %"),
+        ("failures <= 3", 1234.0, "1,234"),
+        ("tone.mean >= 0.7", 0.664999, "0.66"),
+    ],
+)
+def test_the_value_of_a_gate(gate: str, actual: float, text: str) -> None:
+    assert gate_value(GateResult(gate=gate, actual=actual, status=Status.FAILED)) == text
