@@ -216,6 +216,8 @@ def print_columns(report: RunReport, console: Console) -> None:
     shape = _Shape()
     for step in _STEPS:
         shape = replace(shape, **step)
+        if shape.title and len({one_line(title, shape.title) for title in titles}) < len(set(titles)):
+            continue  # names that are cut to the same text tell nothing: numbers and a legend do
         rows = _rows(columns, titles, ranked, shape, console)
         if _width(rows) <= console.width - 1:
             if not shape.title:

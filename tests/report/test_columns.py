@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
+from support.realistic_runs import Shape, realistic_report
 from support.sample_columns import COLUMNS, FIGURES, comparison, difference, report_of
 from support.sample_run import SUMMARY, TerminalStream, console_of, make_report
 
@@ -309,3 +310,11 @@ def test_shares_never_look_like_all_or_nothing(stat: Stat, text: str) -> None:
 )
 def test_verdicts_on_columns(column: ColumnSummary, text: str) -> None:
     assert verdict_text(column) == text
+
+
+def test_names_that_would_be_cut_to_the_same_text_are_numbers() -> None:
+    stream = io.StringIO()
+    print_columns(realistic_report(Shape(tests=4)), console_of(stream, 80))
+    table = stream.getvalue().partition("vs [")[2]
+    assert [f"[{number}] " in table for number in range(1, 10)] == [True] * 9
+    assert "…" not in table.partition("\n\n")[0]
