@@ -33,7 +33,7 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
     suite = BatchSuite(tmp_path, server, wire="anthropic")
     handed_in = geval(suite, "run", "config.json", "--batch", "--no-wait")
     assert handed_in.code == 75
-    assert "1 batch with 29 requests goes on at the provider" in " ".join(handed_in.stderr.split())
+    assert "1 batch with 29 requests continues at the provider" in " ".join(handed_in.stderr.split())
     document = json.loads(geval(suite, "batches", "--json").stdout)
     assert document["kind"] == "batches"
     (batch,) = document["batches"]

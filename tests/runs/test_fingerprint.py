@@ -63,7 +63,7 @@ def test_files_are_told_by_their_names() -> None:
         "file a.txt: its content",
         "file b.txt: no longer used",
         "files used by the tests: their content",
-        "file c.txt: named now",
+        "file c.txt: now used",
     ]
 
 

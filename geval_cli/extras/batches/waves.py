@@ -143,9 +143,9 @@ def _ways_on(batches: Sequence[Batch]) -> str:
     requests = sum(batch.requests for batch in batches)
     names = " ".join(batch.id for batch in batches[:3]) + (" ..." if len(batches) > 3 else "")  # noqa: PLR2004
     counted = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
-    goes = "goes" if len(batches) == 1 else "go"
+    goes = "continues" if len(batches) == 1 else "continue"
     return (
-        f"{STOPPED}{counted} with {requests:,} requests {goes} on at the provider: `geval run CONFIG --resume` fetches"
+        f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: `geval run CONFIG --resume` fetches"
         f" the answers, `geval batches cancel {names}` ends {'it' if len(batches) == 1 else 'them'}"
     )
 
