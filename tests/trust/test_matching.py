@@ -89,7 +89,7 @@ def test_ways_to_name_an_output(tmp_path: Path, row: dict[str, object], id_: str
         ({"id": "item-1", "prompt": "p7"}, 33, "this item has no output by that prompt"),
         ({"id": "1.0.0", "repeat": 2}, 33, "this item has no output by that prompt"),
         ({"id": "1.0.0", "output_sha256": SECOND}, 57, "this label was made for another output"),
-        ({"id": "1.0.0", "run_id": "other"}, 50, "this label was made for the run `other`, and says no"),
+        ({"id": "1.0.0", "run_id": "other"}, 50, "this label was made for the run `other` and has no"),
         ({"description": "test 9"}, 1, "no output of this run has this description, these vars or this text"),
         ({"id": "1.0.0", "metric": "tome"}, 11, "no judge of this run scores `tome` | did you mean `tone`?"),
         ({"id": "1.0.0", "metric": "length"}, 11, "no judge of this run scores `length` | the run has: tone"),

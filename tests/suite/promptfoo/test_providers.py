@@ -107,7 +107,7 @@ def test_the_judge_of_the_default_test_may_stand_beside_its_options(tmp_path: Pa
         ("file://nothing.yaml", "there is no file"),
         (" ", "a provider's id is empty"),
         (7, "a provider must be text or a mapping"),
-        ({"id": "echo", "env": "A=b"}, "`env` must be a mapping of names to strings"),
+        ({"id": "echo", "env": "A=b"}, "`env` must be a mapping of names to text"),
         ({"id": "echo", "config": {"a": "file://nothing.json"}}, "there is no file"),
     ],
 )
