@@ -56,7 +56,7 @@ class TestOddLabels:
     @pytest.mark.parametrize(
         ("given", "note"),
         [
-            (rows(3), "no intervals: 3 independent groups of outputs, and 10 are needed"),
+            (rows(3), "no intervals: 3 independent groups of outputs; at least 10 are needed"),
             (rows(1), "no intervals: 1 independent group of outputs"),
             (rows(people=1), "one annotator"),
             (rows(people=2), "no alt-test: it needs 3 annotators with 30 outputs each"),
@@ -64,8 +64,8 @@ class TestOddLabels:
             (rows(labels={"a": 3, "b": 3}), "all labels are equal: no correlation is defined"),
             (rows(score=0.5), "all scores are equal: no correlation is defined"),
             (rows(output=None), "no texts of outputs"),
-            ([*rows(), {**rows()[0], "id": "x", "score": None}], "the judge broke on 1 labelled output,"),
-            (rows(score=None), "the judge broke on 36 labelled outputs"),
+            ([*rows(), {**rows()[0], "id": "x", "score": None}], "the judge failed on 1 labelled output,"),
+            (rows(score=None), "the judge failed on 36 labelled outputs"),
         ],
     )
     def test_are_explained_and_never_a_number_that_means_nothing(
