@@ -198,7 +198,10 @@ def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
             lambda: run(Suite(tests=[{"vars": {"x": object()}}])),
             "tests[0].vars.x: an object of the class object",
         ),
-        (lambda: run(Suite(tests=[{"vars": {"x": float("inf")}}])), "tests[0].vars.x: inf is no number"),
+        (
+            lambda: run(Suite(tests=[{"vars": {"x": float("inf")}}])),
+            "tests[0].vars.x: JSON has no number inf",
+        ),
         (
             lambda: run(Suite(tests=[{"output": "a", "assert": [bot]}])),
             "assert[0]: a function is not allowed here",
