@@ -20,6 +20,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.numbers import (
     format_difference,
+    format_p,
     format_points,
     format_score,
     format_share,
@@ -990,11 +991,28 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
     if len(rows) == 1:
         return (
             DifferenceVerdict.UNDECIDED,
-            f"No difference between A and B is shown in {tests}: {said(rows[0])}",
+            f"No clear difference between A and B in {tests}: {said(rows[0])}{_though_clear_alone(rows, rows)}",
         )
     return DifferenceVerdict.UNDECIDED, (
-        f"No difference between A and B is shown in {tests}: worst is {said(lowest)}, best is {said(highest)}"
+        f"No clear difference between A and B in {tests}: worst is {said(lowest)}, best is {said(highest)}"
+        f"{_though_clear_alone([lowest, highest], rows)}"
     )
+
+
+def _though_clear_alone(shown: Sequence[ComparedRow], rows: Sequence[ComparedRow]) -> str:
+    """Return why figures whose own intervals leave out 0 are undecided; "" where none does."""
+    clear = [
+        row.delta for row in shown if row.delta.interval is not None and not _holds_zero(row.delta.interval)
+    ]
+    tests = [format_p(found.p_adjusted) for found in clear if found.p_adjusted is not None]
+    if not tests:
+        return ""
+    why = f"after correction for {len(rows):,} comparisons" if len(rows) > 1 else "by the exact test"
+    return f"; {why} {'neither is' if len(tests) > 1 else 'it is not'} clear (p {' and '.join(tests)})"
+
+
+def _holds_zero(interval: tuple[float, float]) -> bool:
+    return interval[0] <= 0 <= interval[1]
 
 
 def _value(row: ComparedRow) -> float:

@@ -95,7 +95,7 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
     with opened(browser, tmp_path, report_of_columns()) as found:
         rows = table_under(found.page, "Columns, best first")
         heads = [" ".join(text.split()) for text in found.page.locator("thead .cell-head").all_inner_texts()]
-    assert rows[0][:3] == ["Column", "Pass rate [95%]", "Against the baseline"]
+    assert rows[0][:3] == ["Column", "Pass rate [95 %]", "Against the baseline"]
     assert rows[4][:2] == ["thorough × gpt-4o-mini", "66 % [51–76]"]  # noqa: RUF001
     assert [row[2] for row in rows[1:]] == [
         "no test in both",
@@ -114,7 +114,7 @@ def test_rankings(browser: Any, tmp_path: Path) -> None:
         rows = table_under(found.page, "Ranking")
         notes = found.page.locator("section", has=found.page.get_by_role("heading", name="Ranking"))
         said = notes.locator("p").all_inner_texts()
-    assert rows[0] == ["Column", "Rating", "95% interval", "Won", "Tied", "Lost"]
+    assert rows[0] == ["Column", "Rating", "95 % interval", "Won", "Tied", "Lost"]
     assert rows[1] == ["1. large | thorough", "1644", "1472 to 1784", "6", "1", "1"]
     assert rows[4] == ["a", "none", "", "1", "0", "0"]
     assert said == [
@@ -405,7 +405,7 @@ def test_a_run_without_results(browser: Any, tmp_path: Path) -> None:
     report = make_report(results=lambda: iter(()), summary=RunSummary())
     with opened(browser, tmp_path, report) as found:
         assert found.page.locator("[data-found]").inner_text() == "0 tests"
-        assert found.page.get_by_text("This run ended before its first case was done").is_visible()
+        assert found.page.get_by_text("This run ended before its first case was finished").is_visible()
 
 
 @pytest.mark.parametrize(

@@ -756,7 +756,7 @@ def headline_of(*changes: tuple[str, float], margin: float | None = None) -> Run
         (
             [("tone", 0.0), ("right", 0.0)],
             "undecided",
-            ("No difference between A and B is shown in 40 tests: worst is ",),
+            ("No clear difference between A and B in 40 tests: worst is ",),
         ),
     ],
 )

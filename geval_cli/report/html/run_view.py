@@ -4,7 +4,6 @@ import re
 from functools import partial
 from typing import Any
 
-from geval_cli.numbers import format_share
 from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
 from geval_cli.report.junit_file import suite_name
@@ -20,13 +19,6 @@ def run_values(report: RunReport) -> dict[str, Any]:
     titles = {column.index: suite_name(column) for column in run.columns}
     # Of a finished run they are called as in the table that sets them side by side.
     titles |= {column.index: item.label for column, item in zip(run.columns, summary.columns, strict=False)}
-    rated = [column for column in summary.columns if column.pass_rate.value is not None]
-    # Nobody asks for the rate over prompts and models that compete.
-    best = (
-        max(rated, key=lambda column: column.pass_rate.value or 0.0)
-        if len(summary.columns) > 1 and rated
-        else None
-    )
     leaders = leading(summary.columns) if summary.columns else frozenset()
     return {
         "run": run,
@@ -50,8 +42,6 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "outcome": run_outcome(report.run, report.summary),
         "cost_note": cost_note(summary.columns),
         "metrics": telling_metrics(summary),
-        "best": best,
-        "best_rate": None if best is None else format_share(best.pass_rate.value or 0.0),
         "ranking_note": partial(ranking_note, summary),
     }
 
