@@ -1,5 +1,6 @@
 """The failures and errors of a run: one line each for the answer on the terminal, or in full with the judge's steps."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
@@ -13,7 +14,16 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, ErrorInfo, Status
 from geval_cli.report.case_view import IN_SHORT, UNCUT, VERBOSE, CasePrinter, ShownCase
 from geval_cli.report.console import print_hanging
-from geval_cli.report.report import RunReport, case_number, case_title, margin_below, output_text, score_text
+from geval_cli.report.report import (
+    RunReport,
+    case_number,
+    case_title,
+    failed_assertions,
+    failure_figure,
+    margin_below,
+    output_text,
+    score_text,
+)
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of
 from geval_cli.statistics.intervals import RunningMean
@@ -201,30 +211,44 @@ _GROUPED_FROM = 3
 _KEPT_MAX, _KEPT_OF_A_GROUP = 1_000, 10
 _RAW_SHOWN, _RAW_INDENT = 2, 16
 _WHERE_MAX, _WHAT_MAX, _REASON_MIN = 36, 34, 16
+_ASSERTIONS_KEPT = 8
 _WIDE = 120
 
 
-class FailedTest(Struct):
-    """A test that failed, in all its columns and repeats: what one line of the list of failures tells.
+class FailedAssertion(Struct, frozen=True):
+    """An assertion that failed: its name, `scored` (`0.25 < 0.60`; "" without a score), its reason and its place."""
 
-    `name` is the assertion that failed by most, in `margin` below its threshold (1 without a score), and `scored`,
-    `reason`, `location` and `output` are of that case.
+    name: str
+    scored: str
+    figure: str
+    reason: str
+    location: str | None
+
+
+class FailedTest(Struct):
+    """A test in the columns and repeats in which the same assertions failed: what one line of the list tells.
+
+    `failed` are these assertions in the case where one is furthest below its threshold, by `margin` (1 without a
+    score), that one first; `output` is of that case, too.
     """
 
     index: int
     number: str
     title: str
     columns: set[int]
-    name: str
-    scored: str
-    reason: str
+    names: tuple[str, ...]
+    failed: list[FailedAssertion]
     margin: float
-    location: str | None
     output: str
     cases: int = 1
 
+    @property
+    def reason(self) -> str:
+        """Return the first reason that there is, the one of what failed by most before others."""
+        return next((item.reason for item in self.failed if item.reason), "")
 
-class _SameReason(Struct):
+
+class SameReason(Struct):
     """The tests that failed for one reason, of which the first are kept; `columns` counts those of each column."""
 
     tests: list[FailedTest] = field(default_factory=list)
@@ -242,13 +266,13 @@ class _SameReason(Struct):
         if len(self.tests) < _KEPT_OF_A_GROUP:
             self.tests.append(test)
 
-    def lines(self) -> Iterator["_SameReason"]:
+    def lines(self) -> Iterator["SameReason"]:
         """Yield what has a line of its own: all of them as one, or one by one."""
         if self.count >= _GROUPED_FROM:
             yield self
             return
         for test in self.tests:
-            alone = _SameReason()
+            alone = SameReason()
             alone.add(test)
             yield alone
 
@@ -263,7 +287,10 @@ class _ErrorKind(Struct):
 
 
 class FailedTests(Struct):
-    """The failures and errors of a run, a line each, collected from results in the order of the tests."""
+    """The failures and errors of a run, collected from results in the order of the tests.
+
+    Cases of a test in which the same assertions failed are a line; many tests with the same reason are one line.
+    """
 
     failed: int = 0
     errored: int = 0
@@ -272,9 +299,8 @@ class FailedTests(Struct):
     repeats: int = 1
     counts: dict[str, int] = field(default_factory=dict)
     _errors: dict[str, _ErrorKind] = field(default_factory=dict)
-    _reasons: dict[tuple[str, str], _SameReason] = field(default_factory=dict)
-    _hidden: int = 0
-    _last: FailedTest | None = None
+    _reasons: dict[tuple[tuple[str, ...], str], SameReason] = field(default_factory=dict)
+    _open: dict[tuple[str, ...], FailedTest] = field(default_factory=dict)
     _index: int = -1
 
     def add(self, result: CaseResult) -> None:
@@ -288,11 +314,11 @@ class FailedTests(Struct):
             self._add_error(result)
         elif result.status is Status.FAILED:
             self.failed += 1
-            failed = [item.metric or item.type for item in result.assertions if item.status is Status.FAILED]
-            for name in (one_line(name, 40) for name in failed or [_WHOLE]):
+            new = _failed_test(result)
+            for name in dict.fromkeys((*(item.name for item in new.failed), *new.names)):
                 if name in self.counts or len(self.counts) < _GROUPS_MAX:
                     self.counts[name] = self.counts.get(name, 0) + 1
-            self._add_failed(_failed_test(result))
+            self._add_failed(new)
 
     def _add_error(self, result: CaseResult) -> None:
         error = result.error or next((item.error for item in result.assertions if item.error), None)
@@ -316,33 +342,32 @@ class FailedTests(Struct):
     @property
     def worst(self) -> str:
         """Return the number of the test to look at first: the worst failure, else the first error; "" of none."""
-        if lines := self._lines():
+        if lines := self.lines():
             return lines[0].tests[0].number
         return next((kind.numbers[0] for kind in self._errors.values() if kind.numbers), "")
 
     def _add_failed(self, new: FailedTest) -> None:
-        last = self._last
-        if last is None or last.index != new.index:
+        if any(test.index != new.index for test in self._open.values()):
             self._end_test()
-            self._last = new
+        last = self._open.get(new.names)
+        if last is None:
+            self._open[new.names] = new
             return
         worse, other = (new, last) if new.margin > last.margin else (last, new)
         worse.columns |= other.columns
         worse.cases = last.cases + 1
-        self._last = worse
+        self._open[new.names] = worse
 
     def _end_test(self) -> None:
-        test, self._last = self._last, None
-        if test is None:
-            return
-        same = self._reasons.setdefault((test.name, _normalised(test.reason) or test.number), _SameReason())
-        same.add(test)
+        tests, self._open = self._open, {}
+        for test in tests.values():
+            key = (test.names, _normalised(test.reason) or test.number)
+            self._reasons.setdefault(key, SameReason()).add(test)
         if len(self._reasons) > 2 * _KEPT_MAX:
             worst_first = sorted(self._reasons.items(), key=lambda item: _badness(item[1]), reverse=True)
             self._reasons = dict(worst_first[:_KEPT_MAX])
-            self._hidden += sum(group.count for _, group in worst_first[_KEPT_MAX:])
 
-    def _lines(self) -> list[_SameReason]:
+    def lines(self) -> list[SameReason]:
         """Return what has a line of its own, the worst first."""
         self._end_test()
         lines = [line for group in self._reasons.values() for line in group.lines()]
@@ -358,12 +383,12 @@ class FailedTests(Struct):
         parts = [f"{name} {count:,}" for name, count in counted[:6]]
         head = Text(f"{self.failed:,} of {self.total:,} failed", style="bold red")
         print_hanging(head.append("   "), Text(f" {signs_of(console).dot} ".join(parts)), console, indent=1)
-        groups = self._lines()
+        groups = self.lines()
         shown = groups[:_LINES_SHOWN]
         self._print_lines(shown, report, console)
-        rest = self._hidden + sum(group.count for group in groups[_LINES_SHOWN:])
+        rest = self.failed - sum(group.cases for group in shown)
         if rest:
-            more = plural(rest, "more test")
+            more = plural(rest, "more case")
             console.print(Text(f"  ... {more}{f': {show} --failed' if show else ''}", style="dim"))
         console.print()
 
@@ -391,7 +416,7 @@ class FailedTests(Struct):
             console.print(Text(f"  ... {more}{f': {show} --errors' if show else ''}", style="dim"))
         console.print()
 
-    def _print_lines(self, groups: list[_SameReason], report: RunReport, console: Console) -> None:
+    def _print_lines(self, groups: list[SameReason], report: RunReport, console: Console) -> None:
         width = console.width - 1
         titles = [column_title(column, report.columns, signs_of(console)) for column in report.columns]
         heads = [
@@ -401,9 +426,7 @@ class FailedTests(Struct):
             for group in groups
         ]
         wheres = [_where(group, report, titles, is_wide=width >= _WIDE) for group in groups]
-        whats = [
-            one_line(f"{group.tests[0].name} {group.tests[0].scored}".rstrip(), _WHAT_MAX) for group in groups
-        ]
+        whats = [_what(group.tests[0], max(_WHAT_MAX, width // 3)) for group in groups]
         number = max(len(head[0]) for head in heads)
         where = min(max(map(cell_len, wheres)), _WHERE_MAX)
         what = max(map(cell_len, whats))
@@ -432,11 +455,11 @@ class FailedTests(Struct):
             console.print(line, no_wrap=True, overflow="ignore", crop=False)
             if is_short:
                 continue
-            for label, text in (
-                ("output", test.output),
-                ("reason", test.reason),
-                ("at", test.location or ""),
-            ):
+            told = [("output", test.output)]
+            for item in test.failed:
+                whose = f"{item.name}: " if len(test.failed) > 1 and item.reason else ""
+                told += [("reason", f"{whose}{item.reason}"), ("at", item.location or "")]
+            for label, text in told:
                 if text:
                     room = max(2 * (width - 14), _REASON_MIN)
                     style = "dim" if label == "at" else ""
@@ -444,34 +467,62 @@ class FailedTests(Struct):
                     print_hanging(Text(f"{label:<8}", style="dim"), body, console, indent=4)
 
 
-def _badness(group: _SameReason) -> tuple[int, float]:
+def _badness(group: SameReason) -> tuple[int, float]:
     return group.cases, group.margin
 
 
 def _failed_test(result: CaseResult) -> FailedTest:
-    failed = (item for item in result.assertions if item.status is Status.FAILED)
-    worst = max(failed, key=margin_below, default=None)
-    if worst is None:  # its own threshold decides, or what is compared
-        what, score, reason, location = _WHOLE, result.score, "", None
-        scored, margin = "" if score is None else format_score(score), 0.0
-    else:
-        what, reason, location = worst.metric or worst.type, worst.reason or "", worst.location
-        scored, margin = score_text(worst) if worst.threshold is not None else "", margin_below(worst)
+    failed = failed_assertions(result)
+    items = [
+        FailedAssertion(
+            one_line(item.metric or item.type, 40),
+            "" if item.threshold is None else score_text(item),
+            failure_figure(item),
+            one_line((item.reason or "")[:_REASON_COMPARED], 400),
+            item.location,
+        )
+        for item in failed[:_ASSERTIONS_KEPT]
+    ]
+    if not failed:  # its own threshold decides, or what is compared
+        scored = "" if result.score is None else format_score(result.score)
+        items = [FailedAssertion(_WHOLE, scored, scored, "", None)]
     return FailedTest(
         index=result.test_index,
         number=f"#{result.test_index + 1}",
         title=case_title(result, 60),
         columns={result.column},
-        name=one_line(what, 40),
-        scored=scored,
-        reason=one_line(reason[:_REASON_COMPARED], 400),
-        margin=margin,
-        location=location,
+        names=tuple(sorted(one_line(item.metric or item.type, 40) for item in failed)) or (_WHOLE,),
+        failed=items,
+        margin=max(map(margin_below, failed), default=0.0),
         output=one_line(output_text(result)[:_REASON_COMPARED], 400),
     )
 
 
-def _where(group: _SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
+def _what(test: FailedTest, width: int) -> str:
+    """`icontains, helpful 0.25 < 0.60`: all that failed, with as much of the figures as has room."""
+    times = Counter(test.names)
+    by_name = {item.name: item for item in reversed(test.failed)}  # of several of one name the worst
+    first = [by_name[name] for name in dict.fromkeys(item.name for item in test.failed)]
+
+    def text(item: FailedAssertion, figure: str) -> str:
+        return f"{item.name} {figure}".rstrip() + (f" ({times[item.name]})" if times[item.name] > 1 else "")
+
+    hidden = len(times) - len(first)
+    forms = [
+        [text(item, item.scored) for item in first],
+        [text(item, item.figure) for item in first],
+        [text(item, "") for item in first],
+    ]
+    for count in range(len(first), 0, -1):
+        more = hidden + len(first) - count
+        for form in forms if count == len(first) else forms[1:]:
+            line = ", ".join(form[:count]) + (f" and {more} more" if more else "")
+            if cell_len(line) <= width:
+                return line
+    return one_line(forms[0][0], width)
+
+
+def _where(group: SameReason, report: RunReport, titles: list[str], *, is_wide: bool) -> str:
     """Return in which columns a test failed: their names where there is room, else how many.
 
     Of several tests that did not all fail in the same ones, each column has the number of its tests.

@@ -126,6 +126,20 @@ def margin_below(item: AssertionResult) -> float:
     return max(item.threshold - item.score, 0.0)
 
 
+def failed_assertions(result: CaseResult) -> list[AssertionResult]:
+    """Return what failed of a case, the furthest below its threshold first: the one to name where one has room.
+
+    An assertion of weight 0 only measures, so it failed no case.
+    """
+    failed = (item for item in result.assertions if item.status is Status.FAILED and item.weight)
+    return sorted(failed, key=margin_below, reverse=True)
+
+
+def failure_figure(item: AssertionResult) -> str:
+    """`0.75`: the score that failed an assertion; "" where it has none but its verdict, as `contains`."""
+    return "" if item.threshold is None else score_text(item).split(" ")[0].rstrip(",")
+
+
 def is_decided_by_score(item: AssertionResult) -> bool:
     """Return whether the verdict is that of the score beside its threshold."""
     if item.score is None or item.threshold is None:

@@ -6,14 +6,14 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import plural
-from geval_cli.records import CaseResult, Column, Status
+from geval_cli.records import CaseResult, Column
 from geval_cli.report.console import indented, plain_table, print_trimmed
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (
     PROBLEMS,
     VERDICT_WIDTH,
-    case_verdict,
+    cell_verdict,
     column_title,
     has_fallback,
     is_split,
@@ -23,7 +23,6 @@ from geval_cli.report.verdict import (
 
 ROWS_MAX = 50
 SMALL_MAX, _WITH_EXCERPTS_MAX = 30, 6
-_NAME_MIN = 4
 _TITLE_MIN, _TITLE_MAX = 16, 40
 _EXCERPT_MIN = 18
 """A narrower cell shows its verdict alone: fragments of an output are of no use."""
@@ -31,6 +30,7 @@ _CELL_MAX = 60
 _LINES_MAX = 100
 """In the block layout, more results than this leave out the ones that passed."""
 _GAP = 3
+_BLOCK_VERDICT_MAX = 28
 
 Row = tuple[CaseResult, ...]
 
@@ -166,16 +166,8 @@ def _fits_in_heading(title: str, width: int) -> bool:
 
 
 def _cell(result: CaseResult, width: int, console: Console, *, has_excerpt: bool, has_marks: bool) -> Text:
-    text = case_verdict(result, signs_of(console), has_marks=has_marks)
+    text = cell_verdict(result, signs_of(console), width, has_marks=has_marks)
     text.no_wrap = None
-    failed = None
-    if (
-        result.status is Status.FAILED
-    ):  # a test with a threshold of its own may pass although an assertion failed
-        failed = next((item for item in result.assertions if item.status is Status.FAILED), None)
-    room = width - text.cell_len - 1
-    if failed is not None and room >= _NAME_MIN:
-        text.append(f" {one_line(failed.metric or failed.type, room)}")
     excerpt = _excerpt(result, width * 2) if has_excerpt else ""
     if not excerpt:
         return text
@@ -219,8 +211,9 @@ def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: C
 
 def _print_block_line(result: CaseResult, label: str, console: Console) -> None:
     line = Text(f"   {label} ", style="dim")
-    line.append_text(case_verdict(result, signs_of(console)))
-    line.pad_right(max(len(label) + 4 + VERDICT_WIDTH + 2 - line.cell_len, 1))
+    width = max(VERDICT_WIDTH, min(_BLOCK_VERDICT_MAX, console.width // 3))
+    line.append_text(cell_verdict(result, signs_of(console), width))
+    line.pad_right(max(len(label) + 4 + width + 2 - line.cell_len, 1))
     line.append(_excerpt(result, max(console.width - line.cell_len - 1, 0)))
     line.rstrip()
     console.print(line, no_wrap=True, overflow="ellipsis")

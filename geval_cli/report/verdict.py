@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -28,7 +29,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.report import RunReport, is_decided_by_score
+from geval_cli.report.report import RunReport, failed_assertions, failure_figure, is_decided_by_score
 from geval_cli.report.sanitize import one_line, sanitize
 
 STYLES = {
@@ -43,6 +44,7 @@ VERDICT_WIDTH = len("* PASS 0.9996 ~")
 """The width of a verdict in a table: mark, word, score and the mark of a fallback."""
 
 _LABEL_MAX = 60
+_NAME_MIN = 4
 _FLAKY_SHOWN = 10
 RANKING_HEADER = ("rating", "95 % interval", "won", "tied", "lost")
 _RANKINGS_MAX = 12
@@ -168,6 +170,27 @@ def case_verdict(result: CaseResult, signs: Signs, *, has_marks: bool = True) ->
     assertions = result.assertions if has_marks else ()
     marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
     return verdict(result.status, _case_score(result), signs, **marks)
+
+
+def cell_verdict(result: CaseResult, signs: Signs, width: int, *, has_marks: bool = True) -> Text:
+    """Return the verdict on a case for a cell of a table: `✗ FAIL helpful 0.75` names what failed it, with its score.
+
+    The score of the whole case stands beside a failure only where it decided: next to a name it would be read as that
+    assertion's. `+1` counts the other assertions that failed.
+    """
+    failed = failed_assertions(result) if result.status is Status.FAILED else []
+    if not failed:
+        return case_verdict(result, signs, has_marks=has_marks)
+    assertions = result.assertions if has_marks else ()
+    marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
+    room = width - verdict(result.status, "", signs, **marks).cell_len
+    name, figure = failed[0].metric or failed[0].type, failure_figure(failed[0])
+    tails = [f" {figure}"] if figure else []
+    if more := len(failed) - 1:
+        tails = [f"{tail} +{more}" for tail in (*tails, "")] + tails
+    tail = next((tail for tail in tails if room - len(tail) >= min(cell_len(name), _NAME_MIN)), "")
+    what = one_line(name, room - len(tail)) + tail if room - len(tail) > 0 else None
+    return verdict(result.status, what, signs, **marks)
 
 
 def is_split(assertions: Iterable[AssertionResult]) -> bool:

@@ -320,7 +320,7 @@ def test_what_to_look_at_next_is_the_first_line() -> None:
 
     assert found.worst == stream.getvalue().split("\n")[1].split()[0] == "#1"
     assert (
-        stream.getvalue().rstrip().endswith("... 10 more tests")
+        stream.getvalue().rstrip().endswith("... 10 more cases")
     )  # of a run that is not stored, no command shows them
 
 
@@ -375,4 +375,109 @@ def test_thousands_of_reasons_are_bounded_and_counted() -> None:
     cases = [judged_failure(n, reason=f"wrong {word}", score=0.4) for n, word in enumerate(letters)]
     lines = in_short(*cases)
 
-    assert lines[-1] == f"  ... {len(letters) - 10:,} more tests: geval show --failed"
+    assert lines[-1] == f"  ... {len(letters) - 10:,} more cases: geval show --failed"
+
+
+_NAMES = ("icontains", "not-contains", "helpful")
+
+
+@st.composite
+def _failures_of_columns(draw: st.DrawFn) -> list[CaseResult]:
+    """Draw a run of two columns in which every case fails some of three assertions, or none."""
+    cases = []
+    for test in range(draw(st.integers(1, 9))):
+        for column in COLUMNS:
+            names = draw(st.lists(st.sampled_from(_NAMES), max_size=4))
+            items = tuple(
+                make_judged(
+                    Status.FAILED,
+                    0.25 if name == "helpful" else 0.0,
+                    type="g-eval" if name == "helpful" else name,
+                    metric=name if name == "helpful" else None,
+                    threshold=0.6 if name == "helpful" else None,
+                    reason=f"{name} says no",
+                )
+                for name in names
+            )
+            status = Status.FAILED if items else Status.PASSED
+            cases.append(make_case(test, column, status, assertions=items))
+    return cases
+
+
+@settings(max_examples=60, deadline=None)
+@given(_failures_of_columns())
+def test_a_line_counts_the_cases_in_which_exactly_what_it_names_failed(cases: list[CaseResult]) -> None:
+    found = FailedTests()
+    for case in cases:
+        found.add(case)
+    wrong = [case for case in cases if case.status is Status.FAILED]
+    by_names: dict[tuple[str, ...], list[CaseResult]] = {}
+    for case in wrong:
+        names = tuple(sorted(item.metric or item.type for item in case.assertions))
+        by_names.setdefault(names, []).append(case)
+
+    lines = found.lines()
+    assert sum(line.cases for line in lines) == found.failed == len(wrong)
+    for names, of_names in by_names.items():
+        own = [line for line in lines if line.tests[0].names == names]
+        assert sum(line.cases for line in own) == len(of_names)
+        for column in COLUMNS:
+            counted = sum(line.columns.get(column.index, 0) for line in own)
+            assert counted == sum(case.column == column.index for case in of_names)
+    for name in _NAMES:
+        having = sum(any((item.metric or item.type) == name for item in case.assertions) for case in wrong)
+        assert found.counts.get(name, 0) == having  # cases, however often it failed in one
+
+
+def test_columns_that_fail_different_assertions_of_the_same_tests_have_lines_of_their_own() -> None:
+    kinds = ("icontains", "not-contains")
+    cases = [
+        make_case(
+            test,
+            column,
+            Status.FAILED,
+            assertions=(
+                make_judged(Status.FAILED, 0.0, type=kind, metric=None, threshold=None, reason=f"{kind} no"),
+            ),
+        )
+        for test in range(6)
+        for column, kind in zip(COLUMNS, kinds, strict=True)
+    ]
+    head, *lines = in_short(*cases)
+
+    assert head == " 12 of 12 failed   icontains 6 · not-contains 6"
+    assert sorted(line.split("and 5 more")[1].split()[:2] for line in lines if "and 5 more" in line) == [
+        ["friendly", "not-contains"],
+        ["short", "icontains"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "head", "what"),
+    [
+        (["icontains", "helpful"], "icontains 1 · helpful 1", "icontains, helpful 0.25 < 0.60"),
+        (["contains", "contains"], "contains 1", "contains (2)"),
+        (["helpful"], "helpful 1", "helpful 0.25 < 0.60"),
+        (
+            ["a" * 20, "b" * 20, "helpful"],
+            f"{'a' * 20} 1 · {'b' * 20} 1 · helpful 1",
+            f"{'a' * 20} and 2 more",
+        ),
+    ],
+)
+def test_a_line_names_all_that_failed_and_gives_every_reason(items: list[str], head: str, what: str) -> None:
+    parts = tuple(
+        make_judged(Status.FAILED, 0.25, metric=name, threshold=0.6, reason=f"{name} is missing")
+        if name == "helpful"
+        else make_judged(
+            Status.FAILED, 0.0, type=name, metric=None, threshold=None, reason=f"{name} is missing"
+        )
+        for name in items
+    )
+    measured = make_judged(Status.FAILED, 0.0, metric="of weight 0", weight=0)
+    lines = in_short(failed(0, assertions=(measured, *parts)), columns=COLUMNS[:1])
+
+    assert lines[0] == f" 1 of 1 failed   {head}"
+    assert lines[1].endswith(f"  {what}")
+    reasons = [line for line in lines if line.startswith("    reason")]
+    assert [line.split()[-3] for line in reasons] == items

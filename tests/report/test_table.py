@@ -1,11 +1,14 @@
 import io
 
+import pytest
 from msgspec.structs import replace
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.report import RunReport
 from geval_cli.report.table import TableRows, print_table
+
+MANY = tuple(Column(number, f"p{number}", "echo") for number in range(9))
 
 
 def printed(report: RunReport, width: int = 100) -> str:
@@ -85,7 +88,7 @@ def test_a_score_that_just_missed_its_threshold_does_not_look_equal_to_it() -> N
     judged = make_judged(Status.FAILED, 0.49999)
     text = printed(report_of(make_case(status=Status.FAILED, score=0.49999, assertions=(judged,))))
 
-    assert "FAIL 0.49999" in text
+    assert "FAIL consistency 0.49999" in text
 
 
 def test_a_test_that_passes_by_its_own_threshold_names_no_metric_that_failed() -> None:
@@ -127,3 +130,29 @@ def test_wide_characters_keep_the_columns_in_line() -> None:
     shift = sum(1 for character in wide[: wide.index("You")] if character in "漢字")
 
     assert wide.index("You") + shift == plain.index("✓", plain.index("✓") + 1)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    ("parts", "cell"),
+    [
+        ([("helpful", 0.75, 0.8), ("polite", 1.0, None)], "✗ FAIL helpful 0.75"),
+        ([("contains", 0.0, None)], "✗ FAIL contains"),
+        ([("helpful", 0.75, 0.8), ("contains", 0.0, None)], "✗ FAIL contains +1"),
+        ([], "✗ FAIL 0.88"),
+    ],
+)
+def test_a_figure_of_a_failed_cell_is_that_of_the_assertion_it_names(
+    width: int, parts: list[tuple[str, float, float | None]], cell: str
+) -> None:
+    items = tuple(
+        make_judged(Status.PASSED if score == 1 else Status.FAILED, score, metric=name, threshold=threshold)
+        for name, score, threshold in parts
+    )
+    case = make_case(0, status=Status.FAILED, score=0.875, assertions=items)
+    shown = [
+        printed(report_of(case), width),
+        printed(report_of(*(replace(case, column=n) for n in range(9)), columns=MANY), width),
+    ]
+    assert all(cell in text for text in shown)
+    assert all(("0.88" in text) is (not parts) for text in shown)
