@@ -93,6 +93,33 @@ def test_what_is_wrong_with_a_template_is_said_in_its_own_marks(broken: str, sai
     assert str(caught.value).endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("broken", "hint"),
+    [
+        ("{{ x }", "close it with `}}`"),
+        ("{{ y }} {{ x } {{ y }}", "close it with `}}`"),
+        ("{{ x", "close it with `}}`"),
+        ("{% if x } a {% endif %}", "close it with `%}`"),
+        ("{{ y }}{% if x", "close it with `%}`"),
+        ("{# x", "close it with `#}`"),
+        ("{% raw %} x", "close it with `{% endraw %}`"),
+        ("{{ x y }}", "put {% raw %}...{% endraw %} around text that is not a template"),
+    ],
+)
+def test_the_hint_for_an_open_tag_closes_it(broken: str, hint: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        TEMPLATES.render(broken, {"x": 1})
+    assert caught.value.hint == hint
+
+
+def test_an_undefined_name_without_a_guess_lists_what_is_defined_once() -> None:
+    error = TemplateError("undefined variable `zz`", missing="zz", known=("q",))
+    problem = template_problem(error, where="in test 1", location=None)
+    assert (problem.hint, problem.notes) == ("defined here: q", ())
+    error = TemplateError("undefined variable `zz`", missing="zz", known=())
+    assert template_problem(error, where="in test 1", location=None).hint == "no variables are defined"
+
+
 def test_the_problem_of_an_undefined_name_suggests_the_nearest() -> None:
     error = TemplateError("undefined variable `topc`", missing="topc", known=("other", "topic"))
     problem = template_problem(error, where="in prompt `p` for test 3", location=Location("c.yaml", 2, 5))

@@ -138,7 +138,8 @@ class Templates:
             said = syntax_error_in_words(error.message or "it cannot be read")
             raise TemplateError(
                 f"broken template, line {error.lineno}: {said}",
-                hint="put {% raw %}...{% endraw %} around text that is not a template",
+                hint=_closing(said, text)
+                or "put {% raw %}...{% endraw %} around text that is not a template",
             ) from error
 
 
@@ -168,6 +169,20 @@ _SYNTAX_ERRORS = (
     (r"unexpected char [\"']{3}|unexpected char '\"'", "a quote is never closed"),
 )
 """Jinja2's words for what is wrong with a template, and ours."""
+_CLOSINGS = {
+    "`{{` is never closed": "close it with `}}`",
+    "`{%` is never closed": "close it with `%}`",
+    "`{#` is never closed": "close it with `#}`",
+    "`{% raw %}` is never closed": "close it with `{% endraw %}`",
+}
+_HALF_CLOSED = re.compile(r"\{([{%])(?:(?![%}]\}).)*?\}(?!\})", re.DOTALL)
+
+
+def _closing(said: str, text: str) -> str:
+    """Return the hint for a tag that is not closed; "" where that is not what is wrong."""
+    if said == "unexpected `}`" and (half := _HALF_CLOSED.search(text)) is not None:
+        said = f"`{{{half[1]}` is never closed"
+    return _CLOSINGS.get(said, "")
 
 
 def syntax_error_in_words(message: str) -> str:
@@ -195,7 +210,9 @@ def template_problem(error: TemplateError, *, where: str, location: Location | N
     `where` completes the sentence, for example "in prompt `short` for test 3".
     """
     if not error.known:
-        return Problem(f"{error.message} ({where})", location, error.hint)
+        hint = error.hint or ("no variables are defined" if error.missing else "")
+        return Problem(f"{error.message} ({where})", location, hint)
     guess = did_you_mean(error.missing, error.known) if error.missing else None
-    hint = f"did you mean `{guess}`?" if guess else error.hint or "no variables are defined"
-    return Problem(f"{error.message} ({where})", location, hint, (f"defined here: {', '.join(error.known)}",))
+    defined = f"defined here: {', '.join(error.known)}"
+    hint = f"did you mean `{guess}`?" if guess else error.hint
+    return Problem(f"{error.message} ({where})", location, hint or defined, (defined,) if hint else ())
