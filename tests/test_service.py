@@ -126,7 +126,7 @@ def test_tests_that_change_during_the_run_stop_it_and_what_was_paid_is_kept(tmp_
     assert report.run.status is RunStatus.ABORTED
     assert report.summary.passed == 60
     [warning] = report.run.warnings
-    assert warning.startswith("the run stopped before its end: the tests changed during the run: ")
+    assert warning.startswith("the run stopped early: the tests changed during the run: ")
     assert "tests.jsonl:61" in warning
     assert exit_code(report) is ExitCode.NOT_JUDGED
     assert stored[0].run == report.run

@@ -16,7 +16,7 @@ from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.runs import RunOrigin, config_file
 from geval_cli.version import __version__
 
-STOPPED = "the run stopped before its end: "
+STOPPED = "the run stopped early: "
 """Begins a warning that is true only until the run is resumed."""
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")

@@ -246,7 +246,7 @@ def cross_check(
     plan: FitPlan,
     rescored: Callable[[Verdicts], Numbers] | None = None,
 ) -> HeldOutCheck | None:
-    """Return how calibrations do on labels that were held back, fold by fold; None of one cluster.
+    """Return how calibrations do on held-out labels, fold by fold; None of one cluster.
 
     Args:
         labelled: all labels.

@@ -91,7 +91,7 @@ class TestOddLabels:
     def test_all_good_says_that_nothing_is_shown(self) -> None:
         found = agree(rows(labels={"a": 5, "b": 4}))
         assert found.metrics[0].summary == (
-            "On tone people find all 36 outputs good, so nothing shows whether this judge sees bad ones."
+            "For `tone`, people find all 36 outputs good, so nothing shows whether this judge sees bad ones."
         )
 
     def test_the_order_of_rows_changes_nothing(self) -> None:

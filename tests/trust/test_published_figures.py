@@ -125,8 +125,8 @@ def test_the_sentence_names_the_threshold_that_lets_fewer_bad_outputs_pass() -> 
     assert item.verdicts.better_counts is not None
     assert item.verdicts.better_counts.false_pass == 396
     assert item.summary == (
-        "On coherence this judge lets 530 of 718 bad outputs pass and fails 29 of 482 good ones; a threshold of 0.9375"
-        " would let 396 pass and fail 52."
+        "For `coherence`, the judge passes 530 of 718 bad outputs and fails 29 of 482 good ones; a threshold of 0.9375"
+        " would pass 396 and fail 52."
     )
 
 

@@ -469,16 +469,16 @@ def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) ->
 def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
     counts, better = verdicts.counts, verdicts.better_counts
     if not n:
-        return f"On {metric} the judge gave no score to any labelled output."
+        return f"For `{metric}`, the judge gave no score to any labelled output."
     if not counts.bad:
-        return f"On {metric} people find all {n:,} outputs good, so nothing shows whether this judge sees bad ones."
-    said = f"On {metric} this judge lets {counts.false_pass:,} of {counts.bad:,} bad outputs pass"
+        return f"For `{metric}`, people find all {n:,} outputs good, so nothing shows whether this judge sees bad ones."
+    said = f"For `{metric}`, the judge passes {counts.false_pass:,} of {counts.bad:,} bad outputs"
     if counts.good:
         said += f" and fails {counts.false_fail:,} of {counts.good:,} good ones"
     is_better = (verdicts.better_mcc or 0.0) > max(0.0, verdicts.mcc or 0.0) + _ROUNDING
     if better is None or verdicts.better_threshold is None or not is_better:
         return f"{said}; no other threshold tells them apart better."
-    new = f"a threshold of {format_threshold(verdicts.better_threshold)} would let {better.false_pass:,} pass"
+    new = f"a threshold of {format_threshold(verdicts.better_threshold)} would pass {better.false_pass:,}"
     return f"{said}; {new} and fail {better.false_fail:,}."
 
 
@@ -577,7 +577,7 @@ def _beside_constant(test: AltTest) -> str:
 
 
 def _said(item: MetricAgreement, quote: Quote) -> str:
-    return f"On {quote(item.metric)} {item.summary.removeprefix(f'On {item.metric} ')}"
+    return f"For {quote(item.metric)}, {item.summary.removeprefix(f'For `{item.metric}`, ')}"
 
 
 def _section(item: MetricAgreement) -> Section:

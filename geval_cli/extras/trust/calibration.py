@@ -81,12 +81,12 @@ class MetricCalibration(Struct, frozen=True):
         calibration: what a run uses.
         present: the threshold of today.
         candidates: all thresholds, lowest first; `at_present` is that of today.
-        checked: on labels that were held back; None where they are all of one group.
+        checked: on held-out labels; None where they are all of one group.
         errored: labels whose output the judge could not score; they are left out.
         notes: what to know before it is used.
         summary: one sentence, after the metric's name.
         jury: of the weighted score of a jury's judges, which `calibration` is about then: whether it follows people
-            better than the best of them, on labels that were held back.
+            better than the best of them, on held-out labels.
         points: (score, good, labels) for plots; not in the JSON.
     """
 
@@ -297,7 +297,7 @@ def _jury_calibration(
     jury: JuryScores,
     options: CalibrateOptions,
 ) -> MetricCalibration:
-    """Return the calibration of a jury's score with weights for its judges, which are checked on labels held back."""
+    """Return the calibration of a jury's score with weights for its judges, which are checked on held-out labels."""
     everything = np.ones(len(scored), dtype=bool)
     rows = ~np.isnan(jury.weighted(everything))  # elsewhere only judges without a weight gave a score
     jury, scored = jury.take(rows), [pair for pair, is_there in zip(scored, rows, strict=True) if is_there]
@@ -317,8 +317,8 @@ def _jury_calibration(
 def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
     if any(one.key is None for one in judges):
         yield (
-            "what each judge rated by is unknown (its steps have changed), so no run will use these weights; "
-            "name a new run with --run"
+            "the criteria of each judge are unknown (its steps have changed), so runs would reject these weights; "
+            "choose a newer run with --run"
         )
     silent = sum(not one.counts for one in judges)
     if silent:
@@ -419,12 +419,15 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
     if found.key is None:
         why = "the run did not keep its criteria" if has_run else "the scores come from no run"
-        yield f"{why}, so what the judge rated by is unknown and no run will use this; name a new run with --run"
+        yield (
+            f"{why}, so the criteria are unknown and runs would reject this calibration; "
+            "choose a newer run with --run"
+        )
     if min(found.good, bad) < ADVISED:
         rough = labels_per_class(_ROUGHLY)
         yield (
-            f"{found.good:,} good and {bad:,} bad labels: {rough} of each tell the balanced accuracy to "
-            f"±{_ROUGHLY:g}; {ADVISED} are advised"
+            f"{found.good:,} good and {bad:,} bad labels: {rough} of each give balanced accuracy to "
+            f"±{_ROUGHLY:g}; {ADVISED} are recommended"
         )
     if (labelled.scores == labelled.scores[0]).all():
         yield "all scores are equal: no threshold tells good from bad, and the present one stays"
@@ -576,7 +579,7 @@ def _candidate_row(item: MetricCalibration, one: Candidate) -> tuple[str, ...]:
 
 
 def _texts(item: MetricCalibration) -> Iterator[str]:
-    """Yield what scores mean, which are clear, and how that did on labels held back."""
+    """Yield what scores mean, which are clear, and how that did on held-out labels."""
     found, checked = item.calibration, item.checked
     said = ", ".join(f"{fixed(found.p_pass(score), 2)} at {score:g}" for score in (0.0, 0.25, 0.5, 0.75, 1.0))
     yield f"P(pass): {said}"
@@ -585,17 +588,17 @@ def _texts(item: MetricCalibration) -> Iterator[str]:
         fails = "no score" if found.fail_below is None else f"below {format_threshold(found.fail_below)}"
         yield f"clear pass: {passes}; clear fail: {fails}; the rest is borderline"
     if checked is None or checked.accuracy.value is None or checked.present_accuracy.value is None:
-        yield "not checked: all labels are of one group, so none could be held back"
+        yield "not checked: all labels are of one group, so none could be held out"
         return
     yield (
-        f"on labels held back: {_percents(checked.accuracy)} of verdicts right"
+        f"on held-out labels: {_percents(checked.accuracy)} of verdicts right"
         f" ({_percents(checked.present_accuracy)} at {format_threshold(item.present)}),"
         f" Brier {figure_text(checked.brier.value, 3)} ({figure_text(checked.base_brier.value, 3)} without a judge)"
     )
     if checked.clear is not None and checked.clear.value is not None:
         passed = f", {_percents(checked.bad_passed)} of bad a clear pass" if checked.bad_passed else ""
         failed = f", {_percents(checked.good_failed)} of good a clear fail" if checked.good_failed else ""
-        yield f"on labels held back: {_percents(checked.clear)} of scores clear{passed}{failed}"
+        yield f"on held-out labels: {_percents(checked.clear)} of scores clear{passed}{failed}"
 
 
 def _percents(share: Estimate) -> str:
@@ -603,7 +606,7 @@ def _percents(share: Estimate) -> str:
 
 
 def _figure_rows(checked: HeldOutCheck) -> Iterator[tuple[str, ...]]:
-    """Yield the figures on labels that were held back, with the words that people know."""
+    """Yield the figures on held-out labels, with the words that people know."""
     named: dict[str, Estimate | None] = {
         "right verdicts": checked.accuracy,
         "right verdicts at the threshold of today": checked.present_accuracy,

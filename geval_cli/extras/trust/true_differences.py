@@ -309,7 +309,7 @@ class MetricDifference(Struct, frozen=True):
     def why(self) -> str:
         """The reason why there is no interval; "" where there is one."""
         if self.found is None:
-            return "no output of one of the two runs is labelled"
+            return "one of the two runs has no labelled outputs"
         if self.found.se is not None:
             return ""
         if min(self.found.clusters) < LEAST_LABELLED:

@@ -127,7 +127,7 @@ def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig 
 def improve(given: ImproveCommand, config: Config) -> None:
     """Improve a judge by labels; accept only proven gains.
 
-    It tries examples, guidelines and rewritten criteria, and looks once at labels that it held back.
+    It tries examples, guidelines and rewritten criteria, and looks once at held-out labels.
     """
     from geval_cli.extras.trust import require_statistics
 
