@@ -87,6 +87,13 @@ class Problem:
     severity: Severity = Severity.ERROR
 
 
+@dataclass(frozen=True, slots=True)
+class MissingKey(Problem):
+    """An API key that a provider needs; `variable` is the environment variable it would be in."""
+
+    variable: str = ""
+
+
 class ProblemFormat(StrEnum):
     """The formats that problems are written in: for people in full or in a line each, and for programs."""
 

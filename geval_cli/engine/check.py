@@ -49,6 +49,7 @@ class Checked(Struct, frozen=True):
         problems: all of them, warnings too.
         tests: how many tests there are.
         judges: every provider that will judge; none of them twice.
+        judged_at: where the first assertion of each of them is.
         answerers: every provider that answers because a test names it; none of them twice.
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
@@ -61,6 +62,7 @@ class Checked(Struct, frozen=True):
     problems: tuple[Problem, ...]
     tests: int
     judges: tuple[ProviderSpec, ...] = ()
+    judged_at: tuple[Location | None, ...] = ()
     answerers: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
     cases: int = 0
@@ -102,6 +104,7 @@ class _Judges(Struct):
 
     defaults: JudgeDefaults
     found: dict[bytes, ProviderSpec] = field(default_factory=dict)
+    places: list[Location | None] = field(default_factory=list)
     own: int = 0
     answerers: dict[bytes, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
@@ -114,7 +117,7 @@ class _Judges(Struct):
         if isinstance(spec, ModelGradedAssertion):
             judges = list(judges_of(spec, context.test, self.defaults))
             for judge in judges:
-                self._add(judge)
+                self._add(judge, spec)
             self.own += "text" in spec.judge_kinds and self.defaults.grader not in judges
 
     def note_answerer(self, test: MergedTest, plan: Plan) -> None:
@@ -123,9 +126,11 @@ class _Judges(Struct):
             answerer = plan.answering(test, NO_PROVIDER)
             self.answerers.setdefault(answerer.fingerprint, answerer)
 
-    def _add(self, judge: ProviderSpec) -> None:
+    def _add(self, judge: ProviderSpec, spec: Assertion) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
             return
+        if judge.fingerprint not in self.found:
+            self.places.append(spec.place.value("type") or spec.place.value())
         if self.found.setdefault(judge.fingerprint, judge) is judge:
             self._seen[id(judge)] = judge
 
@@ -228,6 +233,7 @@ def check_plan(
         (*findings.all(), *of_prompts, *of_likely, *of_gates),
         totals.tests,
         tuple(judges.found.values()),
+        tuple(judges.places),
         tuple(judges.answerers.values()),
         own_judges=judges.own,
         cases=totals.cases,

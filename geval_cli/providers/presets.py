@@ -7,7 +7,7 @@ from urllib.parse import quote, urlunsplit
 
 from msgspec import Struct
 
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import MissingKey, Problem, Severity
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
 from geval_cli.providers.network.addresses import split_url
@@ -199,17 +199,13 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     key, _ = _find_key(source, settings)
     if key is None and not has_key_command(settings) and _needs_key(source, settings):
         variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
-        problems.append(
-            source.problem(
-                f"no key for {source.id}: the environment variable {variable} is not set",
-                key="api_key_env" if "api_key_env" in source.spec.config else None,
-                hint=f"set {variable}, or use another provider",
-                notes=(
-                    "choose another judge with --grader PROVIDER",
-                    "local:smollm2 runs on this machine and needs no key",
-                ),
-            )
+        found = source.problem(
+            f"no key for {source.id}: the environment variable {variable} is not set",
+            key="api_key_env" if "api_key_env" in source.spec.config else None,
         )
+        hint = f"set {variable}, or use another provider"
+        notes = ("local:smollm2 runs on this machine and needs no key",)
+        problems.append(MissingKey(found.message, found.location, hint, notes, variable=str(variable)))
     return problems
 
 

@@ -7,10 +7,12 @@ from functools import cache
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults
+from geval_cli.assertions.graded.judges import kind_by_default
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan
-from geval_cli.errors import ConfigError, Problem, Severity
+from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
+from geval_cli.providers.judge_kinds import TEXT
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -73,7 +75,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         plan,
         templates,
         defaults,
-        is_complete=not opened.problems,
+        is_complete=all(map(_is_of_gates, opened.problems)),
         is_filtered=not request.selection.takes_all or judged is not None,
     )
     refused = [*(watched.refused if watched else ())]
@@ -128,6 +130,11 @@ def _load_ahead(suite: LoadedSuite) -> None:
     """Have slow parts (a local model) load during the check; a stranger's config may not start anything."""
     if not suite.access.is_strangers:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
+
+
+def _is_of_gates(problem: Problem) -> bool:
+    """Return whether only a gate is missing because of a problem, and no test."""
+    return problem.location is not None and problem.location.key_path.startswith("gates")
 
 
 def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:
@@ -301,7 +308,8 @@ def _check_providers(
     named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
-    for spec in {spec.fingerprint: spec for spec in (*answering, *judging)}.values():
+    judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}
+    for spec in {spec.fingerprint: spec for spec in (*judging, *answering)}.values():
         refused = _stranger_problem(spec, suite)
         if refused is not None:
             yield refused
@@ -309,8 +317,21 @@ def _check_providers(
         problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
         yield from problems
         if not problems and not request.is_offline:
-            for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
+            for lack in check_ready(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
+                problem = lack
+                if isinstance(lack, MissingKey) and spec.fingerprint in judged_at:
+                    problem = _judge_lacks_key(lack, spec, judged_at[spec.fingerprint])
                 yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
+
+
+def _judge_lacks_key(problem: MissingKey, judge: ProviderSpec, place: Location | None) -> Problem:
+    kind = kind_by_default(judge)
+    if kind is not None:
+        is_text = kind == TEXT
+        needs = f"the default, {judge.public_id}, needs {problem.variable}"
+        hint = "set `defaultTest.options.provider`" + (", for example local:smollm2" if is_text else "")
+        return Problem(f"no {'judge' if is_text else f'{kind} provider'} is set, and {needs}", place, hint)
+    return dataclasses.replace(problem, notes=("choose another judge with --grader PROVIDER", *problem.notes))
 
 
 def _stranger_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:

@@ -246,7 +246,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known)}"
         if subject in TRUE_FIGURES:
             hint = f"name the metric that has human labels: `METRIC.{subject}`"
-        return Problem(f"there is no `{subject}`", place.value(), hint)
+        return Problem(f"unknown figure `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)
     misfit = _misfit(text, statistic, limit, is_against=bool(match["against"]))

@@ -236,6 +236,7 @@ def read_fields(
     values: dict[str, JsonValue] = {}
     written: dict[str, str] = {}
     meant: dict[str, str] = {}
+    guessed: dict[str, JsonValue] = {}
     for key, entry in value.items():
         name = known.get(key)
         if entry is None and reading.rules.skips_null and name not in nullable:
@@ -246,6 +247,8 @@ def read_fields(
             reading.problems.append(replace(unknown, severity=reading.rules.unknown_keys))
             if near is not None and reading.rules.unknown_keys is Severity.ERROR:
                 meant.setdefault(known[near], key)
+                if entry is not None and unknown.hint == f"did you mean `{near}`?":
+                    guessed.setdefault(known[near], entry)
         elif name in written:
             message = f"`{written[name]}` and `{key}` are two spellings of one key in {what}"
             reading.report(message, place.key(key), "keep one of them")
@@ -255,7 +258,10 @@ def read_fields(
                 values[name] = tuple(entry) if name in tuples and isinstance(entry, list) else entry
             else:
                 reading.report(f"`{key}` has no value", place.value(key), "give it one, or leave the key out")
-    # A key that is only misspelt is not missing as well.
+    # A key that is only misspelt is not missing as well, and its value may hold further mistakes.
+    for name, entry in guessed.items():
+        if name not in written:
+            values[name] = tuple(entry) if name in tuples and isinstance(entry, list) else entry
     return Fields(what, place, values, {**meant, **written})
 
 

@@ -123,7 +123,6 @@ def test_a_missing_key_is_named_with_the_ways_out() -> None:
     [problem] = missing("openai:gpt-4.1")
     assert "OPENAI_API_KEY is not set" in problem.message
     assert "OPENAI_API_KEY" in problem.hint
-    assert any("--grader" in note for note in problem.notes)
     assert any("local:smollm2" in note for note in problem.notes)
 
 

@@ -46,6 +46,15 @@ def test_a_margin_of_a_metric_that_the_config_lacks_is_a_problem(tmp_path: Path)
     assert (found.location.line, found.location.column) == (10, 49)
 
 
+def test_a_gate_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    found = problems_of(tmp_path, f"{SUITE}gates: [speed >= 1, ton.mean >= 0.3, pas_rate >= 0.5]\n")
+    assert [(problem.message, problem.hint) for problem in found[1:]] == [
+        ("no assertion has the metric `ton` of the gate `ton.mean >= 0.3`", "did you mean `tone`?"),
+        ("unknown figure `pas_rate`", "did you mean `pass_rate`?"),
+    ]
+    assert (found[0].message, found[0].hint[:7]) == ("unknown figure `speed`", "known: ")
+
+
 def test_a_gate_between_runs_on_what_rivals_decide_is_a_problem(tmp_path: Path) -> None:
     """A share of pairs won says how an output does against the others of its run, which are others in another run."""
     (tmp_path / "judge.yaml").write_text("- {default: '{}'}", encoding="utf-8")

@@ -30,6 +30,80 @@ def test_a_grader_that_nothing_uses_needs_no_key(suite: Path) -> None:
     assert prepare(RunRequest(suite, {}, grader="openai:gpt-4.1")).total == 1
 
 
+JUDGED = """\
+prompts: [hello]
+providers: [%s]
+tests:
+  - assert:
+      - {type: contains, value: hello}
+      - {type: g-eval, criteria: polite%s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("answering", "judge", "message", "line", "hint", "notes"),
+    [
+        (
+            "echo",
+            "",
+            "no judge is set, and the default, openai:gpt-4.1, needs OPENAI_API_KEY",
+            6,
+            "set `defaultTest.options.provider`, for example local:smollm2",
+            (),
+        ),
+        (
+            "echo",
+            ", provider: 'mistral:m'",
+            "no key for mistral:m: the environment variable MISTRAL_API_KEY is not set",
+            6,
+            "set MISTRAL_API_KEY, or use another provider",
+            (
+                "choose another judge with --grader PROVIDER",
+                "local:smollm2 runs on this machine and needs no key",
+            ),
+        ),
+        (
+            "'mistral:m'",
+            ", provider: echo",
+            "no key for mistral:m: the environment variable MISTRAL_API_KEY is not set",
+            2,
+            "set MISTRAL_API_KEY, or use another provider",
+            ("local:smollm2 runs on this machine and needs no key",),
+        ),
+    ],
+)
+def test_a_missing_key_is_named_with_who_needs_it(
+    tmp_path: Path, answering: str, judge: str, message: str, line: int, hint: str, notes: tuple[str, ...]
+) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(JUDGED % (answering, judge), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(path, {}))
+    [found] = [problem for problem in caught.value.problems if "API_KEY" in problem.message]
+    assert found.location is not None
+    assert (found.message, found.location.line, found.hint, found.notes) == (message, line, hint, notes)
+
+
+MISSPELT = """\
+promts: ["{{ q }}"]
+providres: [echo, nosuch]
+test:
+  - var: {q: 1}
+    asserts:
+      - {type: contains, vlaue: 1}
+"""
+
+
+def test_a_misspelt_key_hides_no_mistake_below_it(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(MISSPELT, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(path, {}))
+    found = " ".join(problem.message for problem in caught.value.problems)
+    for name in ("promts", "providres", "nosuch", "test", "var", "asserts", "vlaue"):
+        assert f"`{name}`" in found
+
+
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
     requests = [RunRequest(suite, {}, resume_from="latest")] * 2
     with pytest.raises(UsageError, match="is for one run, but there are several configs"):

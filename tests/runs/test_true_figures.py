@@ -137,7 +137,7 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "is about `helpful`, which has no labels"),
         ("helpful.true_pass_rate >= 800%", "answer-labels.jsonl", "a limit above 1"),
         ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only `delta` can be compared"),
-        ("true_pass_rate >= 80%", "answer-labels.jsonl", "there is no `true_pass_rate`"),
+        ("true_pass_rate >= 80%", "answer-labels.jsonl", "unknown figure `true_pass_rate`"),
         ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "is about `kind`, which has no labels"),
         ("helpful.true_pass >= 80%", "answer-labels.jsonl", "there is no"),
     ],
@@ -271,4 +271,4 @@ class TestDifferenceFromTheBaseline:
         ]
         assert f"the gate `{gate}` needs human labels" in missing
         assert f"the gate `{gate}` needs a baseline, but there is none" in missing
-        assert "there is no `true_delta`" in missing
+        assert "unknown figure `true_delta`" in missing

@@ -40,7 +40,7 @@ def test_problems_of_the_tests_alone_come_with_the_first_pass(tmp_path: Path) ->
     with pytest.raises(ConfigError) as caught:
         seen.extend(test.index for test in suite.tests)
     assert seen == [0, 1, 2, 3]
-    assert len(caught.value.problems) == 2
+    assert len(caught.value.problems) == 3  # what is under a misspelt key is checked, too
 
 
 def test_an_opened_suite_gives_what_can_be_read_and_all_problems(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_an_opened_suite_gives_what_can_be_read_and_all_problems(tmp_path: Path)
     assert [prompt.raw for prompt in opened.suite.prompts] == ["a"]
     assert [provider.id for provider in opened.suite.providers] == ["echo"]
     assert len(list(opened.suite.tests)) == 1
-    assert len(opened.problems) == 3
+    assert len(opened.problems) == 4  # what is under a misspelt key is checked, too
 
 
 def test_vars_of_the_command_line_win_over_all(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_tests_of_a_json_lines_file_are_never_held(tmp_path: Path) -> None:
 
 
 def test_a_pass_gives_up_after_a_thousand_problems(tmp_path: Path) -> None:
-    write(tmp_path, '{"vars": {}, "asert": 1}\n' * 3000, "t.jsonl")
+    write(tmp_path, '{"vars": {}, "asert": []}\n' * 3000, "t.jsonl")
     suite = load(write(tmp_path, "prompts: x\ntests: file://t.jsonl"))
     with pytest.raises(ConfigError) as caught:
         list(suite.tests)

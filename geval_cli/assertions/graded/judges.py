@@ -36,6 +36,11 @@ _DEFAULTS: Mapping[str, ProviderSpec] = {
 }
 
 
+def kind_by_default(judge: ProviderSpec) -> str | None:
+    """Return what a judge answers with that no config named; None where one did."""
+    return next((kind for kind, default in _DEFAULTS.items() if judge is default), None)
+
+
 def judge_provider(
     spec: ModelGradedAssertion, test: MergedTest, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
