@@ -277,9 +277,15 @@ def leader_text(
     """
     titles = [quoted(title) for title in titles]
     base = baseline_number(columns) - 1
-    others = [place for place in ranking(columns) if place != base]
+    if too_many := _too_many_errors(columns, titles):
+        return too_many
+    others = [place for place in ranking(columns) if place != base and not _is_unjudged(columns[place])]
     by_metrics = _decided_by_metrics(columns, titles, others, quoted)
-    ranked = [place for place in ranking(columns) if columns[place].pass_rate.value is not None]
+    ranked = [
+        place
+        for place in ranking(columns)
+        if columns[place].pass_rate.value is not None and not _is_unjudged(columns[place])
+    ]
     if len(ranked) < 2:  # noqa: PLR2004
         if by_metrics:
             return f"beside the baseline {titles[base]}: {by_metrics.removeprefix('; ')}"
@@ -323,6 +329,30 @@ def leader_text(
         f"no clear winner: {leaders} ({rate}; the baseline {titles[base]}: {against})"
         f"{found or _more(columns, ranked)}"
     )
+
+
+def _is_unjudged(column: ColumnSummary) -> bool:
+    """Return whether most cases of a column are errors: the few that were judged say nothing about the rest."""
+    return 2 * column.errored > _cases(column)
+
+
+def _cases(column: ColumnSummary) -> int:
+    return column.passed + column.failed + column.errored + column.not_evaluated
+
+
+def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) -> str:
+    """`can't compare: 18 of 24 cases could not be judged`; "" where the baseline and another column were judged."""
+    base = columns[baseline_number(columns) - 1]
+    unjudged = [place for place, column in enumerate(columns) if _is_unjudged(column)]
+    if len(columns) - len(unjudged) < 2:  # noqa: PLR2004
+        if not unjudged:
+            return ""
+        errored, cases = sum(column.errored for column in columns), sum(map(_cases, columns))
+        return f"can't compare: {errored:,} of {plural(cases, 'case')} could not be judged"
+    if not _is_unjudged(base):
+        return ""
+    of_base = f"{base.errored:,} of {plural(_cases(base), 'case')} of the baseline"
+    return f"can't compare: {of_base} {titles[baseline_number(columns) - 1]} could not be judged"
 
 
 def run_sentence(report: RunReport) -> str:
@@ -466,11 +496,12 @@ def _rows(
 
 def leading(columns: Sequence[ColumnSummary]) -> frozenset[int]:
     """Return the positions of the columns with the highest pass rate that are shown to be better than the baseline."""
-    best = _rate(columns[ranking(columns)[0]])
+    judged = [place for place in ranking(columns) if not _is_unjudged(columns[place])]
+    best = _rate(columns[judged[0]]) if judged else None
     return frozenset(
         place
         for place, column in enumerate(columns)
-        if _rate(column) == best and _pass_verdict(column) == "better"
+        if _rate(column) == best and _pass_verdict(column) == "better" and not _is_unjudged(column)
     )
 
 

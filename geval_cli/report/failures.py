@@ -374,9 +374,7 @@ class FailedTests(Struct):
         return sorted(lines, key=_badness, reverse=True)
 
     def print(self, report: RunReport, console: Console, show: str) -> None:
-        """Print the errors, then what failed, the worst first, one line a test; `show` is the command for the rest."""
-        if self.errored:
-            self._print_errors(console, show)
+        """Print what failed, the worst first, a line each; `show` is the command for the rest."""
         if not self.failed:
             return
         counted = sorted(self.counts.items(), key=lambda item: -item[1])
@@ -392,7 +390,10 @@ class FailedTests(Struct):
             console.print(Text(f"  ... {more}{f': {show} --failed' if show else ''}", style="dim"))
         console.print()
 
-    def _print_errors(self, console: Console, show: str) -> None:
+    def print_errors(self, console: Console, show: str) -> None:
+        """Print the errors by what went wrong, the most frequent first; nothing without any."""
+        if not self.errored:
+            return
         console.print(Text(f" {plural(self.errored, 'error')}", style=STYLES[Status.ERROR]))
         kinds = sorted(self._errors.values(), key=lambda kind: (-kind.count, kind.hint))
         hint = ""

@@ -130,6 +130,8 @@ def print_answer(
     console.print()
     print_hanging(Text(), _title(report, failed, console), console, indent=1)
     console.print()
+    if failed is not None:  # the first thing to know: figures below are of what could be judged
+        failed.print_errors(console, show)
     if rows is not None:
         print_small_table(rows, report, console)
     print_columns(report, console)

@@ -44,7 +44,7 @@ from geval_cli.templating import Templates, templates_of
 
 _CODE_WHILE_READING = "code while reading"
 _NOTHING_CHECKED = Problem(
-    "no test has an assertion, so nothing is checked: the run passes whatever the answers are",
+    "no test has an assertion: nothing will be evaluated",
     None,
     "add `assert` to the tests or to `defaultTest`",
     severity=Severity.WARNING,

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
-from geval_cli.errors import Location, Problem
+from geval_cli.errors import Location, Problem, Severity
 from geval_cli.patterns import compile_later
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.secrets import MASK, header_line_spans, secret_spans
@@ -184,7 +184,9 @@ def _lines_above(location: Location, read_line: LineReader) -> Iterator[str]:
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems in the order of files, lines and columns; those without a place first; copies once.
+    """Return the problems in the order of files, lines and columns; copies once.
+
+    Of those without a place, errors are first and warnings last: what ends a run is not read below what does not.
 
     What is wrong in a part that several aliases stand for is wrong once.
     """
@@ -194,9 +196,11 @@ def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(unique.values(), key=_order)
 
 
-def _order(problem: Problem) -> tuple[str, int, int]:
+def _order(problem: Problem) -> tuple[bool, str, int, int]:
     place = problem.location
-    return (place.file, place.line, place.column) if place else ("", 0, 0)
+    if place is None:
+        return problem.severity is Severity.WARNING, "", 0, 0
+    return False, place.file, place.line, place.column
 
 
 class _FileLines:

@@ -23,7 +23,7 @@ from geval_cli.records import (
     RunSummary,
     Stat,
 )
-from geval_cli.report.columns import leader_text, print_columns, share_text, verdict_text
+from geval_cli.report.columns import leader_text, leading, print_columns, share_text, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
 
@@ -318,3 +318,34 @@ def test_names_that_would_be_cut_to_the_same_text_are_numbers() -> None:
     table = stream.getvalue().partition("vs [")[2]
     assert [f"[{number}] " in table for number in range(1, 10)] == [True] * 9
     assert "…" not in table.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        # passed, failed and errored of each column, the baseline first
+        (((0, 3, 9), (0, 3, 9)), "can't compare: 18 of 24 cases could not be judged"),
+        (((12, 0, 0), (0, 0, 12)), "can't compare: 12 of 24 cases could not be judged"),
+        (((5, 1, 6), (3, 3, 6)), None),
+        (
+            ((5, 0, 7), (3, 3, 0), (6, 0, 0)),
+            "can't compare: 7 of 12 cases of the baseline a could not be judged",
+        ),
+        (((3, 3, 0), (3, 3, 0), (2, 0, 10)), "every judged column passes 50 %"),
+        (((0, 0, 0), (3, 3, 0)), None),
+    ],
+)
+def test_columns_of_which_most_cases_are_errors_are_not_compared(
+    counts: tuple[tuple[int, int, int], ...], said: str | None
+) -> None:
+    columns = []
+    for number, (passed, failed, errored) in enumerate(counts):
+        judged = passed + failed
+        rate = Stat(passed / judged if judged else None, None, judged, judged)
+        against = None if number == 0 else compared(0.5, of_tests(6, "undecided", 0.0)).vs_first
+        columns.append(
+            ColumnSummary("p", "m", "p", passed, failed, errored, pass_rate=rate, vs_first=against)
+        )
+    text = leader_text(columns, "abc"[: len(columns)])
+    assert said in text if said else "can't compare" not in text
+    assert not any(2 * sum(counts[place][2:]) > sum(counts[place]) for place in leading(columns))

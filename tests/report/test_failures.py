@@ -242,7 +242,9 @@ def in_short(*cases: CaseResult, width: int = 100, columns: tuple[Column, ...] =
     found, stream = FailedTests(), io.StringIO()
     for case in cases:
         found.add(case)
-    found.print(make_report(columns), console_of(stream, width), "geval show")
+    console = console_of(stream, width)
+    found.print_errors(console, "geval show")
+    found.print(make_report(columns), console, "geval show")
     return stream.getvalue().rstrip("\n").split("\n")
 
 

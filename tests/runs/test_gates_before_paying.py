@@ -162,7 +162,7 @@ def test_what_a_filter_leaves_out_may_have_the_metric(tmp_path: Path) -> None:
 def test_a_suite_that_checks_nothing_says_so(tmp_path: Path) -> None:
     (found,) = problems_of(tmp_path, "prompts: [hello]\nproviders: [echo]\ntests: [{}]\n")
 
-    assert (found.severity, "nothing is checked" in found.message) == (Severity.WARNING, True)
+    assert (found.severity, "nothing will be evaluated" in found.message) == (Severity.WARNING, True)
     assert "assert" in found.hint
 
 
