@@ -56,7 +56,7 @@ def test_the_files_and_commands_of_the_page_work(tmp_path: Path) -> None:
         env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-page")
         first, second = (run_geval(*words, cwd=folder, env=env) for words in commands)
     assert first.code == 0
-    assert "8 tests x 2 prompt-provider pairs = 16 cases" in first.stdout
+    assert "8 tests x 2 columns = 16 cases" in first.stdout
     assert "error:" not in second.stderr
 
 

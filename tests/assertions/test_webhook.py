@@ -62,7 +62,7 @@ def test_a_broken_server_gives_an_error_and_no_verdict(reply: JsonValue, error: 
 @pytest.mark.parametrize("url", ["", "ftp://x/y", "example.com/check", "http://", "http://[::1"])
 def test_what_is_no_url_is_a_problem(url: str) -> None:
     [problem] = problems("webhook", value=url)
-    assert "no URL" in problem.message
+    assert "not a valid URL" in problem.message
 
 
 def test_a_secret_in_the_url_is_not_shown() -> None:

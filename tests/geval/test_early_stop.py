@@ -226,7 +226,7 @@ WARNED = [
     (
         {"criteria": "Be kind.", "threshold": 0.7, "scoring": "samples"},
         "rating 7 of 0 to 10",
-        "0.65 or 0.75; 0.68",
+        "0.65 or 0.75, or 0.68",
     ),
     ({"criteria": "Be kind.", "threshold": 0.7, "samples": 5}, "rating 7 of 0 to 10", "0.65 or 0.75"),
     (

@@ -60,7 +60,7 @@ def test_columns_that_the_cache_answers_keep_cost_and_latency(
     assert [item["latency_ms"]["median"] for item in again.results["summary"]["columns"]] == [
         item["latency_ms"]["median"] for item in first.results["summary"]["columns"]
     ]
-    assert "$0.09 in all, of which this run paid $0.00" in again.stdout
+    assert "$0.090 in all, of which this run paid $0.00" in again.stdout
     assert "this run paid" not in first.stdout
 
 
@@ -113,11 +113,11 @@ def test_tables_and_files_have_them(product: Product, server: LoopbackServer) ->
         (0, 0.01),
         (0, 0.02),
     ]
-    note = "$0.09 in all, of which this run paid $0.00"
+    note = "$0.090 in all, of which this run paid $0.00"
     assert note in names[1].read_text(encoding="utf-8")
     page = names[2].read_text(encoding="utf-8")
     assert note in page
-    assert "at $0.0100." in page or "at $0.01." in page
+    assert "at $0.010." in page or "at $0.01." in page
     lines = [json.loads(line) for line in names[4].read_text(encoding="utf-8").splitlines()]
     assert lines[0]["cost_usd_generated"] == pytest.approx(0.01)
     imported = product.command(server, "import", "run", str(names[3]), writes_results=False)

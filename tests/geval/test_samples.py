@@ -128,7 +128,9 @@ def test_below_half_of_the_samples_there_is_no_verdict(product: Product) -> None
 
     error = finished.verdict["error"]
     assert (finished.code, finished.verdict["score"], error["raw"]) == (3, None, "I cannot say.")
-    assert error["message"].startswith("only 9 of 20 samples are valid, 50% are needed; 11 could not be read")
+    assert error["message"].startswith(
+        "only 9 of 20 samples are valid, 50 % are needed; 11 could not be read"
+    )
     assert (lenient.code, lenient.verdict["detail"]["valid"]) == (0, 9)
 
 

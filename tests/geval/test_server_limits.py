@@ -77,7 +77,7 @@ def test_a_reasoning_model_judges_by_criteria_and_each_refusal_is_told_once(prod
     assert (
         len(server.requests) == 6 + 1 + 2
     )  # verdicts, steps, and one refusal each of temperature and logprobs
-    for told in ("does not take `temperature`", "gives no token log-probabilities"):
+    for told in ("does not accept `temperature`", "gives no token log-probabilities"):
         assert finished.stderr.count(told) == 1
 
 

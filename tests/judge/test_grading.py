@@ -275,7 +275,7 @@ def test_half_of_the_samples_is_enough_and_less_is_an_error_with_counts_and_an_e
 
 def test_samples_that_never_came_are_counted():
     with pytest.raises(
-        JudgeError, match="only 1 of 4 samples are valid, 50 % are needed; 3 never came"
+        JudgeError, match="only 1 of 4 samples are valid, 50 % are needed; 3 never arrived"
     ) as caught:
         run(replace(CORRECT, scoring="samples", samples=4), says(reply(verdict(8))))
     assert caught.value.raw_text == ""

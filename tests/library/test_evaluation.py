@@ -81,7 +81,7 @@ def test_a_dimension_is_held_against_the_input(server: LoopbackServer) -> None:
     assert (result.score, result.metadata["raw_score"]) == (0.75, 4)
     assert result.metadata["dimension"] == "coherence"
     assert result.metadata["source_from"] == "input"
-    assert result.reason == "Coherence: 4 on a scale of 1 to 5 (mean of 20 samples: 4 100%)"
+    assert result.reason == "Coherence: 4 on a scale of 1 to 5 (mean of 20 samples: 4 100 %)"
     assert "The article." in last_prompt(server)
 
 

@@ -295,10 +295,10 @@ def problems_of(folder: Path, config: Any, **env: str) -> list[str]:
     [
         ({"api_key_command": "az account get-access-token"}, 'write ["az", "account", "get-access-token"]'),
         ({"api_key_command": "broken ' quote"}, "it runs without a shell"),
-        ({"api_key_command": []}, "must be a list of texts"),
-        ({"api_key_command": ["az", 3]}, "must be a list of texts"),
-        ({"api_key_command": ["az", ""]}, "must be a list of texts"),
-        ({"apiKeyCommand": {"a": 1}}, "`apiKeyCommand` must be a list of texts"),
+        ({"api_key_command": []}, "must be a list of strings"),
+        ({"api_key_command": ["az", 3]}, "must be a list of strings"),
+        ({"api_key_command": ["az", ""]}, "must be a list of strings"),
+        ({"apiKeyCommand": {"a": 1}}, "`apiKeyCommand` must be a list of strings"),
         ({"api_key_command": ["sh"], "api_key_env": "X"}, "both supply a key: keep one"),
         ({"api_key_command": ["sh"], "apiKey": "sk-12345"}, "both supply a key: keep one"),
         (

@@ -80,7 +80,11 @@ def test_every_config_is_valid_and_without_warnings(text: str, folder: Path) -> 
         (folder / name).chmod(0o755)
     environ = {**KEYS, "PATH": f"{folder}:{os.environ['PATH']}"}
     request = RunRequest(write_config(folder, text), environ=environ)
-    assert prepare(request, is_going_to_run=False).warnings == ()
+    found = prepare(request, is_going_to_run=False).warnings
+    # The variables of `AROUND` are for the configs that use them.
+    assert [
+        item.message for item in found if "`lang`" not in item.message and "`user`" not in item.message
+    ] == []
 
 
 @pytest.mark.parametrize(

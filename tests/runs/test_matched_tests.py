@@ -101,7 +101,7 @@ def test_a_baseline_the_list_of_runs_and_the_pages_know_the_tests_again(folder: 
         page = server.get(f"/compare?before={ids[0]}&after={ids[1]}").text
         charts = server.get(f"/compare/charts?before={ids[0]}&after={ids[1]}")
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
-    assert "20 cases in both runs Tests are matched by what they say" in text
+    assert "20 cases in both runs Tests are matched by content" in text
     assert "Without a partner: 0 before, 5 after." in text
     assert "All 20 Same verdict 20" in text
     assert charts.status == 200

@@ -63,5 +63,5 @@ def test_init_says_what_it_chose(tmp_path: Path) -> None:
     done = run_geval("init", cwd=tmp_path, env={"OPENAI_API_KEY": "k"})
 
     assert done.code == 0
-    assert "since OPENAI_API_KEY is set" in done.stdout
+    assert "because OPENAI_API_KEY is set" in done.stdout
     assert "openai:" in (tmp_path / "gevalconfig.yaml").read_text()

@@ -95,7 +95,7 @@ def test_a_column_that_json_has_no_form_for_is_a_problem_until_it_is_left_out(
 
     (problem,) = problems_of(tmp_path, reference)
 
-    assert problem.message.startswith("the column `image` holds ")
+    assert problem.message.startswith("the column `image` contains ")
     assert "`columns: {image: null}`" in problem.hint
     assert str(problem.location) == f"{tmp_path / 't.parquet'}:1:2"
     assert variables_of(tmp_path, [{"path": reference, "columns": {"image": None}}]) == [{"q": "x"}]

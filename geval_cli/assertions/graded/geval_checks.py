@@ -59,7 +59,7 @@ def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
         return f"if you meant the rating scale {span}, write {share}"
     meant = percent_hint(threshold)
     if meant:
-        return f"thresholds are between 0 and 1: write {meant} for {format_number(threshold)} %"
+        return f"thresholds are between 0 and 1: {meant} for {format_number(threshold)} %"
     return "thresholds are between 0 and 1, whatever the rating scale"
 
 

@@ -547,5 +547,5 @@ def _unused(calibrations: FileCalibrations, metrics: list[str]) -> Problem:
     names = list(dict.fromkeys([*calibrations.entries, *calibrations.juries]))
     near = next((found for name in names if (found := did_you_mean(name, metrics))), None)
     hint = f"did you mean the metric `{near}`?" if near else "use the metric names of the labels"
-    message = f"no assertion has a metric of {calibrations.path}: {', '.join(names)}"
+    message = f"no assertion has a metric from {calibrations.path}: {', '.join(names)}"
     return Problem(message, calibrations.place.value(), hint, severity=Severity.WARNING)

@@ -313,7 +313,7 @@ def test_interrupted_run_of_a_lost_suite_says_so(browser: Any, tmp_path: Path) -
         window.page.locator('[data-run-status="completed"]').wait_for()
         config.unlink()
         window.page.reload()
-        window.page.get_by_text("is no longer there, or not in the folder").wait_for()
+        window.page.get_by_text("no longer exists, or is not in the served folder").wait_for()
         assert in_menu(window.page, "Name and tags").is_visible()
         assert window.page.get_by_role("button", name="Run again").count() == 0
         assert window.page.get_by_role("link", name="Edit the suite").count() == 0
