@@ -503,10 +503,20 @@ def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
 
 @app.command()
 @declared(CompareOptions)
-def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
+def compare(
+    given: CompareOptions,
+    earlier: options.EarlierRunName = None,
+    later: options.LaterRunName = None,
+) -> None:
     """Compare two runs: what got better, what got worse."""
     from geval_cli.cli.compare import compare_runs
 
+    if earlier is None:
+        earlier, later = "latest~1", "latest"
+    if later is None:
+        raise UsageError(
+            "missing argument 'B'", hint="`geval compare --help` lists its options and arguments"
+        )
     compare_runs(earlier, later, given)
 
 

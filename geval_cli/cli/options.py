@@ -143,14 +143,15 @@ ConfigOfRuns = Annotated[
     typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),
 ]
 EarlierRunName = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="A", help="The earlier run: its id, `latest~1`, or a .json, .jsonl or .parquet file of -o."
+        metavar="A",
+        help="The earlier run: its id, or a .json, .jsonl or .parquet file of -o. [default: latest~1]",
     ),
 ]
 LaterRunName = Annotated[
-    str,
-    typer.Argument(metavar="B", help="The later run, likewise."),
+    str | None,
+    typer.Argument(metavar="B", help="The later run, likewise. [default: latest]"),
 ]
 WithTags = Annotated[
     list[str] | None,

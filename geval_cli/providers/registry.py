@@ -326,5 +326,7 @@ def _unknown_kind(source: ProviderSource) -> Problem:
     else:
         hint = "for a server with OpenAI's chat API, write `openai:MODEL` and set base_url"
     return source.problem(
-        f"unknown provider `{source.id}`", hint=hint, notes=(f"known kinds: {', '.join(kinds)}",)
+        f"unknown provider `{source.id}`",
+        hint=hint,
+        notes=() if near else (f"known kinds: {', '.join((*kinds, NONE_PROVIDER))}",),
     )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.assertions.graded.judges import kind_by_default
 from geval_cli.engine.check import Checked, check_plan
-from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan
+from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
 from geval_cli.providers.judge_kinds import TEXT
@@ -257,6 +257,9 @@ def _nothing_to_run(suite: LoadedSuite, request: RunRequest) -> Problem:
     if request.selection.takes_all:
         return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
     hint = "use a wider filter, or allow it with --allow-empty"
+    tests = suite.tests.source if isinstance(suite.tests, SelectedTests) else suite.tests
+    if request.filter_pattern is not None and not any(test.description for test in tests):
+        hint = "--filter-pattern matches descriptions, and no test has a description"
     return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
 
 

@@ -413,6 +413,8 @@ class RunStore:
 
     def _nearest(self, name: str) -> str:
         """Return the hint for a name that is no run's: the ids that are most like it."""
+        if get_close_matches(name[:_ID_MAX], [LATEST], cutoff=0.75):
+            return f"did you mean `{LATEST}`?"
         ids = [str(row[0]) for row in self._select(_SELECT_IDS, (_IDS_COMPARED,))]
         near = get_close_matches(name[:_ID_MAX], ids, n=_NEAREST, cutoff=0.7)
         meant = f"did you mean {' or '.join(near)}? " if near else ""

@@ -393,6 +393,8 @@ class FileRows(Struct, frozen=True):
                 yield test
         if not index:
             hint = "write a header and one row per test"
+            if header is not None:
+                hint = "the file has a header and no rows: add one row per test"
             reading.report(f"`{self.file.path}` contains no tests", self.asked_at, hint)
 
     def _cells(self, reading: LoadContext) -> Iterator[TableRow]:

@@ -296,7 +296,7 @@ def _unknown_key(
     else:
         hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
     allowed = f"allowed: {', '.join(preferred_spellings(model))}"
-    return Problem(f"unknown key `{key}` in {what}", location, hint, (allowed,))
+    return Problem(f"unknown key `{key}` in {what}", location, hint, () if hint else (allowed,))
 
 
 def _home_of(key: str, model: type[Spec]) -> str:

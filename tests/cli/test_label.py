@@ -189,6 +189,13 @@ class TestKeys:
         finish(child)
         assert [row["label"] for row in rows(judged)] == [85]
 
+    @pytest.mark.parametrize("end", ["\x03", "q"])
+    def test_the_command_that_continues_has_the_options_that_were_given(self, judged: Path, end: str) -> None:
+        words = ("--draw", "99", "--seed", "7", "--scale", "1,5", "--annotator", "anna b")
+        child = label(judged, *words)
+        shown, _ = finish_after(child, end)
+        assert "--draw 99 --seed 7 --scale 1,5 --annotator 'anna b'  continues where you stopped" in shown
+
     @pytest.mark.parametrize("end", ["\x04", "q"])
     def test_the_terminal_is_left_as_it_was(self, judged: Path, end: str) -> None:
         script = f"{sys.executable} -m geval_cli label; stty -a | tr ' ' '\\n' | grep -x -e icanon -e echo"
@@ -319,7 +326,7 @@ class TestWithoutTerminal:
     def test_nobody_can_be_asked(self, judged: Path) -> None:
         finished = run_geval("label", cwd=judged)
         assert finished.code == 2
-        assert "labelling needs a terminal" in finished.stderr
+        assert "geval label needs a terminal" in finished.stderr
         assert "--export sheet.csv" in finished.stderr
 
     @pytest.mark.parametrize("ending", ["csv", "jsonl"])

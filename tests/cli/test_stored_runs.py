@@ -359,6 +359,7 @@ class TestShow:
                 (ids[0][:6], "give more of the id: .*, "),
                 ("", "`geval list`"),
                 ("x" * 100_000, "^list the stored runs"),
+                ("latets", "^did you mean `latest`"),
             ):
                 with pytest.raises(UsageError) as caught:
                     runs.find(name)

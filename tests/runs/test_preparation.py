@@ -104,6 +104,20 @@ def test_a_misspelt_key_hides_no_mistake_below_it(tmp_path: Path) -> None:
         assert f"`{name}`" in found
 
 
+@pytest.mark.parametrize(
+    ("more", "hint"),
+    [
+        ("", "--filter-pattern matches descriptions, and no test has a description"),
+        ("description: a, ", "use a wider filter, or allow it with --allow-empty"),
+    ],
+)
+def test_a_pattern_that_no_test_matches(suite: Path, more: str, hint: str) -> None:
+    suite.write_text(SUITE.replace("[{assert", f"[{{{more}assert"), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(suite, {}, filter_pattern="zzz"))
+    assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
     requests = [RunRequest(suite, {}, resume_from="latest")] * 2
     with pytest.raises(UsageError, match="is for one run, but there are several configs"):

@@ -433,6 +433,14 @@ class TestCommand:
             shutil.copy(EXAMPLE / name, tmp_path)
         return tmp_path
 
+    def test_mostly_undecided_checks_are_no_clean_bill(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        given = ProbeCommand(home=folder / ".geval", items=2, only=("negate", "whitespace", "again"))
+        run_probes(folder / "probe.yaml", given)
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith("Too few outputs: 5 of 5 checks are undecided; use --items 38.")
+
     def test_files_and_json_say_the_same(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         files = tuple(folder / f"out.{ending}" for ending in ("json", "md", "html"))
         assert self.probe(folder, items=12, outputs=files) == 1

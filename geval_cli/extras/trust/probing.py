@@ -770,6 +770,9 @@ _WORST_NAMED = 3
 _WORST_FIRST = (ProbeVerdict.FAILS, ProbeVerdict.UNCLEAR, ProbeVerdict.HOLDS, ProbeVerdict.SKIPPED)
 
 
+_NEEDS = compile_later(r"needs ([\d,]+) ")
+
+
 def _answer(findings: Sequence[Finding]) -> str:
     """Return in a sentence whether the judge is to be trusted, as far as the probes tell."""
     of = {verdict: [item for item in findings if item.verdict is verdict] for verdict in _WORST_FIRST}
@@ -791,8 +794,13 @@ def _answer(findings: Sequence[Finding]) -> str:
         more = f" and {len(failing) - _WORST_NAMED:,} more" if len(failing) > _WORST_NAMED else ""
         said = f"The judge fails {len(failing):,} of {plural(checks, 'check')}: {worst}{more}"
         return f"{said}; {', '.join(rest)}." if rest else f"{said}."
+    if len(unclear) * 2 > checks:
+        needed = [int(found[1].replace(",", "")) for item in unclear if (found := _NEEDS.match(item.note))]
+        use = f"use --items {max(needed)}" if needed else "use more (--items)"
+        is_are = "check is" if checks == 1 else "checks are"
+        return f"Too few outputs: {len(unclear):,} of {checks:,} {is_are} undecided; {use}."
     if unclear:
-        return f"The judge fails none of {plural(checks, 'check')}: {', '.join(rest)}; more outputs (--items) tell."
+        return f"The judge fails none of {plural(checks, 'check')}: {', '.join(rest)}."
     return f"The judge passes {'all ' if checks > 1 else ''}{plural(checks, 'check')}."
 
 

@@ -513,7 +513,8 @@ def parse_steps(text: str) -> tuple[str, ...]:
             _LIST_NUMBER.sub("", line).strip() for line in numbered
         )
     if not steps or all(map(PLACEHOLDER.fullmatch, steps)):
-        raise JudgeParseError(why_unreadable(text, "evaluation steps"), raw_text=text)
+        hint = "add `evaluation_steps` to the assertion"
+        raise JudgeParseError(why_unreadable(text, "evaluation steps"), raw_text=text, hint=hint)
     return steps
 
 

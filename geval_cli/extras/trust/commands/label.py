@@ -43,6 +43,7 @@ from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
+from geval_cli.report.terminal import quoted
 from geval_cli.runs.results_file import is_results_file, open_reports
 from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder
@@ -184,14 +185,14 @@ def _export(
     else:
         rows = [item.row for item in kept if item.metric in metrics]
     if given.export is not None:
-        _write(given.export, rows, "row" if is_sheet else "label")
+        _write(given.export, rows, "row" if is_sheet else "label", _fewer(sheet, given))
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str, fewer: str = "") -> None:
     write_labels(path, rows)
     waiting = sum(row.get("label") is None for row in rows)
     more = f", {waiting:,} of them to be filled in" if waiting else ""
-    sys.stdout.write(f"wrote {plural(len(rows), what)} to {one_line(str(path), 200)}{more}\n")
+    sys.stdout.write(f"wrote {plural(len(rows), what)} to {one_line(str(path), 200)}{more}{fewer}\n")
 
 
 def _import(opened: _Opened, path: Path, given: LabelCommand) -> None:
@@ -273,29 +274,52 @@ def _rate(session: _Session, given: LabelCommand) -> None:
     if not is_terminal():
         run = session.name
         hint = f"geval label {run} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
-        raise UsageError("labelling needs a terminal", hint=hint)
+        raise UsageError("geval label needs a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
     total, done = len(session.sheet.outputs), session.done()
     who = f" by {one_line(session.annotator, _ANNOTATOR)}" if session.annotator else ""
-    console.print(Text(f" {done:,} of {plural(total, 'output')} labelled{who}; every label is kept at once"))
+    fewer = _fewer(session.sheet, given)
+    labelled = f" {done:,} of {plural(total, 'output')} labelled{who}"
+    console.print(Text(f"{labelled}; labels are saved as you go{fewer}"))
     try:
         with keyboard() as keys:
             _Rater(session, keys, console, shows_verdict=given.shows_verdict).run()
     except EOFError:
         pass
     except KeyboardInterrupt:
-        _say_goodbye(session, console)
+        _say_goodbye(session, console, given)
         raise
-    _say_goodbye(session, console)
+    _say_goodbye(session, console, given)
 
 
-def _say_goodbye(session: _Session, console: Console) -> None:
+def _fewer(sheet: Sheet, given: LabelCommand) -> str:
+    """Say that there are fewer outputs than are to be drawn; "" where there are enough."""
+    found = len({output.id for output in sheet.outputs})
+    return f" (--draw {given.draw:,}: only {found:,} found)" if found < (given.draw or 0) else ""
+
+
+def _resuming(run: str, given: LabelCommand) -> str:
+    """Return the command that shows the rest of the same outputs to the same person."""
+    words = ["geval label", quoted(run)]
+    if given.draw is not None:
+        words.append(f"--draw {given.draw}")
+    if given.seed:
+        words.append(f"--seed {given.seed}")
+    words += [f"--metric {quoted(metric)}" for metric in given.metrics]
+    if given.scale is not None:
+        words.append(f"--scale {given.scale[0]:g},{given.scale[1]:g}")
+    if given.annotator is not None:
+        words.append(f"--annotator {quoted(given.annotator)}")
+    return " ".join([*words, "--show-verdict"] if given.shows_verdict else words)
+
+
+def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> None:
     total, done = len(session.sheet.outputs), session.done()
     run = session.name
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
     if done < total:
-        console.print(Text(f" geval label {run}  continues where you stopped"), soft_wrap=True)
+        console.print(Text(f" {_resuming(run, given)}  continues where you stopped"), soft_wrap=True)
     if done:
         console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
         says = f"geval agree --run {run}  says how far it agrees"
