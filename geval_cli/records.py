@@ -501,6 +501,13 @@ class RunBatch(Struct, frozen=True):
     ended_at: str | None
 
 
+NO_ERRORS_NOTE = "--max-errors N allows some"
+"""The note of the gate on errors that a run with gates of its own has unless it has one."""
+
+STOPPED = "the run stopped early: "
+"""Begins a warning that is true only until the run is resumed."""
+
+
 class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 

@@ -11,7 +11,7 @@ from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
 from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval
-from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
+from geval_cli.records import NO_ERRORS_NOTE, CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
@@ -49,7 +49,7 @@ def judge_gates(
     found = [item.result() for item in sums]
     if max_errors is not None:
         status = Status.PASSED if errored <= max_errors else Status.ERROR
-        note = "allowed by --max-errors" if max_errors else "--max-errors N allows some"
+        note = "allowed by --max-errors" if max_errors else NO_ERRORS_NOTE
         found.append(GateResult(f"errors <= {max_errors}", status, float(errored), note))
     return tuple(found)
 
@@ -265,7 +265,7 @@ def errors_are_gated(gates: Iterable[Gate]) -> bool:
 
 def passed_gate(share: float) -> Gate:
     """Return the gate of `--fail-under SHARE`; errors count as not passed."""
-    return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
+    return Gate(f"passed >= {100 * share:.10g}%", Statistic.PASSED, ">=", share)
 
 
 def is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:

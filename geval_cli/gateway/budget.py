@@ -14,10 +14,7 @@ from geval_cli.records import ModelResponse, Purpose, Role
 
 _ROUNDING = 1e-9
 
-HINT = (
-    "finished cases are kept; continue with a larger budget: `geval run CONFIG --resume`, or `geval "
-    "judge` again"
-)
+HINT = "finished cases are kept, and `--resume` continues the run"
 
 
 class Budget(Struct):

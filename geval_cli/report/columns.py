@@ -342,13 +342,13 @@ def _cases(column: ColumnSummary) -> int:
 
 def _too_many_errors(columns: Sequence[ColumnSummary], titles: Sequence[str]) -> str:
     """`can't compare: 18 of 24 cases could not be judged`; "" where the baseline and another column were judged."""
-    base = columns[baseline_number(columns) - 1]
     unjudged = [place for place, column in enumerate(columns) if _is_unjudged(column)]
     if len(columns) - len(unjudged) < 2:  # noqa: PLR2004
         if not unjudged:
             return ""
         errored, cases = sum(column.errored for column in columns), sum(map(_cases, columns))
         return f"can't compare: {errored:,} of {plural(cases, 'case')} could not be judged"
+    base = columns[baseline_number(columns) - 1]
     if not _is_unjudged(base):
         return ""
     of_base = f"{base.errored:,} of {plural(_cases(base), 'case')} of the baseline"

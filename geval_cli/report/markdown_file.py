@@ -80,6 +80,7 @@ from geval_cli.report.verdict import (
     ranking_rows,
     rankings_shown,
     run_outcome,
+    shown_gates,
 )
 
 TEXT_MAX = 60_000
@@ -190,7 +191,7 @@ def _gates(summary: RunSummary) -> str:
             f"{_MARKS[gate.status]} {gate.status.value}",
             gate.note,
         )
-        for gate in summary.gates
+        for gate in shown_gates(summary.gates)
     ]
     return markdown_table(("gate", "actual", "status", "note"), rows) if rows else ""
 

@@ -15,7 +15,17 @@ from geval_cli.numbers import (
     plural,
 )
 from geval_cli.patterns import compile_later
-from geval_cli.records import GateResult, MetricStat, Role, RunStatus, RunSummary, Stat, Status, Usage
+from geval_cli.records import (
+    STOPPED,
+    GateResult,
+    MetricStat,
+    Role,
+    RunStatus,
+    RunSummary,
+    Stat,
+    Status,
+    Usage,
+)
 from geval_cli.report.columns import (
     PASS_RATE,
     mean_text,
@@ -41,6 +51,7 @@ from geval_cli.report.verdict import (
     print_legend,
     print_rankings,
     run_outcome,
+    shown_gates,
     signs_of,
 )
 
@@ -168,7 +179,7 @@ def _title(report: RunReport, failed: FailedTests | None, console: Console) -> T
             *(((len(prompts), "prompt"), (len(models), "model")) if is_grid else ((len(columns), "column"),)),
             (failed.repeats, "repeat"),
         ]
-        parts = [plural(failed.tests, "test"), *(plural(*factor) for factor in factors if factor[0] > 1)]
+        parts = [_tests_text(report, failed), *(plural(*factor) for factor in factors if factor[0] > 1)]
         shape = f" {signs.times} ".join(parts)
     if len(models) == 1 and next(iter(models)):
         shape += f" {signs.dot} {one_line(next(iter(models)), 60)}"
@@ -176,6 +187,17 @@ def _title(report: RunReport, failed: FailedTests | None, console: Console) -> T
         judges = ", ".join(one_line(judge, 60) for judge in run.judges[:3])
         shape += f" {signs.dot} judge {judges}" if len(run.judges) == 1 else f" {signs.dot} judges {judges}"
     return Text.assemble((run_title(run), "bold"), f" {signs.dot} {shape}")
+
+
+def _tests_text(report: RunReport, failed: FailedTests) -> str:
+    """`12 tests`; `3 of 12 tests` of a run that was stopped, or how many cases where the number of tests is unknown."""
+    total, planned = report.summary.total, report.planned or 0
+    if planned <= total:
+        return plural(failed.tests, "test")
+    tests, rest = divmod(planned, max(len(report.columns), 1) * failed.repeats)
+    if rest or not failed.tests or failed.repeats > 1 or tests < failed.tests:
+        return f"{total:,} of {plural(planned, 'case')}"
+    return f"{failed.tests:,} of {plural(tests, 'test')}"
 
 
 def show_command(name: str, home: Path | None) -> str:
@@ -226,7 +248,8 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         if gate.note:
             line.append(f"  {sanitize(gate.note)}", style="not bold dim")
         _print_line("gate", line, console)
-    warnings = report.run.warnings
+    stopped = _why_stopped(report)
+    warnings = [text for text in report.run.warnings if text != f"{STOPPED}{stopped}"]
     for text in warnings[:_WARNINGS_SHOWN]:
         _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
     if len(warnings) > _WARNINGS_SHOWN:
@@ -287,7 +310,7 @@ def _is_cut_short(report: RunReport) -> bool:
 
 def _decided_gates(report: RunReport) -> Sequence[GateResult]:
     """Return the gates that have a value: of a run that was stopped, others wait for the cases that it lacks."""
-    gates = report.summary.gates
+    gates = shown_gates(report.summary.gates)
     if not _is_cut_short(report):
         return gates
     return [gate for gate in gates if gate.status is not Status.ERROR] if report.summary.total else []
@@ -305,7 +328,17 @@ def _way_to_the_rest(report: RunReport) -> str:
     if report.run.judged_from is not None:  # such a run cannot be resumed
         return f"; judge run {report.run.judged_from} again for the rest: answers so far are cached"
     config = shlex.quote(report.run.config_path)
+    if _why_stopped(report):  # a budget of the same size does the next part
+        return f"; continue: geval run {config} --resume"
     return f"; finish it with `geval run {config} --resume` and the same options"
+
+
+def _why_stopped(report: RunReport) -> str:
+    """Return what ended a run that was aborted, as its warnings say; "" of any other."""
+    if report.run.status is not RunStatus.ABORTED:
+        return ""
+    reasons = (text for text in report.run.warnings if text.startswith(STOPPED))
+    return next(reasons, "").removeprefix(STOPPED)
 
 
 def _remark(report: RunReport) -> str:
@@ -320,7 +353,8 @@ def _remark(report: RunReport) -> str:
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
             rest = _way_to_the_rest(report) if planned > finished and report.is_stored else ""
-            return f"the run was stopped early: {kept}{rest}"
+            why = _why_stopped(report).partition(" (finished cases")[0]
+            return f"stopped: {why}; {kept}{rest}" if why else f"the run was stopped early: {kept}{rest}"
         case RunStatus.RUNNING:
             return "the run is still in progress, or its process died"
     if not finished:

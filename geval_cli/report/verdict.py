@@ -17,6 +17,7 @@ from geval_cli.numbers import (
     share_of_percentage,
 )
 from geval_cli.records import (
+    NO_ERRORS_NOTE,
     AssertionResult,
     CaseResult,
     Column,
@@ -238,6 +239,11 @@ def _case_score(result: CaseResult) -> str | None:
     return format_score(result.score)
 
 
+def shown_gates(gates: Iterable[GateResult]) -> list[GateResult]:
+    """Return the gates to show people: the one on errors that nobody wrote only where there are errors."""
+    return [gate for gate in gates if not (gate.note == NO_ERRORS_NOTE and gate.status is Status.PASSED)]
+
+
 def print_gates(report: RunReport, console: Console) -> None:
     """Each gate with what it was compared with; nothing for a run without gates."""
     if not report.summary.gates:
@@ -248,7 +254,7 @@ def print_gates(report: RunReport, console: Console) -> None:
     table.add_column("actual", justify="right")
     table.add_column("")
     table.add_column("", overflow="fold")
-    for gate in report.summary.gates:
+    for gate in shown_gates(report.summary.gates):
         name = Text(one_line(gate.gate, 80))
         table.add_row(
             name, gate_value(gate), verdict(gate.status, None, signs), Text(sanitize(gate.note), style="dim")

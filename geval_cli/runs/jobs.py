@@ -21,8 +21,7 @@ from geval_cli.gateway.call import CASE_OF_TRACE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import Provider
 from geval_cli.providers.redaction import Secrets
-from geval_cli.records import ASKED_TEXTS, AskedTest, CaseResult, ModelRequest, ModelResponse, Status
-from geval_cli.runs.record import STOPPED
+from geval_cli.records import ASKED_TEXTS, STOPPED, AskedTest, CaseResult, ModelRequest, ModelResponse, Status
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import ProviderPool, Session, open_suite_session, safe_assertion
 from geval_cli.specs.base import ProviderSpec

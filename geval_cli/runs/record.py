@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.records import SHORT_COMMIT, GitState, RunRecord, RunStatus
+from geval_cli.records import SHORT_COMMIT, STOPPED, GitState, RunRecord, RunStatus
 from geval_cli.runs.fingerprint import fingerprint, run_digest
 from geval_cli.runs.git_state import read_git_state
 from geval_cli.runs.requests import PreparedRun
@@ -15,9 +15,6 @@ from geval_cli.runs.resume import ResumedRun
 from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
 from geval_cli.store.runs import RunOrigin, config_file
 from geval_cli.version import __version__
-
-STOPPED = "the run stopped early: "
-"""Begins a warning that is true only until the run is resumed."""
 
 DECIDED_EARLY = ("decided after ", "this run stopped early: ")
 """Begin what a run says that stopped since it was decided; one that is resumed says it as it is then."""

@@ -114,7 +114,7 @@ def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> Non
     assert "--max-cost must be an amount in USD of at least 0" in finished.stderr
 
 
-@pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 2 of 2 gates met so far")])
+@pytest.mark.parametrize(("budget", "said"), [("1", ""), ("5", " · 1 of 1 gate met so far")])
 def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budget: str, said: str) -> None:
     whole = {**config(20), "gates": ["pass_rate >= 80%"]}
     with LoopbackServer(respond=respond) as server:
@@ -122,6 +122,6 @@ def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budg
     assert "nothing to count" not in finished.stdout
     cases = (int(budget) - 1) // 2
     assert f"ABORTED  {cases} passed, 0 failed{said}" in finished.stdout
-    assert f"{cases} of 20 cases finished; `geval run config.yaml --resume`" in " ".join(
+    assert f"{cases} of 20 cases finished; continue: geval run config.yaml --resume" in " ".join(
         finished.stdout.split()
     )

@@ -4,10 +4,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support.sample_columns import RANKED
-from support.sample_run import RUN, console_of, make_report
+from support.sample_run import COLUMNS, RUN, console_of, make_case, make_report
 
-from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
-from geval_cli.report.terminal import print_answer, print_details
+from geval_cli.gateway.budget import HINT
+from geval_cli.records import (
+    NO_ERRORS_NOTE,
+    STOPPED,
+    GateResult,
+    MetricSummary,
+    Role,
+    RunStatus,
+    RunSummary,
+    Status,
+    Usage,
+)
+from geval_cli.report.terminal import print_answer, print_details, print_report
 
 
 def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:
@@ -192,3 +203,57 @@ def test_warnings_files_and_the_run_are_named() -> None:
     assert "warning  --grader did not apply to 2 assertions" in text
     assert "wrote    out/results.json" in text
     assert f"run      {RUN.id}  {RUN.config_path}" in text
+
+
+@pytest.mark.parametrize(
+    ("passed", "planned", "columns", "shape"),
+    [
+        (4, 24, 2, "2 of 12 tests × 2 prompts"),  # noqa: RUF001
+        (5, 24, 2, "3 of 12 tests × 2 prompts"),  # noqa: RUF001
+        (24, 24, 2, "12 tests × 2 prompts"),  # noqa: RUF001
+        (0, 24, 2, "0 of 24 cases × 2 prompts"),  # noqa: RUF001
+        (3, 7, 2, "3 of 7 cases × 2 prompts"),  # noqa: RUF001
+        (3, 9, 1, "3 of 9 tests · "),
+    ],
+)
+def test_the_first_line_of_a_stopped_run_says_how_large_it_was_to_be(
+    passed: int, planned: int, columns: int, shape: str
+) -> None:
+    cases = [make_case(place // columns, COLUMNS[place % columns]) for place in range(passed)]
+    run = replace(RUN, status=RunStatus.ABORTED, columns=COLUMNS[:columns])
+    stream = io.StringIO()
+    report = make_report(
+        COLUMNS[:columns],
+        run=run,
+        summary=RunSummary(passed, passed=passed),
+        planned=planned,
+        results=lambda: iter(cases),
+    )
+    print_report(report, console_of(stream, 120))
+    assert f" · {shape}" in stream.getvalue().split("\n")[1]
+
+
+def test_a_used_up_budget_is_told_once_with_the_command_that_continues() -> None:
+    why = "the budget of 10 requests is used up"
+    warnings = (f"{STOPPED}{why} ({HINT})", "something else")
+    run = replace(RUN, status=RunStatus.ABORTED, warnings=warnings, config_path="gevalconfig.yaml")
+    text = " ".join(printed(RunSummary(5, passed=5), run=run, planned=24).split())
+
+    assert text.count("used up") == 1
+    assert f"stopped: {why}; 5 of 24 cases finished; continue: geval run gevalconfig.yaml --resume" in text
+    assert "something else" in text
+    assert "same options" not in text
+
+
+def test_a_gate_on_errors_that_nobody_wrote_is_shown_only_with_errors() -> None:
+    def gates(errors: int, note: str) -> str:
+        status = Status.ERROR if errors else Status.PASSED
+        found = GateResult("errors <= 0", status, float(errors), note)
+        rate = GateResult("passed >= 90%", Status.PASSED, 0.95, "n=20")
+        return printed(RunSummary(20, passed=19, failed=1, gates=(rate, found)))
+
+    assert "passed >= 90%: 95 %" in gates(0, NO_ERRORS_NOTE)
+    assert "1 of 1 gate met" in gates(0, NO_ERRORS_NOTE)
+    assert "errors <= 0" not in gates(0, NO_ERRORS_NOTE)
+    assert "errors <= 0: 2" in gates(2, NO_ERRORS_NOTE)
+    assert "errors <= 0: 0" in gates(0, "of 20")

@@ -282,7 +282,7 @@ class BatchDriver:
             return error
         return BudgetError(
             "the budget does not allow another batch",
-            hint="raise --max-cost or --max-requests, then `geval run CONFIG --resume`",
+            hint="raise --max-cost or --max-requests, then continue with `--resume`",
         )
 
     def _most_requests(self, group: BatchGroup, item: _Waiting, api: BatchApi) -> int:

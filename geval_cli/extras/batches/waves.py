@@ -28,8 +28,7 @@ from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.batching import batch_api
-from geval_cli.records import Role, RunBatch, RunRecord
-from geval_cli.runs.record import STOPPED
+from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
 from geval_cli.store.batches import Batch, BatchState

@@ -50,12 +50,11 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import LockedSteps
-from geval_cli.records import ErrorInfo, WorkerRecord
+from geval_cli.records import STOPPED, ErrorInfo, WorkerRecord
 from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.locking import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO, LOCAL
-from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.session import ProviderPool, Session, open_suite_session, request_limit

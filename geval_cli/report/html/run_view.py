@@ -8,7 +8,7 @@ from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.columns import cost_note, leader_text, leading, ranking, verdict_text
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.report import RunReport, run_title, telling_metrics
-from geval_cli.report.verdict import derived_rows, gate_value, ranking_note, run_outcome
+from geval_cli.report.verdict import derived_rows, gate_value, ranking_note, run_outcome, shown_gates
 
 _FLAKY_SHOWN = 20
 
@@ -27,7 +27,7 @@ def run_values(report: RunReport) -> dict[str, Any]:
         "description": _description(report),
         "is_live": run.status is RunStatus.RUNNING,
         "statuses": status_counts(summary),
-        "gates": [(gate, gate_value(gate)) for gate in summary.gates],
+        "gates": [(gate, gate_value(gate)) for gate in shown_gates(summary.gates)],
         "derived": list(derived_rows(report, titles)),
         "flaky": summary.flaky[:_FLAKY_SHOWN],
         "flaky_hidden": summary.flaky_count - len(summary.flaky[:_FLAKY_SHOWN]),
