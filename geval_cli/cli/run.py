@@ -416,7 +416,11 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
             stop.hurry()
             return
         stop.request(reason)
-        screen.listen(Noticed(_stopping(reason, None if is_shared else stop.wire.under_way)))
+        screen.listen(
+            Noticed(
+                _stopping(reason, *((None, None) if is_shared else (stop.wire.under_way, stop.wire.paid)))
+            )
+        )
         if reason is StopReason.SIGTERM:
             loop.call_later(TERM_GRACE_S, stop.hurry)
 
@@ -450,15 +454,21 @@ def _stop_on_signals(stop: StopSignal, screen: Screen, *, is_shared: bool) -> It
             signal.signal(number, handler)
 
 
-def _stopping(reason: StopReason, under_way: int | None) -> str:
-    """Return what is said after the first signal; None as `under_way` where workers alone know."""
+def _stopping(reason: StopReason, under_way: int | None, paid: int | None) -> str:
+    """Return what is said after the first signal; None as `under_way` and `paid` where workers alone know."""
+    said = "Ctrl-C" if reason is StopReason.SIGINT else str(reason)
     again = "press Ctrl-C again" if reason is StopReason.SIGINT else "send a second signal"
     if under_way == 0:
-        return f"{reason}: stopping; finished cases are kept; {again} to stop at once"
+        return f"{said}: stopping; finished cases are kept; {again} to stop at once"
     bound = f" at most {TERM_GRACE_S:g} s" if reason is StopReason.SIGTERM else ""
     counted = "requests" if under_way is None else plural(under_way, "request")
-    dropped, paid = ("it", "it is") if under_way == 1 else ("them", "they are")
-    return f"{reason}: stopping; waiting{bound} for {counted} under way; {again} to drop {dropped} ({paid} paid for)"
+    dropped = "it" if under_way == 1 else "them"
+    billed = f" ({'it is' if under_way == 1 else 'they are'} paid for)"
+    if paid is None:
+        billed = " (any that cost money are still charged)"
+    elif paid != under_way:
+        billed = f" ({paid:,} of them paid for)" if paid else ""
+    return f"{said}: stopping; waiting{bound} for {counted} under way; {again} to drop {dropped}{billed}"
 
 
 def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event, code: int) -> None:

@@ -10,6 +10,7 @@ from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeout
 from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, ServerKey, Wire
 from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
+from geval_cli.providers.prices import FREE_KINDS
 from geval_cli.records import ModelResponse, Purpose, Role
 
 _ROUNDING = 1e-9
@@ -162,11 +163,12 @@ class BudgetLayer:
         self._note(call)
         if call.provider.identity.kind in _FREE:
             return await send_next(call)
-        self._wire.begin()
+        is_paid = call.provider.identity.kind not in FREE_KINDS
+        self._wire.begin(is_paid=is_paid)
         try:
             return await send_next(call)
         finally:
-            self._wire.end()
+            self._wire.end(is_paid=is_paid)
 
 
 class _Kind(Struct, frozen=True):

@@ -166,10 +166,12 @@ class Wire(Struct):
     """The requests of a run that are under way, and whether more may leave. Belongs to one event loop.
 
     Attributes:
-        under_way: requests that were sent and are not answered; those that cost nothing do not count.
+        under_way: requests that were sent and are not answered; those that are answered at once do not count.
+        paid: how many of them cost money.
     """
 
     under_way: int = 0
+    paid: int = 0
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -186,13 +188,15 @@ class Wire(Struct):
         if self._closed.is_set():
             raise StoppedError("the run was told to stop")
 
-    def begin(self) -> None:
+    def begin(self, *, is_paid: bool) -> None:
         """Count a request that leaves."""
         self.under_way += 1
+        self.paid += is_paid
 
-    def end(self) -> None:
+    def end(self, *, is_paid: bool) -> None:
         """Count a request that was answered, or failed."""
         self.under_way -= 1
+        self.paid -= is_paid
         if not self.under_way:
             self._has_ended.set()
 

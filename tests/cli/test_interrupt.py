@@ -103,11 +103,16 @@ def wait_for_results(project: Path, process: "subprocess.Popen[str]") -> None:
             pytest.fail("the run ended early")
 
 
+def told(sent: signal.Signals) -> str:
+    """What geval calls the signal."""
+    return "Ctrl-C" if sent is signal.SIGINT else sent.name
+
+
 def wait_until_it_stops(process: "subprocess.Popen[str]") -> None:
     """Until it has said that it has the signal."""
     assert process.stderr is not None
     for line in process.stderr:
-        if "SIGINT: stopping" in line:
+        if "Ctrl-C: stopping" in line:
             return
     pytest.fail("the run ended without a word about the signal")
 
@@ -132,7 +137,7 @@ def test_a_signal_stops_the_run_and_keeps_what_is_finished(
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "3 passed" in out
-    assert f"{sent.name}: stopping; finished cases are kept" in err
+    assert f"{told(sent)}: stopping; finished cases are kept" in err
     assert "Traceback" not in err
     report = json.loads((project / "out.json").read_text(encoding="utf-8"))
     assert report["run"]["status"] == "interrupted"
@@ -258,19 +263,20 @@ def test_after_a_signal_nothing_more_is_sent_and_what_was_sent_is_kept(
     with model.server:
         keys = {"OPENAI_BASE_URL": model.server.base_url, "OPENAI_API_KEY": "sk-test"}
         options = ("--no-progress", "-j", str(UNDER_WAY), *words)
-        process = runs.launch(*options, grace_s=NO_GRACE_S, **keys)
+        process = runs.launch(*options, grace_s=NO_GRACE_S, COLUMNS="200", **keys)
         # Workers may have less under way: those at the ends of their shards.
         # On a busy machine a worker may also start seconds after the others.
         unanswered, quiet_s = (1, 5.0) if "--workers" in words else (UNDER_WAY, 1.0)
         before = model.server.wait_until_quiet(2 * UNDER_WAY + unanswered, quiet_s=quiet_s)
         process.send_signal(sent)
         assert process.stderr is not None
-        said = next(line for line in process.stderr if f"{sent.name}: stopping" in line)
+        said = next(line for line in process.stderr if f"{told(sent)}: stopping" in line)
         model.release()
         _, errors = process.communicate(timeout=60)
         assert process.returncode == (130 if sent is signal.SIGINT else 143), errors
         assert len(model.server.requests) == before
         assert "waiting" in said
+        assert ("charged" if "--workers" in words else "paid for") in said
         resumed = run_geval(
             "run", "config.yaml", *options, "--resume", cwd=project, env=clean_environment(**keys)
         )

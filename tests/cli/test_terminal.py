@@ -79,6 +79,6 @@ def test_ctrl_c_on_the_keyboard_stops_the_run_and_shows_what_is_finished(tmp_pat
     child.sendintr()
     shown, code = finish(child)
     assert code == 130
-    assert "SIGINT: stopping; finished cases are kept" in ESCAPE.sub("", shown)
+    assert "Ctrl-C: stopping; finished cases are kept" in ESCAPE.sub("", shown)
     assert "INTERRUPTED" in shown
     assert shown.rfind(SHOW_CURSOR) >= shown.rfind(HIDE_CURSOR)
