@@ -186,6 +186,20 @@ def test_a_pass_gives_up_after_a_thousand_problems(tmp_path: Path) -> None:
     assert "after tests[999]" in caught.value.problems[0].message
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("q\n", "the file has a header and no rows: add one row per test"),
+        ("", "write a header and one row per test"),
+    ],
+)
+def test_a_table_without_rows_says_what_it_lacks(tmp_path: Path, text: str, hint: str) -> None:
+    write(tmp_path, text, "t.csv")
+    with pytest.raises(ConfigError) as caught:
+        list(load(write(tmp_path, "prompts: x\ntests: file://t.csv")).tests)
+    assert caught.value.problems[0].hint == hint
+
+
 def test_an_empty_json_lines_file_is_a_problem(tmp_path: Path) -> None:
     write(tmp_path, "\n\n", "t.jsonl")
     with pytest.raises(ConfigError) as caught:
