@@ -139,7 +139,7 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only `delta` can be compared"),
         ("true_pass_rate >= 80%", "answer-labels.jsonl", "unknown figure `true_pass_rate`"),
         ("kind.true_pass_rate >= 80%", "answer-labels.jsonl", "is about `kind`, which has no labels"),
-        ("helpful.true_pass >= 80%", "answer-labels.jsonl", "there is no"),
+        ("helpful.true_pass >= 80%", "answer-labels.jsonl", "unknown figure `helpful.true_pass`"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(

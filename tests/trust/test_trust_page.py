@@ -54,7 +54,7 @@ def test_every_command_runs_on_the_example(words: list[str], folder: Path) -> No
     is_probe = words[1] == "probe"  # whose judge fails, and which says beforehand what it will ask
     assert finished.code == (1 if is_probe else 0)
     assert finished.stderr.startswith("note: 12 outputs") if is_probe else finished.stderr == ""
-    beginning = "The judge fails" if is_probe else "On helpfulness"
+    beginning = "The judge fails" if is_probe else "For helpfulness"
     shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith(beginning))
     assert shown.strip() in finished.stdout
     assert all((folder / name).exists() for name in words if name.startswith("agreement."))
