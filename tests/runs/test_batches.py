@@ -456,7 +456,7 @@ def test_a_stop_leaves_the_batches_and_names_both_ways_on(tmp_path, server):
     suite = BatchSuite(tmp_path, server)
     ended = suite.run(listen=stop_when_waiting)
     assert exit_code(ended.report, ended.reason) is ExitCode.INTERRUPTED
-    assert any("1 batch with 29 requests goes on" in text for text in ended.notices)
+    assert any("1 batch with 29 requests continues" in text for text in ended.notices)
     assert not any(batch.is_cancelled for batch in server.batches.values())
     server.is_held = False
     assert len(suite.run(resume_latest=True).results) == 30

@@ -378,7 +378,7 @@ class TestInARun:
     def test_a_file_for_other_metrics_is_said(self, calibrated: Path) -> None:
         errors, warnings = prepared(calibrated, change(calibrated, "o.yaml", metric="kind", threshold=0.5))
         assert errors == []
-        assert "no assertion has a metric of judge.cal.json: helpful" in [item.message for item in warnings]
+        assert "no assertion has a metric from judge.cal.json: helpful" in [item.message for item in warnings]
 
     def test_strangers_read_no_file_outside(self, calibrated: Path) -> None:
         shutil.move(calibrated / "judge.cal.json", calibrated.parent / "judge.cal.json")

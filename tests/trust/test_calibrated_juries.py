@@ -429,13 +429,13 @@ class TestInARun:
         found = problems(shop, "jury-calibrated.yaml")
         assert "has no judge weights for `helpful`" in found[0].message
 
-    def test_votes_of_an_older_geval_have_no_keys(self, shop: Path) -> None:
+    def test_votes_without_criteria_have_no_keys(self, shop: Path) -> None:
         cases = results(shop, "jury.yaml")
         for case in cases:
             for vote in case.assertions[0].detail["judges"]:
                 vote.pop("criterion_key")
         found = calibrate(shop / "answer-labels.jsonl", cases)
-        assert any("no run will use these weights" in note for note in found.metrics[1].notes)
+        assert any("runs would reject these weights" in note for note in found.metrics[1].notes)
         found = found.to_file()
         (shop / "jury.cal.json").write_text(json.dumps(found), encoding="utf-8")
         assert ("it is unknown which judges they belong to") in problems(shop, "jury-calibrated.yaml")[

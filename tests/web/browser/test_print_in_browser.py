@@ -135,7 +135,7 @@ def test_an_open_case_is_what_is_printed(window: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "words", "pages"),
     [
-        ("/runs/latest", ("passed of", "Against the baseline"), range(3, 9)),
+        ("/runs/latest", ("judged cases passed", "Against the baseline"), range(3, 9)),
         ("/runs/latest/charts", ("Metrics by column", "Calibration: faithfulness"), range(4, 9)),
         ("/runs/latest/results/1/0/0", ("#2", "Output", "assertions", "Calls"), range(1, 4)),
     ],

@@ -312,7 +312,7 @@ class TestRun:
         runs.close()
         text = text_of(site.page(f"/runs/{RUN.id}"))
         assert "This run was interrupted" in text
-        assert "passed of 1 judged" in text
+        assert "of 1 judged case passed" in text
         assert "interrupted" in text_of(site.page("/"))
 
     def test_run_of_another_process_is_shown_as_running(self, site: Site) -> None:
