@@ -25,7 +25,7 @@ Places = Iterator[Location | None]
 _FAILS, _AN_ERROR, _REFUSED = "fails with score 0", "an error", "refused before anything is sent"
 
 
-class DifferenceRow(Struct, frozen=True):
+class PromptfooDifference(Struct, frozen=True):
     """One difference in words, and how to find a config that it concerns.
 
     Attributes:
@@ -73,7 +73,7 @@ def differences(suite: LoadedSuite) -> Iterator[ConfigDifference]:
         yield ConfigDifference("warning", problem.message, "accepts it", f"warns{hint}", problem.location)
 
 
-def _concerned(suite: LoadedSuite) -> Iterator[tuple[DifferenceRow, Location | None]]:
+def _concerned(suite: LoadedSuite) -> Iterator[tuple[PromptfooDifference, Location | None]]:
     for row in ROWS:
         yield from ((row, place) for place in (row.suite(suite) if row.suite is not None else ()))
     for prompt in suite.prompts:
@@ -92,7 +92,9 @@ def _concerned(suite: LoadedSuite) -> Iterator[tuple[DifferenceRow, Location | N
             )
 
 
-def _concerned_by(text: JsonValue, place: Location | None) -> Iterator[tuple[DifferenceRow, Location | None]]:
+def _concerned_by(
+    text: JsonValue, place: Location | None
+) -> Iterator[tuple[PromptfooDifference, Location | None]]:
     if isinstance(text, str) and ("{{" in text or "{%" in text):
         yield from ((row, place) for row in ROWS if row.template is not None and row.template(text))
 
@@ -428,15 +430,15 @@ def _has_lone_call(value: JsonValue) -> bool:
     return isinstance(value, dict) and ("function_call" in value or "arguments" in value)
 
 
-MATTERS: tuple[DifferenceRow, ...] = (
-    DifferenceRow(
+MATTERS: tuple[PromptfooDifference, ...] = (
+    PromptfooDifference(
         "judge-errors",
         "judged assertions whose judge cannot be called or gives an unreadable reply",
         "the test fails with score 0",
         "an error: neither passed nor failed, exit code 3",
         assertion=_is_graded,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "judge-prompts",
         "the judge's prompt of `llm-rubric`, `factuality`, `model-graded-closedqa` and `search-rubric` without a "
         "`rubricPrompt`",
@@ -444,35 +446,35 @@ MATTERS: tuple[DifferenceRow, ...] = (
         "other words, so verdicts may differ",
         assertion=_is_graded_by_own_words,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "judge-parameters",
         "judge parameters that the config does not set",
         "those of every request (`max_tokens: 1024`, ...)",
         "geval's own: `temperature: 0`, a reply format, log-probabilities and samples for `g-eval`",
         assertion=_is_graded,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "default-judge",
         "the judge if the config names none",
         "depends on which keys are set: OpenAI, Azure, Anthropic, Google, ...",
         "`openai:gpt-4.1`; set another with `--grader` or `defaultTest.options.provider`",
         assertion=_has_default_judge,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "errors-and-failures",
         "a test with one assertion that errors and another that fails",
         "the row is an error",
         "the row fails; the error is shown beside it",
         test=_mixes_errors_and_failures,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "missing-figures",
         "a missing price or token probability (`cost`, `perplexity`)",
         "fails",
         _AN_ERROR,
         assertion=_of("cost", "perplexity", "perplexity-score"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "code-limits",
         "assertion code that raises",
         _FAILS,
@@ -480,14 +482,14 @@ MATTERS: tuple[DifferenceRow, ...] = (
         "modules, the network or the environment",
         assertion=lambda spec, test: isinstance(spec, CodeAssertion),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "broken-code",
         "code with a syntax error, or a missing code file",
         "the row fails after the model was paid for",
         _REFUSED,
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "javascript",
         "JavaScript",
         "runs in Node, with access to the machine",
@@ -495,7 +497,7 @@ MATTERS: tuple[DifferenceRow, ...] = (
         test=_javascript_of_test,
         suite=_javascript_of_suite,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "kept-state",
         "state that a program keeps between calls (counters, conversations, `this.x`)",
         "kept: one Node and one Python process serve all calls",
@@ -503,21 +505,21 @@ MATTERS: tuple[DifferenceRow, ...] = (
         test=_files_of_javascript,
         suite=_providers(lambda item: bool(_program_suffix(item))),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "code-without-return",
         "several lines without `return`; a single statement (`return x`, `try {...}`)",
         "fail",
         "the last expression is the value; the statement runs",
         test=_codes_without_return,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "given-functions",
         "a transform that evaluates to a function (`(output) => ...`)",
         "the function itself is the output",
         "the function is called; its result is the output",
         test=_transforms_that_give_functions,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "scoring-function",
         "a scoring function that fails",
         _FAILS,
@@ -526,38 +528,38 @@ MATTERS: tuple[DifferenceRow, ...] = (
             place for code, place in _code_of_test(test) if code == test.promptfoo.assert_scoring_function
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "stored-outputs",
         "answers used as variables of later tests (`storeOutputAs`)",
         "template expressions in them are rendered, also into the text of code",
         "never rendered and never part of code; code reads them from `context.vars`",
         test=_stored_outputs,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "missing-files",
         "a missing file of tests or prompts",
         "no tests from it, or the path itself is the prompt",
         "refused, with a suggestion",
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "unknown-keys",
         "unknown keys, misspelt columns",
         "silently ignored in many places",
         "a warning with a suggestion",
         never="each is listed as the warning that it is",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "unknown-types",
         "an unknown assertion type",
         "the row is an error after the model was paid for",
         _REFUSED,
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "broken-templates", "a broken template in a prompt", "each row is an error", _REFUSED, never=_REFUSED
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "empty-made-prompts",
         'an empty prompt from a program (`""`, `[]`, `{}`, `{prompt: null}`)',
         "sent",
@@ -566,14 +568,14 @@ MATTERS: tuple[DifferenceRow, ...] = (
             item.place.key() for item in suite.prompts if isinstance(item, NamedPromptSpec) and item.made_by
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "json-prompts",
         'a prompt that is JSON but not a list of messages (`{"a": 1}`, `5`)',
         "sent to chat APIs instead of messages",
         "the text of one message",
         suite=lambda suite: (item.place.key() for item in suite.prompts if _is_odd_json(item)),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "system-messages",
         "several system messages in one chat for Claude or Gemini",
         "Claude gets the first, Gemini none",
@@ -585,14 +587,14 @@ MATTERS: tuple[DifferenceRow, ...] = (
             and any(model.id.startswith(("anthropic:", "google:", "vertex:")) for model in suite.providers)
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "text-beside-calls",
         "an answer with text and tool calls",
         "the output is the whole message, or text and calls in one text",
         "the output is the text; the calls are in `tool_calls` of the context and in assertions about calls",
         suite=_providers(lambda item: bool({"tools", "functions"} & item.config.keys())),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "gemini-tools",
         "tools in OpenAI's form for Gemini",
         "translated",
@@ -601,7 +603,7 @@ MATTERS: tuple[DifferenceRow, ...] = (
             lambda item: item.id.startswith(("google:", "vertex:")) and _has_openai_tools(item.config)
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "lists-as-prompts",
         "a prompt that is a JSON list without chat messages",
         "sent as the messages, which the model refuses",
@@ -610,28 +612,28 @@ MATTERS: tuple[DifferenceRow, ...] = (
             item.place.key() for item in suite.prompts if _is_list_without_messages(item.raw or "")
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "host-variables",
         "`OPENAI_API_HOST` and `MISTRAL_API_HOST` in the environment",
         "used",
         "ignored; `OPENAI_BASE_URL` is used",
         never="the environment decides, not the config",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "other-apis",
         "`ollama:MODEL`, `cohere:MODEL`",
         "called through their own APIs, with parameters such as `num_predict`, `k`",
         "called through their OpenAI-compatible chat APIs",
         suite=_providers(lambda item: item.id.startswith(("ollama:", "cohere:"))),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "fine-tuned",
         "`openai:ft:MODEL`",
         "requests a model named `ft`",
         "requests the fine-tuned model, like `openai:chat:ft:MODEL`",
         suite=_providers(lambda item: item.id.startswith("openai:ft:")),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "azure-version",
         "the API version of `azure` if the config has none",
         "2024-12-01-preview",
@@ -643,14 +645,14 @@ MATTERS: tuple[DifferenceRow, ...] = (
             )
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "broken-variables",
         "a variable that looks like a broken template (`{{a}{b}}`)",
         "the row is an error",
         "plain text",
         test=_variables(lambda value, test: _BROKEN.search(value) is not None),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "replacement-patterns",
         "`$&`, `$1` in a variable that another one uses",
         "JavaScript replacement patterns",
@@ -659,7 +661,7 @@ MATTERS: tuple[DifferenceRow, ...] = (
             lambda value, test: _REPLACEMENT.search(value) is not None and _names_other_variables(test)
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "filters",
         "filters and `in` on unsuitable values (`{{ missing | join }}`, `{{ 5 | upper }}`, "
         "`{{ 'a' in missing }}`)",
@@ -667,63 +669,63 @@ MATTERS: tuple[DifferenceRow, ...] = (
         "empty, or the value as text",
         template=_has_filter,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "slices",
         "Python's slices in templates (`{{ name[0:2] }}`)",
         "the row is an error",
         "the slice",
         template=lambda text: _SLICE.search(text) is not None,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "file-of-variables",
         "`vars: file://vars.yaml`",
         "no variables",
         "the file's variables, like `vars: vars.yaml`",
         suite=_if_written(lambda item: str(item.get("vars", "")).startswith(FILE_PREFIX)),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "postprocess",
         "`postprocess` of a test beside a `transform` of defaultTest",
         "ignored",
         "used as the test's `transform`",
         suite=_default_transform_meets_postprocess,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "python-names",
         "the name of a Python provider without `label`",
         "`python:file.py:default`",
         "as the config has it",
         suite=_has_unlabelled_python,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "program-cache",
         "answers of Python providers",
         "cached while the file is unchanged",
         "not cached, since code may do anything",
         suite=_providers(lambda item: _program_suffix(item) == ".py"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "shared-ids",
         "two providers with the same id, one with `prompts`",
         "`prompts` applies to both",
         "`prompts` applies to that one",
         suite=_shares_id_with_prompts,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "broken-rows",
         "a `transformVars` that cannot be compiled, an empty `__config:` cell",
         "the whole evaluation ends with a stack trace",
         "an error with its line; the empty cell is ignored",
         never="promptfoo runs no such config",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "dates",
         "unquoted dates (`2024-01-01`)",
         "JavaScript dates with weekday and time zone",
         "the text as written",
         suite=_unquoted_dates,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "table-thresholds",
         "`g-eval(0.9): text`, `llm-rubric(0.9): text`, `bleu(0.3): text` in a cell",
         "the threshold is lost",
@@ -734,7 +736,7 @@ MATTERS: tuple[DifferenceRow, ...] = (
             and getattr(spec, "threshold", None) is not None
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "table-commas",
         "quoted commas in a cell of `contains-any`",
         "split",
@@ -745,56 +747,56 @@ MATTERS: tuple[DifferenceRow, ...] = (
             and any("," in str(item) for item in _values(spec))
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "large-numbers",
         "integers with more than 16 digits",
         "rounded",
         "exact until used in arithmetic",
         test=_large_numbers,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "half-characters",
         'halves of surrogate pairs in templates (`{{ "😀"[0] }}`, loops over texts with emoji)',
         "half a pair",
         "the replacement character; loops go by characters",
         suite=_halves,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "operators-behind-tests",
         "`{{ x is odd + 1 }}` and other operators after a test",
         "false",
         "refused",
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "unset-env",
         "unset `env` values",
         "the expression stays, and is later empty",
         "the same, with a warning",
         never="each is listed as the warning that it is",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "command-line-variables",
         "`--var x=...` on the command line",
         "a default",
         "a default; in geval's own configs it overrides",
         never="no difference of a config of promptfoo's",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "delay",
         "`delay`",
         "a pause after each test, one test at a time",
         "a pause between requests to one provider; cached answers do not wait",
         suite=_providers(lambda item: bool(item.config.get("delay_ms"))),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "provider-cache",
         "`cache` of a provider",
         "respected",
         "sent to the model as a parameter; use `--no-cache`",
         suite=_providers(lambda item: item.config.get("cache") is not None),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "bodies-without-method",
         "an HTTP provider with `body` but no `method`",
         "GET without the body",
@@ -803,30 +805,30 @@ MATTERS: tuple[DifferenceRow, ...] = (
             lambda item: _is_http(item) and "body" in item.config and "method" not in item.config
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "text-bodies",
         "a `body` text that begins with `{` or `[`, without a `content-type`",
         "sent as a form",
         "sent as JSON",
         suite=_providers(_text_body_without_type),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "images",
         "images in prompts and variables",
         "stored in the results",
         "stored as a hash; the model gets the image",
         suite=_prompt_shows_images,
     ),
-    DifferenceRow("tls", "TLS certificates", "may go unchecked", "always checked", suite=_is_insecure),
-    DifferenceRow(
+    PromptfooDifference("tls", "TLS certificates", "may go unchecked", "always checked", suite=_is_insecure),
+    PromptfooDifference(
         "telemetry",
         "telemetry, update checks, sharing",
         "on unless turned off",
         "none",
         never="it changes no result",
     ),
-    DifferenceRow("red-teams", "red team prompts", "sent", "refused with advice", never=_REFUSED),
-    DifferenceRow(
+    PromptfooDifference("red-teams", "red team prompts", "sent", "refused with advice", never=_REFUSED),
+    PromptfooDifference(
         "services",
         "a moderator or classifier that fails",
         _FAILS,
@@ -842,15 +844,15 @@ def _values(spec: Assertion) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-ASSERTIONS: tuple[DifferenceRow, ...] = (
-    DifferenceRow(
+ASSERTIONS: tuple[PromptfooDifference, ...] = (
+    PromptfooDifference(
         "latency-from-cache",
         "`latency` of a cached answer",
         "an error",
         "the time measured when the answer was generated",
         assertion=_of("latency"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "ignored-negations",
         "`latency`, `cost`, `levenshtein`, `finish-reason`, `perplexity`, `is-valid-...-call` with `not-`",
         "some versions ignore `not-`",
@@ -863,168 +865,168 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
             )
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "weight-0",
         "`weight: 0`",
         "always passes; its metric is 0",
         "keeps its verdict but decides nothing; a row with nothing else has no score",
         assertion=lambda spec, test: spec.weight == 0,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "webhook",
         "`webhook`",
         "fails if it breaks or takes over 5 s; gets prompt and vars",
         "an error if it breaks or takes over 30 s; also gets the metadata of a program's answer",
         assertion=_of("webhook"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "tools-missing",
         "`is-valid-...-call` if the provider has no tools",
         "fails",
         "an error",
         assertion=_answers_tools,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "single-calls",
         "`tool-call-f1` of a single call outside a list (`{name, arguments}`, `{function_call: ...}`)",
         "ignored",
         "counted",
         assertion=_of("tool-call-f1"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "traces",
         "`trajectory:...`, `trace-...`",
         "read the spans of its own OpenTelemetry receiver (`tracing`)",
         "read the `trace` of a test with its own `output`; an error without one, as there without spans",
         assertion=lambda spec, test: spec.base_type.startswith(("trajectory:", "trace-")),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "string-metrics",
         "`bleu`, `meteor`, `rouge-n`",
         "own code",
         "maintained libraries: the paper's brevity penalty, no synonyms, Treebank tokens",
         assertion=_of("bleu", "meteor", "rouge-n", "gleu"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "rubric-scale",
         "`llm-rubric`: a score outside 0..1",
         "accepted",
         "an error",
         assertion=_of("llm-rubric"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "rubric-without-pass",
         "`llm-rubric`: a reply without `pass`",
         "passes",
         "passes; in geval's own configs the request is repeated, then an error",
         never="the verdict is the same",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "rubric-verdicts",
         "`llm-rubric`: a reply with neither `pass` nor `score`, or with contradictory verdicts",
         "passes; the first counts",
         "an error",
         assertion=_of("llm-rubric"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "select-best",
         "`select-best`: a reply that contains a number",
         "the first number is the choice",
         "an error, unless the reply is just the number, or JSON",
         assertion=_of("select-best"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "pairwise",
         "`pairwise`",
         "unknown",
         "refused with promptfoo's rules; use `select-best`, or a geval config",
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "max-score",
         "`max-score` with equal scores",
         "the first output to arrive",
         "the output of the first column",
         assertion=_of("max-score"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "answer-relevance",
         "`answer-relevance`",
         "three questions by promptfoo's prompt",
         "by geval's prompt, so scores differ slightly",
         assertion=_of("answer-relevance"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "context-relevance",
         "`context-relevance`",
         "quoted sentences",
         "line numbers",
         assertion=_of("context-relevance"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "context-faithfulness",
         "`context-faithfulness` of an answer that claims nothing",
         "depends on the reply",
         "1",
         assertion=_of("context-faithfulness"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "moderation-categories",
         "`moderation` with an unknown category",
         "never counts",
         "the same, with a warning",
         never="each is listed as the warning that it is",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "moderators",
         "`moderation` by Replicate's LlamaGuard or Azure Content Safety",
         "called",
         "refused; OpenAI's, Mistral's and compatible APIs work",
         never=_REFUSED,
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "classes",
         "`classifier` with a class the model does not have",
         "0",
         "0, with the classes in the reason; in geval's own configs an error",
         never="the verdict is the same",
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "class-scores",
         "`classifier` with scores outside 0..1",
         "accepted",
         "an error",
         assertion=_of("classifier"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "guardrails",
         "`guardrails` if the provider reports nothing",
         "passes",
         "passes; `config.purpose` is ignored",
         assertion=_of("guardrails"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "search-rubric",
         "`search-rubric`",
         "accepts any judge",
         "refuses a judge that cannot search",
         assertion=_of("search-rubric"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "embedding-judges",
         "`similar` if the text judge returns no embeddings",
         "the row is an error",
         "uses the embedding judge, or the default one",
         assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "empty-outputs",
         "`similar` of an empty output",
         "0",
         "an error",
         assertion=_of("similar", "similar:cosine", "similar:dot", "similar:euclidean"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "characters",
         "`levenshtein`, `icontains`",
         "UTF-16 units, simple lower-casing",
@@ -1034,14 +1036,14 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
             or (spec.base_type.startswith("icontains") and not "".join(map(str, _values(spec))).isascii())
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "sql",
         "`is-sql`",
         "node-sql-parser",
         "sqlglot; rare syntax may differ",
         assertion=_of("is-sql", "contains-sql"),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "regex",
         "`regex`",
         "JavaScript's",
@@ -1055,7 +1057,7 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
             )
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "contains-nothing",
         "`contains` with an empty text",
         "the row is an error",
@@ -1065,7 +1067,7 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
             and any(not str(item).strip() or "{{" in str(item) for item in _values(spec))
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "named-exports",
         "`file://check.js:name` in an ES module whose default export is a function",
         "the row is an error",
@@ -1074,7 +1076,7 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
             isinstance(spec, CodeAssertion) and re.search(r"\.m?js:\w+$", spec.value) is not None
         ),
     ),
-    DifferenceRow(
+    PromptfooDifference(
         "derived-metrics",
         "`derivedMetrics`",
         "weighted sums per column",
@@ -1084,10 +1086,10 @@ ASSERTIONS: tuple[DifferenceRow, ...] = (
 )
 """Differences of single types of assertions."""
 
-ROWS: tuple[DifferenceRow, ...] = (*MATTERS, *ASSERTIONS)
+ROWS: tuple[PromptfooDifference, ...] = (*MATTERS, *ASSERTIONS)
 
 
-def difference_table(rows: tuple[DifferenceRow, ...], title: str) -> str:
+def difference_table(rows: tuple[PromptfooDifference, ...], title: str) -> str:
     """Return rows as a table of the page."""
     cells = ([text.replace("|", "\\|") for text in (row.what, row.promptfoo, row.geval)] for row in rows)
     lines = (f"| {' | '.join(row)} |" for row in cells)
