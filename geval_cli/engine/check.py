@@ -224,10 +224,11 @@ def check_plan(
         return Checked((*error.problems, *findings.all()), totals.tests)
     for problem in totals.problems(plan) if is_complete else ():
         findings.add(problem, "")
-    of_prompts = [*asked.problems(besides=likely.prompts_with_braces)]
+    braces = likely.braces()
+    of_prompts = [*asked.problems(besides={found.prompt.id for found in braces})]
     # An unknown name is an error already; what seems to be unused beside it is the same mistake.
     is_sound = is_complete and not any(item.severity is Severity.ERROR for item in findings.all())
-    of_likely = likely.problems(has_fixed_prompts=bool(of_prompts)) if is_sound else ()
+    of_likely = likely.problems(braces, has_fixed_prompts=bool(of_prompts)) if is_sound else ()
     of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
     return Checked(
         (*findings.all(), *of_prompts, *of_likely, *of_gates),

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import MergedTest, each_assertion
+from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.patterns import compile_later
@@ -30,23 +31,13 @@ _BRACES = (
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
 )
-_OPENING, _CLOSING = ("\u201c", "\u201d", "\u201e"), ("\u201d", "\u201c")
-_READ_BY_NAME = frozenset(
-    (
-        *(
-            "input",
-            "output",
-            "expected_output",
-            "context",
-            "retrieval_context",
-            "query",
-            "prompt",
-            "question",
-        ),
-        *("knowledge", "Document", "document", "source", "article", "conversation", "text", "turns"),
-        *("messages", "images", "sessionId"),
-    )
-)
+_OPENING = frozenset("\u201c\u201d\u201e\u2018\u2019\u201a")
+_CLOSING = frozenset("\u201d\u201c\u2019\u2018")
+_READ_BY_NAME = frozenset({
+    "input", "output", "expected_output", "context", "retrieval_context", "query", "prompt", "question",
+    "knowledge", "Document", "document", "source", "article", "conversation", "text", "turns", "messages",
+    "images", "sessionId",
+})  # fmt: skip
 """Variables that judges and assertions look for by themselves."""
 
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
@@ -61,6 +52,14 @@ class _Unused(Struct):
     tests: int = 1
 
 
+class BracedName(NamedTuple):
+    """A variable of the tests that a prompt names in braces which are no template."""
+
+    prompt: PromptSpec
+    written: str
+    name: str
+
+
 class LikelyMistakes(Struct):
     """Gathers what tests, prompts and assertions name, and tells what does not fit; see `note` and `problems`.
 
@@ -70,8 +69,8 @@ class LikelyMistakes(Struct):
     plan: Plan
     sees_all: bool = False
     _used: set[str] = field(default_factory=set)
-    _tags: list[str] = field(default_factory=list)
-    _seen: dict[int, object] = field(default_factory=dict)
+    _tags: set[str] = field(default_factory=set)
+    _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _unused: dict[str, _Unused] = field(default_factory=dict)
@@ -94,15 +93,13 @@ class LikelyMistakes(Struct):
     def note(self, test: MergedTest) -> None:
         """Note the next test."""
         self._note_unrendered(test)
-        for spec in test.assertions:
+        for spec in each_assertion(test.assertions):
             value = getattr(spec, "value", None)
-            if (
-                isinstance(value, str)
-                and value[:1] in _OPENING
-                and value[-1:] in _CLOSING
-                and value not in self._quoted
-            ):
-                self._quoted[value] = spec.place.value("value")
+            if isinstance(value, str):
+                self._note_quotes(value, spec, "value")
+            elif isinstance(value, list | tuple):
+                for index, item in enumerate(value):
+                    self._note_quotes(item, spec, "value", index)
         self._names.update(test.vars)
         if self.sees_all:
             return
@@ -120,21 +117,27 @@ class LikelyMistakes(Struct):
             elif len(self._unused) < _NAMES_MAX:
                 self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
 
-    def problems(self, *, has_fixed_prompts: bool) -> Iterator[Problem]:
-        """Yield a warning for each likely mistake; `has_fixed_prompts`: prompts without variables are told of."""
+    def braces(self) -> list[BracedName]:
+        """Return what names a variable of the tests in a prompt but is not a template; each name once a prompt."""
+        return [
+            BracedName(prompt, written, name)
+            for prompt in self.plan.suite.prompts
+            for written, name in self._braces_of(prompt)
+        ]
+
+    def problems(self, braces: Iterable[BracedName], *, has_fixed_prompts: bool) -> Iterator[Problem]:
+        """Yield a warning for each likely mistake; `has_fixed_prompts`: others say that prompts use no variables."""
         braced: set[str] = set()
-        for prompt in self.plan.suite.prompts:
-            for written, name in self._braces_of(prompt):
-                braced.add(name)
-                yield Problem(
-                    f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as it is",
-                    _place_of(prompt),
-                    f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
-                    severity=Severity.WARNING,
-                )
-        yield from self._of_unused(
-            () if has_fixed_prompts else [name for name in self._unused if name not in braced]
-        )
+        for prompt, written, name in braces:
+            braced.add(name)
+            yield Problem(
+                f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as it is",
+                _place_of(prompt),
+                f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
+                severity=Severity.WARNING,
+            )
+        if not has_fixed_prompts:
+            yield from self._of_unused(name for name in self._unused if name not in braced)
         for (where, written), (place, keys, count) in self._unrendered.items():
             yield Problem(
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
@@ -142,15 +145,10 @@ class LikelyMistakes(Struct):
                 "test values are not templates: put it into the prompt, or write the value out",
                 severity=Severity.WARNING,
             )
-        for value, location in list(self._quoted.items())[:_NAMES_MAX]:
-            message = f"the quotes around `{_short(value)}` are typographic, so that they belong to the value"
+        for value, location in self._quoted.items():
+            message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
         yield from _columns_named_alike(self.plan)
-
-    @property
-    def prompts_with_braces(self) -> set[str]:
-        """The ids of prompts that name variables in other braces."""
-        return {prompt.id for prompt in self.plan.suite.prompts if any(self._braces_of(prompt))}
 
     def _of_unused(self, names: Iterable[str]) -> Iterator[Problem]:
         if self.sees_all:
@@ -188,6 +186,13 @@ class LikelyMistakes(Struct):
                     told.add(name)
                     yield match[0], name
 
+    def _note_quotes(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Note a value in typographic quotes; one that is nothing but quotes is meant so."""
+        if not isinstance(value, str) or value[:1] not in _OPENING or value[-1:] not in _CLOSING:
+            return
+        if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:
+            self._quoted.setdefault(value, spec.place.value(*keys))
+
     def _note_unrendered(self, test: MergedTest) -> None:
         named: list[tuple[tuple[str, ...], JsonValue]] = [
             (("input",), test.input),
@@ -208,17 +213,20 @@ class LikelyMistakes(Struct):
                         self._unrendered[key] = place, at, count + 1
 
     def _read_test(self, test: MergedTest) -> None:
+        # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
+        before, self._read_last = self._read_last, {}
         for spec in each_assertion(test.assertions):
-            if id(spec) in self._seen:
+            self._read_last[id(spec)] = spec
+            if id(spec) in before:
                 continue
-            self._seen[id(spec)] = spec  # held, so that no other gets its identity
             is_own = type(spec).__module__.startswith("geval_cli.")
             self.sees_all = self.sees_all or spec.calls_server or not is_own
             self._read(spec, is_code=spec.runs_code)
         for options in (test.options, test.default_options, test.promptfoo, test.provider):
-            if options is not None and id(options) not in self._seen:
-                self._seen[id(options)] = options
-                self._read(options)
+            if options is not None:
+                self._read_last[id(options)] = options
+                if id(options) not in before:
+                    self._read(options)
         for value in (*test.vars.values(), test.description, dict(test.metadata)):
             self._read_value(value)
 
@@ -246,7 +254,8 @@ class LikelyMistakes(Struct):
     def _read_tag(self, tag: str) -> None:
         words = _WORD.findall(tag)
         self._used.update(words)
-        self._tags.append(tag) if not tag.isascii() or "-" in tag or "[" in tag else None
+        if not tag.isascii() or "-" in tag or "[" in tag:  # has names that are not words
+            self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
 
     def _read_code(self, code: str) -> None:
