@@ -493,13 +493,15 @@ def _example_rows(
             document = reading.files.document(reference, place.value())
             if isinstance(document.value, list):
                 return [(item, document.place.child(index)) for index, item in enumerate(document.value)]
-            message = f"a file of examples must hold a list, found {describe_value(document.value)}"
+            message = f"a file of examples must contain a list, found {describe_value(document.value)}"
             reading.report(message, place.value())
         elif suffix == ".jsonl":
-            text, name = reading.files.text(reference, place.value()), reference.removeprefix("file://")
+            path = reading.files.resolve(reference, place.value())
+            # Not by splitlines: a string in JSON may have U+2028 in it.
+            texts = reading.files.text_at(path, place.value()).split("\n")
             lines = [
-                read_json(line, name, first_line=number)
-                for number, line in enumerate(text.splitlines(), start=1)
+                read_json(line, str(path), first_line=number)
+                for number, line in enumerate(texts, start=1)
                 if line.strip()
             ]
             return [(line.value, line.place) for line in lines]
