@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
 from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, ServerKey, Wire
-from geval_cli.numbers import format_cost
+from geval_cli.numbers import format_cost, plural
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import FREE_KINDS
 from geval_cli.records import ModelResponse, Purpose, Role
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 HINT = "finished cases are kept, and `--resume` continues the run"
 
@@ -65,8 +65,8 @@ class Budget(Struct):
             )
             raise BudgetError(message, hint=HINT)
         if self.max_requests is not None and self.requests >= self.max_requests:
-            plural = "" if self.max_requests == 1 else "s"
-            raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=HINT)
+            message = f"the budget of {plural(self.max_requests, 'request')} is used up"
+            raise BudgetError(message, hint=HINT)
         if not self.leaves_room_beside(0.0):
             raise BudgetError(f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=HINT)
 
@@ -85,7 +85,7 @@ class Budget(Struct):
             return self.whole.leaves_room_beside(reserved_usd + self.reserved_usd)
         # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
         spent_usd = self.cost_usd + self.reserved_usd + reserved_usd
-        return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
+        return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - ROUNDING)
 
     def part_that_fits(self, expected_usd: Sequence[float]) -> int:
         """Return how many of these requests, from the first one on, may be submitted together."""

@@ -46,9 +46,11 @@ class OpenCase(Struct, eq=False):
         is_judged: whether any judge is called for it.
         judges: returns who judges, for each of its assertions.
         is_begun: its first request may leave; those that follow go before what begins other cases.
+        is_closed: it is over, with a verdict or without.
         is_whole: it has its verdict.
         sent: requests that left for it, without repetitions; `shared` are those among them that serve other cases, too.
         cost_usd: what they cost, where there is a bound on money.
+        reserved, reserved_usd: how many requests, and what costs, the budget had to leave for it when it began.
         begun: set as soon as its first request leaves, or its answer was at hand.
     """
 
@@ -56,7 +58,7 @@ class OpenCase(Struct, eq=False):
     weight: int = 1
     answer_calls: int = 1
     judge_calls: int = 0
-    ahead: list["AheadRequest"] = field(default_factory=list)
+    ahead: list[AheadRequest] = field(default_factory=list)
     is_judged: bool = False
     judges: Callable[[], Iterable[Sequence[Provider]]] = tuple
     is_begun: bool = False
@@ -268,7 +270,7 @@ def less(usage: Usage, part: Usage) -> Usage:
 
 
 def longest(latencies_ms: Iterable[float | None]) -> float | None:
-    """Return the longest of at least one latency; None when one is unknown, as of what from a batch."""
+    """Return the longest of at least one latency; None when one is unknown, as in a batch."""
     found = list(latencies_ms)
     known = [latency for latency in found if latency is not None]
     return max(known) if len(known) == len(found) else None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import OPEN_CASE, Handler, ModelCall, OpenCase, Runtime, ServerKey
-from geval_cli.gateway.open_cases import OpenCases, Turns
+from geval_cli.gateway.open_cases import OpenCases
 from geval_cli.gateway.retry import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
 from geval_cli.records import ModelRequest, ModelResponse, Role
@@ -71,6 +71,42 @@ class Pace(Struct):
 
 def _divided(cap: float | None, parts: int) -> float | None:
     return None if cap is None else cap / parts
+
+
+class Turns:
+    """Who waits for something: first come, first served, but those who go before others."""
+
+    def __init__(self) -> None:
+        self._before: deque[asyncio.Future[None]] = deque()
+        self._others: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._before or self._others)
+
+    def has_before(self, *, goes_before: bool) -> bool:
+        """Return whether a newcomer would have to wait behind someone."""
+        return bool(self._before) or (bool(self._others) and not goes_before)
+
+    def enter(self, *, goes_before: bool) -> asyncio.Future[None]:
+        """Return the turn of a newcomer, which is done when it comes."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self._before if goes_before else self._others).append(turn)
+        return turn
+
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Give up a turn that did not come."""
+        for line in (self._before, self._others):
+            if turn in line:
+                line.remove(turn)
+
+    def call_next(self) -> bool:
+        """Let the next one have its turn; False when nobody waits."""
+        while self:
+            turn = (self._before or self._others).popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return True
+        return False
 
 
 class AdaptiveSlots:
@@ -421,9 +457,7 @@ class Limits:
         if queue.line.is_behind(goes_before=case is None) or self._wait_s(queue, estimate):
             return None
         ticket = queue.slots.take(goes_before=case is None)
-        if ticket is None:
-            return None
-        if not self._begins_at_once(case, queue, ticket):
+        if ticket is None or not self._begins_at_once(case, queue, ticket):
             return None
         return self._admitted(queue, ticket, estimate)
 

@@ -8,48 +8,10 @@ from collections import deque
 from collections.abc import Hashable
 
 from geval_cli.errors import BudgetError
-from geval_cli.gateway.budget import HINT, Budget
+from geval_cli.gateway.budget import HINT, ROUNDING, Budget
 from geval_cli.gateway.call import OPEN_CASE, ModelCall, OpenCase, ahead_key
 from geval_cli.numbers import format_cost, plural
 from geval_cli.records import Purpose
-
-_ROUNDING = 1e-9
-
-
-class Turns:
-    """Who waits for something: first come, first served, but those who go before others."""
-
-    def __init__(self) -> None:
-        self._before: deque[asyncio.Future[None]] = deque()
-        self._others: deque[asyncio.Future[None]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._before or self._others)
-
-    def has_before(self, *, goes_before: bool) -> bool:
-        """Return whether a newcomer would have to wait behind someone."""
-        return bool(self._before) or (bool(self._others) and not goes_before)
-
-    def enter(self, *, goes_before: bool) -> asyncio.Future[None]:
-        """Return the turn of a newcomer, which is done when it comes."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._before if goes_before else self._others).append(turn)
-        return turn
-
-    def leave(self, turn: asyncio.Future[None]) -> None:
-        """Give up a turn that did not come."""
-        for line in (self._before, self._others):
-            if turn in line:
-                line.remove(turn)
-
-    def call_next(self) -> bool:
-        """Let the next one have its turn; False when nobody waits."""
-        while self:
-            turn = (self._before or self._others).popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return True
-        return False
 
 
 class OpenCases:
@@ -199,7 +161,7 @@ class OpenCases:
                 return "not known yet" if any(item.kind == case.kind for item in self._open) else None
             reserved_usd = sum(max(0.0, item.reserved_usd - item.cost_usd) for item in self._open)
             left_usd = budget.max_cost_usd - budget.cost_usd
-            if reserved_usd + expected_usd > left_usd + _ROUNDING * budget.max_cost_usd:
+            if reserved_usd + expected_usd > left_usd + ROUNDING * budget.max_cost_usd:
                 return (
                     f"the budget of {format_cost(budget.max_cost_usd)} is used up: the {format_cost(left_usd)} left "
                     f"cannot pay for another case, which takes about {format_cost(expected_usd)}"

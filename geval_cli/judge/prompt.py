@@ -320,12 +320,19 @@ def _examples_text(examples: Sequence[RatedExample]) -> str:
     """Return the rated examples; their texts are fenced like those to be judged."""
     shown = [read_prompt("examples/rated").rstrip("\n")]
     for number, example in enumerate(examples, start=1):
-        parts = (("Input", example.input), ("Output", example.output), ("Reason", example.reason))
-        lines = [f"{label}:\n{fence(f'Example {number} {label}', text)}" for label, text in parts if text]
-        rating = f"Rating: {format_number(round(example.rating, 2))}"
-        lines.insert(len(lines) - bool(example.reason), rating)
-        shown.append("\n".join([f"Example {number}", *lines]))
+        parts = (
+            f"Example {number}",
+            _example_part(number, "Input", example.input),
+            _example_part(number, "Output", example.output),
+            f"Rating: {format_number(round(example.rating, 2))}",
+            _example_part(number, "Reason", example.reason),
+        )
+        shown.append("\n".join(filter(None, parts)))
     return "\n\n".join(shown)
+
+
+def _example_part(number: int, label: str, text: str) -> str:
+    return f"{label}:\n{fence(f'Example {number} {label}', text)}" if text else ""
 
 
 def _band_label(band: RubricBand) -> str:

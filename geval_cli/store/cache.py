@@ -97,7 +97,7 @@ class StoredChoice(Struct, frozen=True):
 
     Attributes:
         usage: its share of the usage of the request that bought it.
-        latency_ms: the time that this request took; None where it from a batch.
+        latency_ms: the time that this request took; None where it was part of a batch.
     """
 
     choice: Choice

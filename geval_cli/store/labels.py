@@ -11,7 +11,6 @@ from geval_cli.errors import StoreError
 from geval_cli.records import JsonValue
 from geval_cli.store.database import Database, transaction
 
-_TABLE = "labels"
 _PUT = """
     INSERT INTO labels (run_id, case_id, metric, annotator, output_sha256, label) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (run_id, case_id, metric, annotator)

@@ -300,15 +300,13 @@ class RunPages(Struct, frozen=True):
     def history(self, limit: int) -> list[RunPoint]:
         """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
-            statement = _SELECT_HISTORY
-            return [_point(row) for row in connection.execute(statement, (limit,))]
+            return [_point(row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
     def previous(self, run_id: str, *, finished: bool = False) -> str | None:
         """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
         with self._reading() as connection:
-            statement = _SELECT_PREVIOUS
             values = {"run": run_id, "finished": finished, "without": json.dumps(list(self.without))}
-            row = connection.execute(statement, values).fetchone()
+            row = connection.execute(_SELECT_PREVIOUS, values).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:
@@ -328,11 +326,10 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
             parts, signs = plain_parts(wanted)
-
             is_searched = bool(wanted.words or wanted.metadata)
             decoder: msgspec.json.Decoder[Any] = _SEARCHED_DECODER if is_searched else _JUDGED_DECODER
 
-            # Of each row the metric and then the score may be asked for.
+            # The status on a metric and then the score on it are read from the same row.
             searched = lru_cache(1)(partial(_read_part, decoder, reader))
 
             def metric_score(text: str) -> float | None:
@@ -375,10 +372,12 @@ class RunPages(Struct, frozen=True):
         With `is_failed`, those of the next results that failed or could not be judged.
         """
         with self._reading() as connection:
-            statement = _SELECT_NEIGHBOUR.replace("{2}", _IS_PROBLEM if is_failed else "")
+            further = _IS_PROBLEM if is_failed else ""
             before, after = (
-                connection.execute(statement.format(*signs), (run_id, column, *place)).fetchone()
-                for signs in (("<", "DESC"), (">", "ASC"))
+                connection.execute(
+                    _SELECT_NEIGHBOUR.format(sign, order, further), (run_id, column, *place)
+                ).fetchone()
+                for sign, order in (("<", "DESC"), (">", "ASC"))
             )
             return before, after
 

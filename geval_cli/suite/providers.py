@@ -93,12 +93,10 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
 
 def _is_split(value: dict[str, JsonValue]) -> bool:
     """Return whether it is the id of a provider with a space after its colon: `openai: gpt-4.1`."""
-    [name, model] = next(iter(value.items()), ("", None))
-    return (
-        len(value) == 1
-        and isinstance(model, str)
-        and str(name).lower() in {*PRESETS, "local", "http", "https"}
-    )
+    if len(value) != 1:
+        return False
+    [(name, model)] = value.items()
+    return isinstance(model, str) and str(name).lower() in {*PRESETS, "local", "http", "https"}
 
 
 def _is_keyed(value: dict[str, JsonValue]) -> bool:

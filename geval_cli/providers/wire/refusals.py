@@ -213,7 +213,7 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     codes, words = error_words(text)
     # The order matters: an empty account often answers 429, which would else be retried for long.
     if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
-        return _auth_error(reply, context, "its quota or credit is used up")
+        return _auth_error(reply, context, is_out_of_money=True)
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters, added=context.added)
         if parameter and (parameter not in context.written or _is_renamed(parameter, words, context)):
@@ -235,7 +235,7 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         or KEY_REASON.search(text)
         or (reply.status == HTTPStatus.FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}"))
     ):
-        return _auth_error(reply, context, "the key was refused")
+        return _auth_error(reply, context, is_out_of_money=False)
     if _is_unknown_model(reply.status, codes, words, context):
         return _unknown_model_error(reply, context)
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
@@ -294,17 +294,21 @@ def _message(reply: HttpResponse, context: CallContext) -> str:
     return f"{context.provider_id} answered HTTP {reply.status}" + (f": {said}" if said else "")
 
 
-def _auth_error(reply: HttpResponse, context: CallContext, what: str) -> ProviderAuthError:
-    place = f" ({context.place})" if context.place is not None else ""
-    if "quota" in what:
+def _message_at(reply: HttpResponse, context: CallContext) -> str:
+    """Return the message with the provider's place in the config, for what is the same in every request to it."""
+    return _message(reply, context) + ("" if context.place is None else f" ({context.place})")
+
+
+def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: bool) -> ProviderAuthError:
+    if is_out_of_money:
         account = f"the account of the key from {context.key_source}" if context.key_source else "the account"
         hint = f"add credit to {account}, or raise its limit"
     elif context.key_source:
-        hint = f"the key came from {context.key_source} and {what}: set a valid one there"
+        hint = f"the key came from {context.key_source} and was refused: set a valid one there"
     else:
         hint = "no key was sent; set `api_key_env` to the variable that holds it"
     return ProviderAuthError(
-        f"{_message(reply, context)}{place}",
+        _message_at(reply, context),
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
@@ -353,11 +357,10 @@ def _is_unknown_model(status: int, codes: str, words: str, context: CallContext)
 
 
 def _unknown_model_error(reply: HttpResponse, context: CallContext) -> UnknownModelError:
-    place = f" ({context.place})" if context.place is not None else ""
     similar = similar_model(context.provider_id, context.model)
     guess = f"did you mean `{similar}`? " if similar else ""
     return UnknownModelError(
-        f"{_message(reply, context)}{place}",
+        _message_at(reply, context),
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
