@@ -237,7 +237,7 @@ class ModelResponse(Struct, frozen=True):
     Attributes:
         choices: may be fewer than asked for when single samples were lost after retries; never empty.
         latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
-            None where one from a batch.
+            None where one came in a batch.
         cached: every choice came without a request of its own, from the cache or from another call.
         shared: every choice was bought for, or read from the cache by, another call of the same run.
         dropped: parameters that the server would not take and that were left out (for example "logprobs").
@@ -502,7 +502,7 @@ class RunBatch(Struct, frozen=True):
 
 
 NO_ERRORS_NOTE = "--max-errors N allows some"
-"""The note of the gate on errors that a run with gates of its own has unless it has one."""
+"""The note of the gate `errors <= 0`, which geval adds to gates of which none is about errors."""
 
 STOPPED = "the run stopped early: "
 """Begins a warning that is true only until the run is resumed."""

@@ -60,7 +60,7 @@ def _sum_of_costs(responses: Sequence[ModelResponse]) -> float | None:
 
 
 def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
-    """Return the milliseconds of all answers together; None where one from a batch."""
+    """Return the milliseconds of all answers together; None where one came in a batch."""
     known = [item.latency_ms for item in responses if item.latency_ms is not None]
     return sum(known) if len(known) == len(responses) else None
 

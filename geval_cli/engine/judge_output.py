@@ -231,7 +231,7 @@ JUDGE_MODELS = "judge_models"
 
 
 class Meter(Struct):
-    """The sum of what was used; `has_batched` says that an answer from a batch, so that no time was measured.
+    """The sum of what was used; `has_batched` says that an answer came in a batch, so that no time was measured.
 
     `models` are those that answered, by their own account: the model and the fingerprint of its server.
     """

@@ -306,7 +306,7 @@ def _missing_in_words(checked: CheckedItem) -> str:
     notes = ["required"] if checked.item.required else []
     if checked.reply.is_yes and checked.evidence_found is False:
         notes.append(
-            ("the quoted words are not in the output") if checked.reply.evidence else "nothing is quoted"
+            "the quoted words are not in the output" if checked.reply.evidence else "nothing is quoted"
         )
     return f"{text} ({', '.join(notes)})" if notes else text
 

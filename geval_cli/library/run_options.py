@@ -21,7 +21,7 @@ from geval_cli.store.state import CacheChoice
 _PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
 _SHARES = {
     "fail_under": (1.0, "a share between 0 and 1"),
-    "max_cost": (math.inf, ("an amount in USD of at least 0")),
+    "max_cost": (math.inf, "an amount in USD of at least 0"),
 }
 
 

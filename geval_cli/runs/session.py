@@ -204,7 +204,7 @@ class Session:
         return isinstance(judge, BoundModel) and batch_api(judge.provider) is not None
 
     def begin_pass(self) -> None:
-        """Begin to judge what has no verdict yet, since answers from a batch."""
+        """Begin to judge what has no verdict yet, since answers came in batches."""
         self.gateway.begin_pass()
 
     def settle(self, keys: Iterable[str]) -> None:

@@ -23,9 +23,7 @@ _QUOTES = "put quotes around the text"
 _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("mapping values are not allowed", "a `: ` is not allowed here", f"check the indentation, or {_QUOTES}"),
     ("while scanning a quoted scalar", "the quote opened here is never closed", "close it"),
-    ("unknown escape", (
-        "unknown escape in a double-quoted string"
-    ), "double the backslash, or use single quotes"),
+    ("unknown escape", "unknown escape in a double-quoted string", "double the backslash, or use single quotes"),
     ("while scanning an alias", "`*` begins a YAML alias, but this is not one", _QUOTES),
     ("while scanning an anchor", "`&` begins a YAML anchor, but this is not one", _QUOTES),
     ("while scanning a directive", "`%` begins a YAML directive, but this is not one", _QUOTES),

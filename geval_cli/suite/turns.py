@@ -171,6 +171,6 @@ def _check_output(turns: Sequence[TurnSpec], whose: str, place: SourcePath, read
         why = (
             "answers come from the model"
             if are_played(turns)
-            else ("leave it out: the assistant's last turn is the output")
+            else "leave it out: the assistant's last turn is the output"
         )
         reading.report(f"a test with these `turns`{whose} cannot have an `output`", place.key("output"), why)

@@ -58,7 +58,7 @@ BAD = [
     ({"criteria": "a", "guidelines": ("",)}, "`guidelines` is empty", ""),
     (
         {"criteria": ("a", "b"), "guidelines": ("c",)},
-        "`guidelines` need one criterion",
+        "`guidelines` need a single criterion",
         "an assertion for each",
     ),
     (

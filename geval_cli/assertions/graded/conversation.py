@@ -98,10 +98,8 @@ def _question(window: Sequence[tuple[str, str]]) -> Question:
 def _reason(decisions: Sequence[JudgeDecision]) -> str:
     stray = [decision for decision in decisions if not decision.passed]
     if not stray:
-        return (
-            ("all answers are relevant")
-            if len(decisions) > 1
-            else decisions[0].reason or "the answer is relevant"
-        )
+        if len(decisions) > 1:
+            return "all answers are relevant"
+        return decisions[0].reason or "the answer is relevant"
     why = f": {stray[0].reason}" if stray[0].reason else ""
     return f"{len(stray)} of {len(decisions)} answers are not relevant{why}"

@@ -4,11 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from geval_cli.assertions.graded.geval_fields import (
-    ChecklistItemSpec,
-    GEvalFields,
-    RubricBandSpec,
-)
+from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RubricBandSpec
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import (
@@ -271,7 +267,9 @@ def _check_examples(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Prob
             yield Problem(f"a `rubricPrompt` does not show `{key}`", spec.place.key(key), hint)
         elif isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
             hint = "write an assertion for each criterion"
-            yield Problem(f"`{key}` need one criterion, and there are several", spec.place.key(key), hint)
+            yield Problem(
+                f"`{key}` need a single criterion, but there are several", spec.place.key(key), hint
+            )
     if spec.examples is not None and not spec.examples:
         yield Problem("`examples` is empty", spec.place.key("examples"), "add some, or leave the key out")
     known: dict[tuple[str | None, str], int] = {}

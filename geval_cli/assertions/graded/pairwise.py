@@ -158,7 +158,7 @@ class PairwiseAssertion(ModelGradedAssertion):
     )
     scoring: PairScoring | None = Field(
         None,
-        description=("Whether to weight wins by the judge's token probabilities: auto, logprobs or single."),
+        description="Whether to weight wins by the judge's token probabilities: auto, logprobs or single.",
     )
 
     @property
@@ -417,7 +417,7 @@ def _read(choice: Choice, scoring: PairScoring) -> Preference:
         what = (
             "gives no token probabilities"
             if choice.token_logprobs is None
-            else ("is undecided between the two outputs")
+            else "is undecided between the two outputs"
         )
         hint = "use `scoring: auto`, or a judge that gives token probabilities"
         raise JudgeError(f"the judge {what}, but `scoring: logprobs` needs them", hint=hint)

@@ -141,7 +141,7 @@ class BatchQueue:
         return hashlib.sha256(f"{self.policy.run_id} {key}".encode()).hexdigest()
 
     async def ask(self, call: ModelCall, send_next: Handler) -> ModelResponse:
-        """Return the answer that from a batch, or note what is to be asked.
+        """Return the answer that came in a batch, or note what has to be sent.
 
         Raises:
             PendingError: there is no answer yet.

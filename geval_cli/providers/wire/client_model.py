@@ -42,6 +42,7 @@ def client_problem(client: Any) -> tuple[str, str] | None:
         f"`model` is an {type(client).__name__} with its own `http_client`, which belongs to another "
         "event loop"
     )
-    return message, (
-        f"give an {type(client).__name__.removeprefix('Async')} client, which is called in threads"
+    return (
+        message,
+        f"give an {type(client).__name__.removeprefix('Async')} client, which is called in threads",
     )

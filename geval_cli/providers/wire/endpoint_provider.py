@@ -176,7 +176,7 @@ class EndpointProvider:
         return self._response(Received(body, reply, context), payload, request)
 
     def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse:
-        """Return the answer to `request` that from a batch, as `complete` would: an HTTP status with a body.
+        """Return the answer to `request` that came in a batch, as `complete` would: an HTTP status with a body.
 
         Raises:
             ProviderError: as `complete`.
