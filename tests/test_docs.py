@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import typer.main
 from support.config_page import PARTS
+from support.own_code import module_texts
 from typer.core import TyperCommand, TyperGroup
 
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.cli.app import app
+from geval_cli.cli.app import app, as_typed, names_of_commands
+from geval_cli.errors import UsageError
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import spellings
@@ -120,6 +122,59 @@ def test_every_command_is_named_on_a_page() -> None:
     names = [name for name, _ in commands(root, "geval")]
     assert len(names) > 10
     assert [name for name in names if name not in TEXT] == []
+
+
+def wrong_commands(text: str) -> list[str]:
+    """The commands between backticks that geval has not, or not with these options or so many arguments."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    known = dict(commands(root, "geval"))
+    groups = {name.rpartition(" ")[0] for name in known} - {"geval"}
+    return [written for written in COMMAND.findall(text) if not is_right(written, known, groups)]
+
+
+COMMAND = re.compile(r"`(geval [a-z][^`\n]*)`")
+
+
+def is_right(written: str, known: dict[str, TyperCommand], groups: set[str]) -> bool:
+    try:
+        words = ["geval", *as_typed(re.split(r" [|>&;]", written)[0].split()[1:], names_of_commands())]
+    except UsageError:
+        return False
+    size = next((size for size in (3, 2) if " ".join(words[:size]) in known), 0)
+    if not size:
+        return " ".join(words[:2]) in groups and all(word.startswith("-") for word in words[2:])
+    command = known[" ".join(words[:size])]
+    context = command.context_class(command)
+    try:
+        values, too_many, _ = command.make_parser(context).parse_args(words[size:])
+    except Exception as error:  # noqa: BLE001 - depending on its version, typer has click's classes or its own
+        return type(error).__name__ == "BadOptionUsage"  # an option is named without its value
+    configs = [value for name, value in values.items() if name in {"config", "configs"}]
+    files = [file for value in configs for file in (value if isinstance(value, list | tuple) else [value])]
+    return not too_many and not any(str(file).isalpha() and str(file).islower() for file in files)
+
+
+NOT_COMMANDS = {"geval case", "geval {near}"}
+"""The name of a span, and a command that is filled in."""
+
+
+def test_every_command_in_pages_and_messages_is_one() -> None:
+    shown = "\n".join([TEXT, *module_texts().values()])
+    assert [text for text in wrong_commands(shown) if text not in NOT_COMMANDS] == []
+
+
+def test_a_wrong_command_is_found() -> None:
+    wrong = ["geval list assertions", "geval run --resum", "geval shw", "geval cache cleer", "geval show a b"]
+    assert wrong_commands("".join(f"`{text}`" for text in wrong)) == wrong
+
+
+def test_every_kind_of_json_document_is_on_the_page_of_reports() -> None:
+    page = (DOCS / "reference" / "reports.md").read_text(encoding="utf-8")
+    table = page[page.index("| kind |") :].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    known = re.findall(r'"kind": "(\w+)"', "".join(module_texts().values()))
+    assert sorted(named) == sorted(set(known))
 
 
 def test_an_option_that_no_page_names_is_found() -> None:

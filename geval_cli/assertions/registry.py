@@ -167,7 +167,9 @@ _JUDGE = "use g-eval, with criteria that say what to look for"
 _CODE = "check it in an assertion of your own"
 _TRACE = "geval sees a model's answer, not the trace of a program; check the answer"
 
-_TRACE_TYPES = "`geval list assertions` names all types for traces"
+_TRACE_TYPES = "for traces there are " + ", ".join(
+    name for name in ASSERTION_TYPES if name.startswith(("trace-", "trajectory:"))
+)
 
 _UNSUPPORTED: dict[str, str] = {
     "agent-rubric": _JUDGE,

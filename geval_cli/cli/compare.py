@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from geval_cli.cli.options import CompareOptions
@@ -23,6 +24,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.terminal import quoted
+from geval_cli.runs.options import declared_options
 from geval_cli.runs.results_file import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS
 
@@ -74,8 +76,17 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         found,
         console,
         is_verbose=given.is_verbose,
-        more=f"geval compare {quoted(earlier)} {quoted(later)} -v",
+        more=" ".join(["geval compare", *map(quoted, (earlier, later, *_options_again(given))), "-v"]),
     )
+
+
+def _options_again(given: CompareOptions) -> Iterator[str]:
+    """Yield the options that shape a comparison, as they were given."""
+    for field, option in declared_options(CompareOptions):
+        value = getattr(given, field.name)
+        if field.name not in {"outputs", "is_verbose"} and value != field.default:
+            for item in value if isinstance(value, tuple) else (value,):
+                yield from (option.name,) if item is True else (option.name, str(item))
 
 
 def _check(given: CompareOptions) -> None:

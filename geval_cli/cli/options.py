@@ -68,7 +68,10 @@ AsPromptfoo = Annotated[
     bool,
     typer.Option("--promptfoo", help="Read it by promptfoo's rules and list possible differences."),
 ]
-ProblemForm = Annotated[ProblemFormat, typer.Option("--format", help="Format of the problems.")]
+ProblemForm = Annotated[
+    ProblemFormat,
+    typer.Option("--format", metavar="|".join(ProblemFormat), help="Format of the problems."),
+]
 ProblemsFile = Annotated[
     Path | None,
     typer.Option(

@@ -279,10 +279,7 @@ async def _lack_of_room(state: State) -> StoreError | None:
 
 def _stop_paying(budget: Budget, failure: StoreError) -> None:
     message = f"{failure.message}, so further answers would be paid for but not stored"
-    budget.end(
-        message,
-        hint=f"{failure.hint}; then finish with `geval run CONFIG --resume`, or run `geval judge` again",
-    )
+    budget.end(message, hint=f"{failure.hint}; then continue")
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> RunRecord:

@@ -371,7 +371,11 @@ def _masked_keys(suite: LoadedSuite, checked: Checked, request: RunRequest) -> I
     for spec in _asked(suite, checked, request):
         if MASK in f"{spec.id} {spec.config}":
             message = f"the stored config lacks a key of {spec.public_id}: keys are not stored"
-            yield Problem(message, spec.place.value("id"), "pass the config: geval judge RUN CONFIG")
+            yield Problem(
+                message,
+                spec.place.value("id"),
+                f"pass the config: geval judge {request.judged.run.id} {request.config}",
+            )
 
 
 def _check_prices(suite: LoadedSuite, checked: Checked, request: RunRequest) -> Iterator[Problem]:

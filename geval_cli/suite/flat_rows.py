@@ -134,7 +134,7 @@ class FlatColumns:
         if kind.removeprefix("not-") in ASSERTION_TYPES:
             return ("assert", kind)
         near = nearest_type(kind)
-        hint = f"did you mean `assert.{near}`?" if near else "`geval list assertions` has all of them"
+        hint = f"did you mean `assert.{near}`?" if near else "docs/assertions.md lists all types"
         self._reading.report(f"there is no assertion type `{kind}`", location, hint)
         return None
 

@@ -434,7 +434,8 @@ def test_nobody_waits_with_no_wait_and_resuming_goes_on(tmp_path, server):
     assert first.report.run.status is RunStatus.INTERRUPTED
     assert [item["state"] for item in first.run["batches"]] == ["submitted"]
     assert any(
-        "`geval run CONFIG --resume`" in text and "`geval batches cancel" in text for text in first.notices
+        f"`geval run {suite.path} --resume`" in text and "`geval batches cancel" in text
+        for text in first.notices
     )
     # Without --batch: a run goes on as it began.
     again = suite.run(is_batched=False, waits=False, resume_latest=True)

@@ -74,6 +74,10 @@ class BatchKeeper:
             raise failure
         return await self._cache.batches.find(batch.id for batch in wanted)
 
+    def way_on(self, batch: Batch) -> str:
+        """Return what uses the answers of a batch that was waited for."""
+        return self._policies[batch.run_id or ""].way_on
+
     async def _wait_for(self, batches: Mapping[str, Provider], policy: BatchPolicy, notice: Notice) -> None:
         """Wait for batches of one run, by the rules of its config."""
         queue = BatchQueue(self._cache.batches, policy, Budget(), check_provider=_allow, notice=notice)

@@ -76,13 +76,18 @@ def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) ->
         ProviderError: a provider does not let its batch be looked at.
         StoreError: the cache cannot be read or written.
     """
-    batches = _with_keeper(home, folder, lambda keeper: keeper.wait(run, _note))
+
+    async def wait(keeper: BatchKeeper) -> tuple[Sequence[Batch], dict[str, None]]:
+        batches = await keeper.wait(run, _note)
+        return batches, dict.fromkeys(map(keeper.way_on, batches))
+
+    batches, ways_on = _with_keeper(home, folder, wait)
     for batch in batches:
         sys.stdout.write(f"{batch.id}: {batch.state}, {_answered(batch)}\n")
     if not batches:
         sys.stdout.write("no batches are in progress\n")
     else:
-        sys.stdout.write("the answers are here: `geval run CONFIG --resume` uses them\n")
+        sys.stdout.write(f"the answers are here; use them with {' and '.join(ways_on)}\n")
 
 
 def cancel_batches(home: Path | None, folder: Path | None, names: Sequence[str]) -> None:

@@ -84,6 +84,7 @@ class BatchDriver:
         self._queue = queue
         self._store = queue.store
         self._policy = queue.policy
+        self.way_on = queue.policy.way_on
         self._budget = queue.budget
         self._steps = BatchSteps(queue, folder, notice)
         self._locks = RunLocks(folder)

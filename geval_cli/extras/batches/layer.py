@@ -1,12 +1,13 @@
 """Requests that wait for a provider's batch: who asks is told that the answer is pending, and asks again later.
 
 A wave is a resume. The first pass over a run's jobs stores what they ask, and leaves them undone; what was asked goes
-to the provider as batches (`batch_driver`); the next pass does these jobs again, and finds the answers. No job is held
+to the provider as batches (`driver`); the next pass does these jobs again, and finds the answers. No job is held
 for hours, and a process that is killed has lost nothing.
 """
 
 import asyncio
 import hashlib
+import shlex
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -50,6 +51,7 @@ class BatchPolicy(Struct, frozen=True):
         falls_back: whether what a batch did not answer in that time, or what a provider does not take as a batch, is
             sent directly; else it is an error.
         waits: whether the process stays until all is answered.
+        config_path: the config of the run; "" in a Python program.
     """
 
     roles: frozenset[Role]
@@ -60,6 +62,14 @@ class BatchPolicy(Struct, frozen=True):
     max_wait_s: float = 26 * 3600.0
     falls_back: bool = True
     waits: bool = True
+    config_path: str = ""
+
+    @property
+    def way_on(self) -> str:
+        """Return what fetches the answers of submitted batches, for messages."""
+        if not self.config_path:
+            return "the same call"
+        return f"`geval run {shlex.quote(self.config_path)} --resume`"
 
 
 def server_text(server: ServerKey) -> str:

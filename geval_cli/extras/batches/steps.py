@@ -234,7 +234,7 @@ class BatchSteps:
             raise ProviderResponseError(
                 f"no result of batch {batch.remote_id or batch.id} of {batch.provider_id} can be read: {error}",
                 provider_id=batch.provider_id,
-                hint="its answers are paid for: `geval run CONFIG --resume` fetches them again",
+                hint=f"its answers are paid for: {self._policy.way_on} fetches them again",
             )
         self._notice(
             f"results from {batch.provider_id} are incomplete: {error}; {missing:,} of {batch.requests:,} "
@@ -257,7 +257,7 @@ class BatchSteps:
         if is_given_up and not watched.is_fresh:
             # It may be at the provider, and then its answers are paid for.
             error.remark(f"the batch was checked {watched.odd_answers} times")
-            error.hint = "submitted batches continue; check again with `geval run CONFIG --resume`"
+            error.hint = f"submitted batches continue; {self._policy.way_on} checks them again"
             raise error
         if error.is_retryable and not is_given_up:
             self.retry_after_s = max(self.retry_after_s, getattr(error, "retry_after_s", None) or 0.0)

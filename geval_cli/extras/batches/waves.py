@@ -95,6 +95,7 @@ def policy_of(suite: LoadedSuite, roles: frozenset[Role], **facts: Any) -> Batch
         poll_s=options.poll_s,
         max_wait_s=seconds_of(options.max_wait),
         falls_back=options.fallback == "direct",
+        config_path=str(suite.path),
         **facts,
     )
 
@@ -127,7 +128,7 @@ async def run_in_waves(
             stop.request(StopReason.BATCHES)
         else:
             if outcome is WaitOutcome.CANCELLED:
-                hint = "`geval run CONFIG --resume` sends its unanswered requests again"
+                hint = f"{driver.way_on} sends its unanswered requests again"
                 events.emit(Noticed(f"{STOPPED}a batch was cancelled ({hint})"))
                 stop.request(StopReason.BATCHES)
             elif outcome is WaitOutcome.HANDED_IN:
@@ -135,17 +136,17 @@ async def run_in_waves(
     with suppress(StoreError):  # it is told where results are stored
         await driver.finish()
         if stop.is_requested and (open_batches := await driver.open_batches()):
-            events.emit(Noticed(_ways_on(open_batches)))
+            events.emit(Noticed(_ways_on(open_batches, driver.way_on)))
 
 
-def _ways_on(batches: Sequence[Batch]) -> str:
+def _ways_on(batches: Sequence[Batch], way_on: str) -> str:
     requests = sum(batch.requests for batch in batches)
     names = " ".join(batch.id for batch in batches[:3]) + (" ..." if len(batches) > 3 else "")  # noqa: PLR2004
     counted = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
     goes = "continues" if len(batches) == 1 else "continue"
     return (
-        f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: `geval run CONFIG --resume` fetches"
-        f" the answers, `geval batches cancel {names}` ends {'it' if len(batches) == 1 else 'them'}"
+        f"{STOPPED}{counted} with {requests:,} requests {goes} at the provider: {way_on} fetches the answers,"
+        f" `geval batches cancel {names}` ends {'it' if len(batches) == 1 else 'them'}"
     )
 
 

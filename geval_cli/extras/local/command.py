@@ -8,8 +8,6 @@ import typer
 from geval_cli.cli.options import CommandTable, ListProviders, ModelName
 from geval_cli.numbers import format_bytes, plural
 
-_MEGABYTE = 1_000_000
-
 commands = CommandTable()
 models = CommandTable(help="List or fetch local models.", invoke_without_command=True)
 commands.add_typer(models, name="models")

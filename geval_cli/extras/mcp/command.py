@@ -22,7 +22,7 @@ class McpOptions:
 
     root: Annotated[
         Path,
-        Option("--root", "Folder with the configs. [default: here]", syntax="FOLDER"),
+        Option("--root", "Folder with the configs.", syntax="FOLDER"),
     ] = Path()
     grader: GraderOption = None
     max_cost: Annotated[

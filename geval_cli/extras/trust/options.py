@@ -459,9 +459,15 @@ class ImproveCommand(ReportOptions, RatingOptions, ImproveOptions):
             syntax="FILE",
         ),
     ] = None
-    run: Annotated[str, Option("--run", "The run that was labelled.", OptionGroup.CONFIG, syntax="RUN")] = (
-        "latest"
-    )
+    run: Annotated[
+        str | None,
+        Option(
+            "--run",
+            "The run that was labelled. [default: the latest of the config]",
+            OptionGroup.CONFIG,
+            syntax="RUN",
+        ),
+    ] = None
     metric: Annotated[
         str | None,
         Option(
