@@ -126,10 +126,7 @@ CONTRADICTIONS = (
     '{"reason": "Terrible", "score": NaN}',
     '{"reason": "Terrible", "score": "9/100"}',
     '{"passs": false, "score": 0}',
-    (
-        '{"reason": <your reason, as a string>, "pass": <true or false>, "score": <a number of at least '
-        "0.0 to 1.0>}"
-    ),
+    '{"reason": <your reason, as a string>, "pass": <true or false>, "score": <a number from 0.0 to 1.0>}',
     '{"reason": "Terrible", "pass": true, "score": 0}',
     '{"reason": "Great", "pass": false, "score": 1}',
     '{"pass": true, "pass": false, "score": 0.5}',

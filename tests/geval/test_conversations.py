@@ -485,9 +485,7 @@ PROBLEMS: list[tuple[Any, dict[str, Any], Any, str]] = [
     (PLAYED, {"prompts": ["{{ input }}"], "test": {"vars": {"input": "x"}}}, AS_WHOLE, "it hides them"),
     (HELD, {}, {**AS_WHOLE, "window": 3}, "`window` works only with `over: answers`"),
     (HELD, {}, {**BY_ANSWER, "window": 0}, "`window` must be"),
-    (HELD, {}, {"type": "g-eval", "checklist": ["a"], "over": "answers"}, (
-        "`over` cannot be combined with a `checklist`"
-    )),
+    (HELD, {}, {"type": "g-eval", "checklist": ["a"], "over": "answers"}, "`over` cannot be combined with a `check"),
     (HELD, {}, {**AS_WHOLE, "over": "turns"}, "`over` must be"),
     (HELD, {}, {**AS_WHOLE, "evaluation_params": ["turns", "scenario"]}, "test 1 has no scenario"),
 ]  # fmt: skip

@@ -204,8 +204,8 @@ def test_a_yes_without_words_of_the_output_does_not_count():
         ("yes", False, False),
     ]
     assert (
-        "Says when (the quoted words are not in the output); Apologises (nothing is quoted)"
-    ) in found.reason
+        "Says when (the quoted words are not in the output); Apologises (nothing is quoted)" in found.reason
+    )
 
 
 def test_an_item_about_what_is_absent_needs_no_words():
