@@ -460,7 +460,7 @@ class CriterionKey(Struct, frozen=True):
 
 
 class CodeRunner(Protocol):
-    """Runs code that a config names: `extras.programs` has the one there is."""
+    """Runs code that a config names; implemented in `extras.programs`."""
 
     base_dir: Path
     access: Access

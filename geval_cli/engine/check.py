@@ -347,7 +347,7 @@ class _AskedTheSame:
             self._is_shown = _written(test.assertions) == _written(self._first.assertions)
 
     def problems(self, *, besides: Collection[str] = ()) -> Iterator[Problem]:
-        """Yield a warning for each such prompt, but for those with the ids of `besides`."""
+        """Yield a warning for each such prompt, except those with the ids in `besides`."""
         for prompt in self._fixed if self._is_shown else ():
             if prompt.id in besides:
                 continue

@@ -1,4 +1,4 @@
-"""Likely mistakes of a config: variables that nothing uses, braces that are no template, columns named alike."""
+"""Likely mistakes of a config: variables that nothing uses, braces that are not templates, columns named alike."""
 
 import re
 from collections import Counter
@@ -53,7 +53,7 @@ class _Unused(Struct):
 
 
 class BracedName(NamedTuple):
-    """A variable of the tests that a prompt names in braces which are no template."""
+    """A variable of the tests that a prompt names in other braces than those of a template."""
 
     prompt: PromptSpec
     written: str
@@ -172,7 +172,7 @@ class LikelyMistakes(Struct):
             yield _unused(unused, first, place, "use it in a prompt or an assertion, or remove it")
 
     def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
-        """Yield what of a prompt names a variable but is no template, each name once."""
+        """Yield what names a variable in a prompt but is not a template, each name once."""
         if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
             return
         text = "\n".join(_texts_of_prompt(prompt))
@@ -187,7 +187,7 @@ class LikelyMistakes(Struct):
                     yield match[0], name
 
     def _note_quotes(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
-        """Note a value in typographic quotes; one that is nothing but quotes is meant so."""
+        """Note a value in typographic quotes, unless it consists of nothing else."""
         if not isinstance(value, str) or value[:1] not in _OPENING or value[-1:] not in _CLOSING:
             return
         if len(value) > len("\u201c\u201d") and len(self._quoted) < _NAMES_MAX:

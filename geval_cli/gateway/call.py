@@ -24,7 +24,7 @@ KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=
 
 
 class AheadRequest(Struct):
-    """A request that does not depend on an output, so that it is sent once for many cases, beside that of the first."""
+    """A request that needs no output, such as for evaluation steps: sent once for many cases, with the first answer."""
 
     key: int
     is_sent: bool = False

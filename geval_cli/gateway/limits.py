@@ -74,7 +74,7 @@ def _divided(cap: float | None, parts: int) -> float | None:
 
 
 class Turns:
-    """Who waits for something: first come, first served, but those who go before others."""
+    """Those who wait for something: first come, first served, except that some go before the others."""
 
     def __init__(self) -> None:
         self._before: deque[asyncio.Future[None]] = deque()
@@ -83,7 +83,7 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._before or self._others)
 
-    def has_before(self, *, goes_before: bool) -> bool:
+    def is_behind(self, *, goes_before: bool) -> bool:
         """Return whether a newcomer would have to wait behind someone."""
         return bool(self._before) or (bool(self._others) and not goes_before)
 
@@ -142,7 +142,7 @@ class AdaptiveSlots:
 
     def take(self, *, goes_before: bool = False) -> int | None:
         """Take a slot without waiting, and return its ticket; None when none is free or others come first."""
-        if not self._has_room or self._waiting.has_before(goes_before=goes_before):
+        if not self._has_room or self._waiting.is_behind(goes_before=goes_before):
             return None
         self._taken += 1
         return self._halvings
@@ -296,7 +296,7 @@ class _Line:
 
     def is_behind(self, *, goes_before: bool) -> bool:
         """Return whether a newcomer would have to wait."""
-        return self._has_first and (not goes_before or self._turns.has_before(goes_before=True))
+        return self._has_first and (not goes_before or self._turns.is_behind(goes_before=True))
 
     async def enter(self, *, goes_before: bool) -> None:
         """Wait until all who come first have left."""

@@ -258,7 +258,7 @@ def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Proble
 
 
 def _check_examples(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]:
-    """Check the rated examples, and that it is clear what they and the guidelines are about."""
+    """Check the guidelines and the rated examples."""
     for key in ("guidelines", "examples"):
         if not getattr(spec, key):
             continue

@@ -37,7 +37,7 @@ _DEFAULTS: Mapping[str, ProviderSpec] = {
 
 
 def kind_by_default(judge: ProviderSpec) -> str | None:
-    """Return what a judge answers with that no config named; None where one did."""
+    """Return the kind of a default judge; None for a judge that the config names."""
     return next((kind for kind, default in _DEFAULTS.items() if judge is default), None)
 
 
