@@ -27,10 +27,10 @@ from geval_cli.extras.trust.improving import (
     JudgeCandidate,
     LabelledCase,
     Rated,
-    agreement_of,
+    agreement_on,
     choose,
-    gain_error,
     held_out_gain,
+    with_error,
 )
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Usage
 from geval_cli.runs.baseline import judge_difference
@@ -853,11 +853,8 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
         drawn.append(Rated(JudgeCandidate(str(place)), scores, ("",) * labels, Usage()))
     seen = []
     for item in drawn:
-        value, _, _ = gain_error(
-            lambda mask, item=item: agreement_of(
-                measure, item.scores[select][mask], human[select][mask], 0.5
-            ),
-            documents[select],
+        value, _, _ = with_error(
+            agreement_on(measure, item.scores[select], human[select], 0.5), documents[select]
         )
         seen.append(msgspec.structs.replace(item, scores=item.scores[select], agreement=value))
     chosen = choose(seen, measure, human[select], 0.5, documents[select])

@@ -102,9 +102,19 @@ def jackknife(
     bare = Estimate(value, None, len(clusters) if n is None else n, found)
     if value is None or found < (MIN_CLUSTERS if is_correlation else 2):
         return bare
-    groups = fold(clusters)
-    left_out = [statistic(groups != group) for group in range(int(groups.max()) + 1)]
+    left_out = leave_one_out(statistic, clusters)
     return replace_interval(bare, jackknife_interval(value, left_out, is_correlation=is_correlation))
+
+
+def leave_one_out(statistic: Callable[[Mask], float | None], clusters: Sequence[str]) -> list[float | None]:
+    """Return a statistic without each cluster; above `MAX_GROUPS` clusters, without groups of them."""
+    groups = fold(clusters)
+    return [statistic(groups != group) for group in range(int(groups.max()) + 1)]
+
+
+def jackknife_error(left_out: Numbers) -> float:
+    """Return the standard error of a statistic by its values without each cluster."""
+    return math.sqrt((len(left_out) - 1) / len(left_out) * float(((left_out - left_out.mean()) ** 2).sum()))
 
 
 def jackknife_interval(
@@ -120,8 +130,7 @@ def jackknife_interval(
     if is_correlation:
         value, numbers = math.atanh(value), np.arctanh(numbers)
     count = len(known)
-    error = math.sqrt((count - 1) / count * float(((numbers - numbers.mean()) ** 2).sum()))
-    spread = float(stats.t.ppf(_CONFIDENCE_QUANTILE, count - 1)) * error
+    spread = float(stats.t.ppf(_CONFIDENCE_QUANTILE, count - 1)) * jackknife_error(numbers)
     low, high = value - spread, value + spread
     return (math.tanh(low), math.tanh(high)) if is_correlation else (low, high)
 

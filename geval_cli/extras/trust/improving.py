@@ -29,13 +29,13 @@ from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedExampleSp
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.errors import BudgetError, GevalError, JudgeError, UndoneError, UsageError
+from geval_cli.errors import BudgetError, GevalError, UndoneError, UsageError
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, asked_for
-from geval_cli.extras.trust.labels import LabelFile
+from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
 from geval_cli.extras.trust.looks import count_look
-from geval_cli.extras.trust.matching import Labels, Match, hint_of, judged_items, match_labels, read_given
+from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.dimensions import find_dimension
@@ -57,26 +57,32 @@ from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.agreement import best_threshold, quadratic_kappa
-from geval_cli.statistics.correlation import fold, spearman
+from geval_cli.statistics.agreement import best_threshold, confusion, quadratic_kappa
+from geval_cli.statistics.calibration_fit import balanced_accuracy
+from geval_cli.statistics.correlation import jackknife_error, leave_one_out, spearman
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
+from geval_cli.templating import TEMPLATE_MARKS
 
 Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Statistic = Callable[[Mask], float | None]
+"""A figure of the outputs that a mask keeps; None where it is undefined."""
 
 LEAST_HELD_OUT = 20
 """With fewer held-out labels nothing is accepted."""
 TODAY = "today's judge"
-SHARES = (0.3, 0.3)
-"""Of the documents: for train and for select; the rest is held out."""
+SHARES = (0.3, 0.3, 0.4)
+"""Of the documents: for train, for select, and held out."""
 EXAMPLE_COUNTS = (2, 4, 8)
 
 _AT_ONCE = 64
 _MOST_LEVELS = 11
 _MOST_ERRORS = 12
 _ALPHA = 0.05
+_DUST = 1e-9
 _POWER_QUANTILE = float(stats.norm.ppf(0.8))
 _SHOWN_CHARACTERS = 2000
 _CITED = re.compile(r"\s*[\[(]((?:\d+[,;\s]*)+)[\])]\.?\s*$")
@@ -168,7 +174,7 @@ class Gain(Struct, frozen=True):
 
     Attributes:
         interval: at 1 - `alpha`, by leaving out one document at a time; None where it cannot be told.
-        look: the how many-th look at the same labels this is, counted from 1; `alpha` is .05 / 2 ** look.
+        look: which look at the same labels this is, counted from 1; `alpha` is .05 / 2 ** look.
         needed: about how many held-out labels would show a gain of this size with 80 % power; None if there is none.
     """
 
@@ -234,36 +240,26 @@ def labelled_cases(
         ConfigError: labels are unmatched.
         UsageError: no one labelled the metric.
     """
-    wanted = [label for label in labels.labels if label.metric == metric]
-    if not wanted:
-        known = list(dict.fromkeys(label.metric for label in labels.labels))
-        raise UsageError(f"there are no labels for `{metric}`", hint=hint_of(metric, known, "labelled"))
-    matching = match_labels(
-        wanted, judged_items(report.results()), run_id=report.run.id, allow_unmatched=allow_unmatched
-    )
-    by_id: dict[str, list[Match]] = {}
-    for match in matching.matches:
-        by_id.setdefault(match.item.id, []).append(match)
-    has_documents = all(match.label.doc is not None for match in matching.matches)
-    found = []
-    for result in report.results():
-        matches = by_id.get(result.id)
-        if matches is None:
-            continue
-        marks = [mark for match in matches for mark in match.label.marks.values()]
-        doc = matches[0].label.doc if has_documents else None
-        notes = [
-            note for match in matches for note in (match.label.note, *match.label.notes.values()) if note
-        ]
-        found.append(
-            LabelledCase(
-                result,
-                math.fsum(marks) / len(marks),
-                str(doc) if doc is not None else result.test_key or f"test {result.test_index}",
-                notes[0] if notes else "",
-            )
+    pairs = judged_labels(labels, report, cluster=None, allow_unmatched=allow_unmatched)
+    by_id: dict[str, list[JudgedLabel]] = {}
+    for pair in pairs.by_metric((metric,))[metric]:
+        assert pair.match is not None  # as the labels are of a run
+        by_id.setdefault(pair.match.item.id, []).append(pair)
+    return [
+        LabelledCase(
+            result,
+            mean_label(pair.label for pair in found),
+            found[0].cluster,
+            next((note for pair in found for note in _notes_of(pair.label)), ""),
         )
-    return found
+        for result in report.results()
+        if (found := by_id.get(result.id))
+    ]
+
+
+def _notes_of(label: Label) -> Iterator[str]:
+    """Yield what annotators wrote beside a label."""
+    yield from filter(None, (label.note, *label.notes.values()))
 
 
 def split(
@@ -278,16 +274,12 @@ def split(
     random.shuffle(names)
     names.sort(key=lambda name: math.fsum(case.human for case in by_document[name]) / len(by_document[name]))
     parts: tuple[list[LabelledCase], ...] = ([], [], [])
-    given = [0, 0, 0]
-    shares = (*SHARES, 1 - sum(SHARES))
-    block: list[int] = []
+    documents = [0, 0, 0]
     for count, name in enumerate(names, start=1):
-        if not block:  # who lacks most of its share comes first; equals in an order of chance
-            order = [0, 1, 2]
-            random.shuffle(order)
-            block = sorted(order, key=lambda part: given[part] - shares[part] * count)[:1]
-        part = block.pop()
-        given[part] += 1
+        order = [0, 1, 2]
+        random.shuffle(order)  # of parts that lack as much of their share, chance takes one
+        part = min(order, key=lambda part: documents[part] - SHARES[part] * count)
+        documents[part] += 1
         parts[part].extend(by_document[name])
     return parts[0], parts[1], parts[2]
 
@@ -312,41 +304,52 @@ def agreement_of(
     if len(scores) < 2:  # noqa: PLR2004 - agreement needs two
         return None
     if measure is AgreementMeasure.BALANCED_ACCURACY:
-        good, passed = human >= 1, scores >= threshold - 1e-9
-        if good.all() or not good.any():
-            return None
-        return float((passed[good].mean() + (~passed[~good]).mean()) / 2)
+        return balanced_accuracy(confusion(scores >= threshold - _DUST, human >= 1))
     found = quadratic_kappa(scores, human) if measure is AgreementMeasure.KAPPA else spearman(scores, human)
     return 0.0 if found is None else found
 
 
-def gain_error(
-    statistic: Callable[[NDArray[np.bool_]], float | None], documents: Sequence[str]
-) -> tuple[float | None, float | None, int]:
-    """Return a statistic, its error by leaving out one document at a time, and the number of groups left out.
+def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | None, float | None, int]:
+    """Return a statistic, its standard error by leaving out one document at a time, and the number of these.
 
     Source: Efron and Stein, "The jackknife estimate of variance", 1981.
     """
     value = statistic(np.ones(len(documents), dtype=bool))
-    groups = fold(documents)
-    count = len(set(groups.tolist()))
-    if value is None or count < 2:  # noqa: PLR2004 - a spread needs two
-        return value, None, count
-    left_out = [statistic(groups != group) for group in sorted(set(groups.tolist()))]
+    if value is None or len(set(documents)) < 2:  # noqa: PLR2004 - a spread needs two
+        return value, None, len(set(documents))
+    left_out = leave_one_out(statistic, documents)
     known = [item for item in left_out if item is not None]
-    if len(known) < count:
-        return value, None, count
-    numbers = np.array(known)
-    return value, math.sqrt((count - 1) / count * float(((numbers - numbers.mean()) ** 2).sum())), count
+    return value, jackknife_error(np.array(known)) if len(known) == len(left_out) else None, len(left_out)
+
+
+def agreement_on(measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float) -> Statistic:
+    """Return the agreement of scores with labels as a statistic of some of the outputs."""
+    return lambda mask: agreement_of(measure, scores[mask], human[mask], threshold)
+
+
+def _gain_on(
+    measure: AgreementMeasure, before: Numbers, after: Numbers, human: Numbers, threshold: float
+) -> Statistic:
+    """Return how much more `after` agrees with labels than `before`, as a statistic of some of the outputs."""
+    first, second = (agreement_on(measure, scores, human, threshold) for scores in (before, after))
+
+    def gain(mask: Mask) -> float | None:
+        old, new = first(mask), second(mask)
+        return None if old is None or new is None else new - old
+
+    return gain
 
 
 # -- candidates --------------------------------------------------------------------------------------------------
 
 
-def chosen_examples(
+def pick_examples(
     cases: Sequence[LabelledCase], scores: Numbers, count: int, score_range: tuple[float, float]
 ) -> tuple[RatedExampleSpec, ...]:
-    """Return so many outputs to show: where the judge erred most, spread over the scale, no document twice."""
+    """Return so many outputs to show: where the judge erred most, spread over the scale, no document twice.
+
+    Outputs with the braces of templates are left out: in a config, `{{ env.KEY }}` would be filled in.
+    """
     order = sorted(range(len(cases)), key=lambda place: cases[place].human)
     chosen: list[int] = []
     documents: set[str] = set()
@@ -354,7 +357,7 @@ def chosen_examples(
         errors = [
             (-abs(float(np.nan_to_num(scores[place], nan=cases[place].human)) - cases[place].human), place)
             for place in map(int, part)
-            if cases[place].document not in documents
+            if cases[place].document not in documents and not _is_template(_shown_text(cases[place]))
         ]
         if errors:
             place = min(errors)[1]
@@ -362,6 +365,10 @@ def chosen_examples(
             documents.add(cases[place].document)
     low, high = score_range
     return tuple(_example(cases[place], low + cases[place].human * (high - low)) for place in chosen)
+
+
+def _shown_text(case: LabelledCase) -> str:
+    return "\n".join((value_text(case.case.output), _input_of(case.case), case.note))
 
 
 def _example(case: LabelledCase, rating: float) -> RatedExampleSpec:
@@ -409,7 +416,7 @@ Answer with JSON only: {{"criteria": ["the criterion"], "steps": ["first step", 
 def teacher_text(
     form: str, criterion: str, cases: Sequence[LabelledCase], rated: Rated, score_range: tuple[float, float]
 ) -> tuple[str, list[str]]:
-    """Return the request to the teacher, and the ids of the outputs in it, by their numbers."""
+    """Return the request to the teacher, and the ids of the outputs in it, in the order of their numbers."""
     low, high = score_range
     errors = sorted(
         (place for place in range(len(cases)) if not math.isnan(rated.scores[place])),
@@ -449,10 +456,10 @@ def read_guidelines(reply: str, ids: Sequence[str]) -> tuple[Guideline, ...]:
     return tuple(found)
 
 
-# -- the work ----------------------------------------------------------------------------------------------------
+# -- the search --------------------------------------------------------------------------------------------------
 
 
-class _Bench(Struct):
+class _Rater(Struct):
     """Rates stored outputs by candidates. Belongs to one event loop."""
 
     context: JobContext
@@ -597,7 +604,7 @@ async def improve_prepared(
         prepared: the config whose judge is to be improved.
         report: the run whose outputs were labelled.
         labels: of people.
-        cache: where answers are kept, so that a run that was stopped goes on for free.
+        cache: where answers are kept, so that a search that was stopped continues for free.
         metric: which one.
         options: seed and so on.
         teacher: the model that writes guidelines and criteria; None for the judge itself.
@@ -623,56 +630,41 @@ async def improve_prepared(
     policy = call_policy(prepared, budget or Budget(None, None), None)
     notes: list[str] = []
     async with open_suite_session(prepared, cache, policy) as session:
-        bench = _Bench(job_context(session, prepared), asking, spec, metric)
+        rater = _Rater(job_context(session, prepared), asking, spec, metric)
         tell(f"rating {plural(len(train), 'training output')} as today")
         today = JudgeCandidate(TODAY)
-        learnt = await bench.rate(today, train)
-        candidates = [today]
-        shown = {
-            count: chosen_examples(train, learnt.scores, count, score_range)
+        as_today = await rater.rate(today, train)
+        examples = {
+            count: pick_examples(train, as_today.scores, count, score_range)
             for count in EXAMPLE_COUNTS
             if count <= len(train)
         }
-        judge = session.model_for(teacher) if teacher is not None else _judge_of(spec, bench, asking)
+        judge = session.model_for(teacher) if teacher is not None else _judge_of(spec, rater)
         guidelines: tuple[Guideline, ...] = ()
         rewritten = JudgeCandidate("criteria and steps rewritten")
-        if not bench.stopped:
+        if not rater.stopped:
             tell(f"asking {judge.label} for guidelines")
-            guidelines, rewritten = await _taught(judge, bench, spec, train, learnt, score_range, notes)
-        if guidelines:
-            candidates.append(JudgeCandidate("guidelines", guidelines))
-        candidates += [
-            JudgeCandidate(f"{len(found)} examples", examples=found) for found in shown.values() if found
-        ]
-        if guidelines and shown:
-            middle = shown[max(count for count in shown if count <= 4)]  # noqa: PLR2004
-            candidates.append(JudgeCandidate(f"guidelines and {len(middle)} examples", guidelines, middle))
-        if rewritten.criteria or rewritten.steps:
-            candidates.append(rewritten)
-            if shown:
-                few = shown[min(shown)]
-                name = f"{rewritten.name}, {len(few)} examples"
-                candidates.append(replace(rewritten, name=name, examples=few))
+            guidelines, rewritten = await _ask_teacher(judge, rater, train, as_today, score_range, notes)
+        candidates = [today, *_candidates(guidelines, rewritten, examples)]
         human = np.array([case.human for case in select], dtype=np.float64)
         threshold = spec.threshold if spec.threshold is not None else 0.5
         documents = [case.document for case in select]
         rated: list[Rated] = []
-        for candidate in _sound(candidates, spec, notes):
+        for candidate in _valid(candidates, spec, notes):
             tell(f"rating {plural(len(select), 'output')} by {candidate.name}")
-            found = await bench.rate(candidate, select)
-            statistic = partial(_agreement, measure, found.scores, human, threshold)
-            value, error, _ = gain_error(statistic, documents)
+            found = await rater.rate(candidate, select)
+            value, error, _ = with_error(agreement_on(measure, found.scores, human, threshold), documents)
             rated.append(replace(found, agreement=value, error=error))
-        chosen = None if bench.stopped else choose(rated, measure, human, threshold, documents)
+        chosen = None if rater.stopped else choose(rated, measure, human, threshold, documents)
         gain: Gain | None = None
         differing: tuple[Differing, ...] = ()
         costs: tuple[float | None, float | None] = (rated[0].cost_usd, None)
         limit: float | None = None
         if chosen is not None:
             tell(f"looking once at {plural(len(held), 'held-out label')}")
-            before, after = await bench.rate(today, held), await bench.rate(chosen.candidate, held)
-            if not bench.stopped:
-                look = _look(home, cases, chosen.candidate)
+            before, after = await rater.rate(today, held), await rater.rate(chosen.candidate, held)
+            if not rater.stopped:
+                look = 1 if home is None else count_look(home, _digest_of(cases), chosen.candidate.key)
                 gain = held_out_gain(measure, before, after, held, threshold, look)
                 differing = tuple(_differing(before, after, held))
                 limit = _threshold(chosen, after, select, held, threshold)
@@ -693,9 +685,9 @@ async def improve_prepared(
         spec=spec,
         threshold=limit,
         costs_usd=costs,
-        usage=bench.usage,
+        usage=rater.usage,
         notes=tuple(notes),
-        stopped=bench.stopped,
+        stopped=rater.stopped,
     )
 
 
@@ -732,51 +724,80 @@ def _written(spec: object) -> object:
     return serialize(spec) if isinstance(spec, GEvalFields) else spec
 
 
-def _judge_of(spec: GEvalFields, bench: _Bench, asking: Mapping[str, AskedJob]) -> Judge:
-    test = next(iter(asking.values())).job.test
-    named = judge_provider(spec, test, bench.context.tools.defaults)
-    return bench.context.tools.judge_for(members_of(named)[0])
+def _judge_of(spec: GEvalFields, rater: _Rater) -> Judge:
+    """Return the judge of today, the first of a jury."""
+    test = next(iter(rater.asking.values())).job.test
+    named = judge_provider(spec, test, rater.context.tools.defaults)
+    return rater.context.tools.judge_for(members_of(named)[0])
 
 
-async def _taught(
+async def _ask_teacher(
     judge: Judge,
-    bench: _Bench,
-    spec: GEvalFields,
+    rater: _Rater,
     train: Sequence[LabelledCase],
-    learnt: Rated,
+    as_today: Rated,
     score_range: tuple[float, float],
     notes: list[str],
 ) -> tuple[tuple[Guideline, ...], JudgeCandidate]:
-    """Ask the teacher for guidelines and, for criteria, for other words; what cannot be had is noted."""
+    """Ask the teacher for guidelines and, of a criterion without templates, for other words and steps.
+
+    What it does not give is noted. What it wrote becomes part of a config, where braces would be filled with values.
+    """
+    spec = rater.spec
     written = spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
     criterion = find_dimension(spec.dimension).definition if spec.dimension is not None else written
     guidelines: tuple[Guideline, ...] = ()
     rewritten = JudgeCandidate("criteria and steps rewritten")
 
     async def ask(form: str) -> tuple[str, list[str]]:
-        text, ids = teacher_text(form, criterion, train, learnt, score_range)
+        text, ids = teacher_text(form, criterion, train, as_today, score_range)
         request = ModelRequest(
             user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING
         )
         response = await judge.complete(request)
-        bench.usage += response.usage
+        rater.usage += response.usage
         return response.choices[0].text, ids
 
     try:
         reply, ids = await ask(_GUIDELINES)
-        guidelines = read_guidelines(reply, ids)
-        if spec.dimension is None and "{{" not in written:
+        guidelines = tuple(item for item in read_guidelines(reply, ids) if not _is_template(item.text))
+        if spec.dimension is None and not _is_template(written):
             reply, _ = await ask(_REWRITE)
-            criteria = parse_texts(reply, "criteria")
-            rewritten = replace(rewritten, criteria=criteria[0], steps=parse_texts(reply, "steps"))
+            criteria, steps = parse_texts(reply, "criteria")[0], parse_texts(reply, "steps")
+            if not any(map(_is_template, (criteria, *steps))):
+                rewritten = replace(rewritten, criteria=criteria, steps=steps)
     except BudgetError as error:
-        bench.stopped = error.message
-    except (JudgeError, GevalError) as error:
+        rater.stopped = error.message
+    except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
     return guidelines, rewritten
 
 
-def _sound(
+def _candidates(
+    guidelines: tuple[Guideline, ...],
+    rewritten: JudgeCandidate,
+    examples: Mapping[int, tuple[RatedExampleSpec, ...]],
+) -> Iterator[JudgeCandidate]:
+    """Yield the candidates beside today's judge, simpler ones first."""
+    shown = [found for found in examples.values() if found]
+    if guidelines:
+        yield JudgeCandidate("guidelines", guidelines)
+    for found in shown:
+        yield JudgeCandidate(f"{len(found)} examples", examples=found)
+    if guidelines and shown:
+        middle = shown[min(1, len(shown) - 1)]
+        yield JudgeCandidate(f"guidelines and {len(middle)} examples", guidelines, middle)
+    if rewritten.criteria:
+        yield rewritten
+        if shown:
+            yield replace(rewritten, name=f"{rewritten.name}, {len(shown[0])} examples", examples=shown[0])
+
+
+def _is_template(text: str) -> bool:
+    return any(mark in text for mark in TEMPLATE_MARKS)
+
+
+def _valid(
     candidates: Iterable[JudgeCandidate], spec: GEvalFields, notes: list[str]
 ) -> Iterator[JudgeCandidate]:
     """Yield the candidates that would be accepted in a config; a teacher may write what is not."""
@@ -786,12 +807,6 @@ def _sound(
             notes.append(f"{candidate.name}: left out, {broken[0].message}")
         else:
             yield candidate
-
-
-def _agreement(
-    measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float, mask: NDArray[np.bool_]
-) -> float | None:
-    return agreement_of(measure, scores[mask], human[mask], threshold)
 
 
 def choose(
@@ -807,13 +822,8 @@ def choose(
         return None
     best = max(known, key=lambda item: item.agreement or 0.0)
     for item in known:
-
-        def lag(mask: NDArray[np.bool_], item: Rated = item) -> float | None:
-            first = _agreement(measure, best.scores, human, threshold, mask)
-            second = _agreement(measure, item.scores, human, threshold, mask)
-            return None if first is None or second is None else first - second
-
-        value, error, _ = gain_error(lag, documents)
+        lead = _gain_on(measure, item.scores, best.scores, human, threshold)
+        value, error, _ = with_error(lead, documents)
         if item is best or (value is not None and error is not None and value <= error):
             return None if item is rated[0] else item
     return None
@@ -833,12 +843,7 @@ def held_out_gain(
     documents = [case.document for case, known in zip(held, both, strict=True) if known]
     old, new, human = before.scores[both], after.scores[both], human[both]
 
-    def statistic(mask: NDArray[np.bool_]) -> float | None:
-        first = _agreement(measure, old, human, threshold, mask)
-        second = _agreement(measure, new, human, threshold, mask)
-        return None if first is None or second is None else second - first
-
-    value, error, groups = gain_error(statistic, documents)
+    value, error, groups = with_error(_gain_on(measure, old, new, human, threshold), documents)
     alpha = _ALPHA / 2**look
     interval, needed = None, None
     if value is not None and error is not None:
@@ -847,10 +852,9 @@ def held_out_gain(
         if value > 0:
             total = float(stats.norm.ppf(1 - alpha / 2)) + _POWER_QUANTILE
             needed = max(LEAST_HELD_OUT, math.ceil(len(human) * (total * error / value) ** 2))
-    everything = np.ones(len(human), dtype=bool)
     return Gain(
-        before=_agreement(measure, old, human, threshold, everything),
-        after=_agreement(measure, new, human, threshold, everything),
+        before=agreement_of(measure, old, human, threshold),
+        after=agreement_of(measure, new, human, threshold),
         value=value,
         interval=interval,
         labels=len(human),
@@ -868,7 +872,7 @@ def _differing(before: Rated, after: Rated, held: Sequence[LabelledCase]) -> lis
             case.case.id, case.human, float(old), float(new), one_line(value_text(case.case.output), 200)
         )
         for case, old, new in zip(held, before.scores, after.scores, strict=True)
-        if not math.isnan(old) and not math.isnan(new) and abs(old - new) > 1e-9  # noqa: PLR2004
+        if not math.isnan(old) and not math.isnan(new) and abs(old - new) > _DUST
     ]
     return sorted(found, key=lambda item: -abs(item.after - item.before))
 
@@ -879,24 +883,22 @@ def _threshold(
     select: Sequence[LabelledCase],
     held: Sequence[LabelledCase],
     present: float,
-    good: float = 0.75,
 ) -> float | None:
     """Return the threshold of the new judge that agrees best with people on select and held-out."""
     scores = np.concatenate([chosen.scores, after.scores])
     human = np.array([case.human for case in (*select, *held)], dtype=np.float64)
     known = ~np.isnan(scores)
-    found = best_threshold(scores[known], human[known] >= good, present=present)
+    found = best_threshold(scores[known], human[known] >= GOOD_AT, present=present)
     return None if found is None else found.threshold
 
 
-def _look(home: Path | None, cases: Sequence[LabelledCase], candidate: JudgeCandidate) -> int:
-    """Count this look at the labels; a judge that was looked at before is the same look once more."""
+def _digest_of(cases: Sequence[LabelledCase]) -> str:
+    """Return a digest of the labels, by which looks at them are counted."""
     told = sorted(f"{case.case.id} {case.human:.9f} {case.document}" for case in cases)
-    digest = hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return 1 if home is None else count_look(home, digest, candidate.key)
+    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-# -- what is told ------------------------------------------------------------------------------------------------
+# -- the report --------------------------------------------------------------------------------------------------
 
 
 def fragment(found: Improvement) -> dict[str, JsonValue]:
@@ -980,10 +982,7 @@ def sentence(found: Improvement, quote: Quote = str) -> str:
     if found.stopped:
         return f"stopped before anything was decided: {quote(found.stopped)}"
     if found.chosen is None or found.gain is None:
-        return (
-            "nothing better was found: on the labels to select with, no candidate beats today's judge by more than"
-            " noise"
-        )
+        return "nothing better was found: on the select labels, no candidate beats today's judge by more than noise"
     gain, held = found.gain, f"{plural(found.gain.labels, 'held-out label')}"
     name = quote(found.chosen.name)
     if gain.value is None or gain.before is None or gain.after is None:
@@ -997,7 +996,9 @@ def sentence(found: Improvement, quote: Quote = str) -> str:
     if gain.is_shown:
         return f"accepted: the judge with {name} agrees better with people: {figures}{spread}"
     if gain.labels < LEAST_HELD_OUT:
-        return f"not accepted: {held} are too few, {LEAST_HELD_OUT} are the least; with {name}: {figures}"
+        return (
+            f"not accepted: {held} are too few, at least {LEAST_HELD_OUT} are needed; with {name}: {figures}"
+        )
     more = ""
     if gain.needed is not None and gain.needed > gain.labels:
         more = f"; about {gain.needed:,} held-out labels would show a gain of that size"
@@ -1036,4 +1037,4 @@ def _about(found: Improvement, quote: Quote) -> str:
         f"{count} {name} ({plural(found.documents[name], 'document')})"
         for name, count in found.labels.items()
     )
-    return f"Labels of run {quote(found.run)}: {parts}. Agreement below is on the labels to select with."
+    return f"Labels of run {quote(found.run)}: {parts}. The table shows agreement on the select labels."

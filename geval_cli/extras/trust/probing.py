@@ -70,12 +70,12 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
+from geval_cli.templating import TEMPLATE_MARKS
 
 APART = (ProbeKind.PLACE, ProbeKind.FAMILY, ProbeKind.JOINT)
 """Probes that do not compare an output with a rewritten one, metric by metric."""
 
 _SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
-_TEMPLATE_MARKS = ("{{", "{%", "{#")
 SELECT_BEST = "select-best"
 NO_FORM = "the metric has no such form"
 
@@ -217,7 +217,7 @@ def changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) ->
         return None
     if form == "steps":
         reworded = rewritten_steps(steps)
-        if not reworded or any(mark in step for step in reworded for mark in _TEMPLATE_MARKS):
+        if not reworded or any(mark in step for step in reworded for mark in TEMPLATE_MARKS):
             return None
         return spec.model_copy(update={"evaluation_steps": reworded})
     scale = _SCALES[form]
