@@ -28,6 +28,8 @@ from geval_cli.report.report import (
     RunReport,
     case_number,
     case_title,
+    failed_assertions,
+    failure_text,
     is_decided_by_score,
     margin_below,
     output_text,
@@ -545,16 +547,12 @@ def _why(results: Sequence[CaseResult]) -> str:
     """Return what failed, what failed most often first, each where it is furthest below its threshold."""
     worst: dict[str, tuple[int, AssertionResult]] = {}
     for result in results:
-        for item in result.assertions:
-            if item.status is Status.FAILED and result.status is Status.FAILED:
-                name = one_line(item.metric or item.type, 40)
-                count, known = worst.get(name, (0, item))
-                worst[name] = count + 1, max(known, item, key=margin_below)
+        for item in failed_assertions(result) if result.status is Status.FAILED else ():
+            name = one_line(item.metric or item.type, 40)
+            count, known = worst.get(name, (0, item))
+            worst[name] = count + 1, max(known, item, key=margin_below)
     named = sorted(worst.items(), key=lambda pair: -pair[1][0])
-    parts = [
-        f"{name} {score_text(item)}" if item.threshold is not None else name
-        for name, (_, item) in named[:_WHY_NAMED]
-    ]
+    parts = [f"{name} {failure_text(item)}".rstrip() for name, (_, item) in named[:_WHY_NAMED]]
     if len(named) > _WHY_NAMED:
         parts.append(f"{len(named) - _WHY_NAMED:,} more")
     if not parts:
@@ -569,8 +567,7 @@ def _range(scores: Sequence[float]) -> str:
 
 
 def _badness(result: CaseResult) -> tuple[int, float]:
-    failed = (margin_below(item) for item in result.assertions if item.status is Status.FAILED)
-    return _ORDER[result.status], -max(failed, default=0.0)
+    return _ORDER[result.status], -max(map(margin_below, failed_assertions(result)), default=0.0)
 
 
 def _errors(result: CaseResult) -> Iterator[ErrorInfo]:

@@ -20,9 +20,9 @@ from geval_cli.report.report import (
     case_title,
     failed_assertions,
     failure_figure,
+    failure_text,
     margin_below,
     output_text,
-    score_text,
 )
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of
@@ -477,7 +477,7 @@ def _failed_test(result: CaseResult) -> FailedTest:
     items = [
         FailedAssertion(
             one_line(item.metric or item.type, 40),
-            "" if item.threshold is None else score_text(item),
+            failure_text(item),
             failure_figure(item),
             one_line((item.reason or "")[:_REASON_COMPARED], 400),
             item.location,

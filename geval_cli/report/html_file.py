@@ -28,6 +28,7 @@ from geval_cli.report.html.matrix import (
     columns_of,
     first_variables,
     heads_of,
+    row_of,
     shown_row,
 )
 from geval_cli.report.html.packing import Packer
@@ -233,7 +234,7 @@ def _chunks(
         for found in row.cells.values():
             for item in found:
                 repeats.setdefault(item.repeat_index, []).append(item)
-        shown = shown_row(row, None)
+        shown = row_of(next(iter(row.cells.values()))[0], {})
         head = parts.row_head(shown, variables)
         for results in repeats.values():
             for result in results:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
@@ -16,8 +16,8 @@ from geval_cli.report.report import (
     assertion_name,
     case_number,
     case_title,
-    score_text,
-    why_otherwise,
+    failure_text,
+    worst_first,
 )
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
@@ -127,18 +127,18 @@ def _outcome(result: CaseResult) -> str:
         case Status.PASSED:
             return ""
     kind = "failure" if result.status is Status.FAILED else "error"
-    problems = list(_problems(result.assertions))
+    problems = list(_problems(worst_first(result.assertions)))
     attributes = {"message": _message(result, problems), "type": _type(result, problems)}
     text = "\n".join(_details(result, problems))
     return f"<{kind}{_attributes(attributes)}>{_text(text)}</{kind}>\n"
 
 
-def _problems(assertions: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
-    """Yield the assertions that did not pass, those within sets after the set; what decides the case comes first."""
-    for item in sorted(assertions, key=lambda item: item.status is not Status.FAILED):
+def _problems(assertions: Iterable[AssertionResult]) -> Iterator[AssertionResult]:
+    """Yield the assertions that did not pass, those within sets after the set."""
+    for item in assertions:
         if item.status in _PROBLEMS:
             yield item
-        yield from _problems(item.assertions)
+        yield from _problems(worst_first(item.assertions))
 
 
 def _type(result: CaseResult, problems: list[AssertionResult]) -> str:
@@ -156,8 +156,11 @@ def _message(result: CaseResult, problems: list[AssertionResult]) -> str:
     first = next((item for item in problems if item.status is result.status), None)
     if first is None:
         return "the weighted score is below the test's threshold"
-    why = ": ".join(filter(None, (why_otherwise(first), _said(first))))
-    return one_line(f"{assertion_name(first)}: {why}", _MESSAGE_WIDTH)
+    return one_line(f"{_named(first)}: {_said(first)}", _MESSAGE_WIDTH)
+
+
+def _named(item: AssertionResult) -> str:
+    return f"{assertion_name(item)} {failure_text(item)}".rstrip()
 
 
 def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[str]:
@@ -165,7 +168,7 @@ def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[st
         yield from _clipped(f"{result.error.message}\n{result.error.hint}")
     for item in problems:
         place = f" at {item.location}" if item.location else ""
-        yield from sanitized_lines(f"{assertion_name(item)} {score_text(item)}".rstrip() + place)
+        yield from sanitized_lines(_named(item) + place)
         yield from _clipped(_said(item))
     if result.output is not None:
         yield "output:"

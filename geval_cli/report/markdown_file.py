@@ -55,10 +55,11 @@ from geval_cli.report.report import (
     assertion_name,
     case_number,
     case_title,
+    failure_text,
     output_text,
-    score_text,
     telling_metrics,
     worst_case,
+    worst_first,
 )
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
@@ -339,7 +340,7 @@ def _case(result: CaseResult, report: RunReport) -> str:
     lines = [title]
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
-    lines.extend(_assertion_lines(result.assertions))
+    lines.extend(_assertion_lines(worst_first(result.assertions)))
     if result.output is not None or result.turns:
         lines.append(_block(output_text(result)))
     for name, text in (result.asked.texts if result.asked else {}).items():
@@ -347,24 +348,19 @@ def _case(result: CaseResult, report: RunReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
+def _assertion_lines(assertions: Sequence[AssertionResult]) -> Iterator[str]:
     for item in assertions:
         if item.status in _PROBLEMS:
             name = code_span(sanitize(assertion_name(item)))
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             reason = f": {code_span(one_line(said, 700))}" if said else ""
-            yield f"- {name}{_score(item)}{reason}"
+            # `<` would begin a tag for some readers.
+            score = failure_text(item).replace("<", "&lt;")
+            yield f"- {name}{score and f' {score}'}{reason}"
             for part in checklist_items(item.detail):
                 mark = _MARKS[Status.PASSED if part.is_met else Status.FAILED]
                 yield f"  - {mark} {code_span(part.line)}"
-        yield from _assertion_lines(item.assertions)
-
-
-def _score(item: AssertionResult) -> str:
-    if item.score is None or item.status is Status.ERROR:
-        return ""
-    # `<` would begin a tag for some readers.
-    return " " + score_text(item).replace("<", "&lt;")
+        yield from _assertion_lines(worst_first(item.assertions))
 
 
 def _foot(report: RunReport) -> str:

@@ -1,6 +1,6 @@
 """A run as the reports read it: its record, its counts, a way to go through its results, and the names of these."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -126,18 +126,49 @@ def margin_below(item: AssertionResult) -> float:
     return max(item.threshold - item.score, 0.0)
 
 
-def failed_assertions(result: CaseResult) -> list[AssertionResult]:
-    """Return what failed of a case, the furthest below its threshold first: the one to name where one has room.
+def worst_first(assertions: Iterable[AssertionResult]) -> list[AssertionResult]:
+    """Return assertions with those that failed first, the furthest below its threshold at the head.
 
     An assertion of weight 0 only measures, so it failed no case.
     """
-    failed = (item for item in result.assertions if item.status is Status.FAILED and item.weight)
-    return sorted(failed, key=margin_below, reverse=True)
+    return sorted(assertions, key=lambda item: -margin_below(item) if _has_failed(item) else 1.0)
+
+
+def failed_assertions(result: CaseResult) -> list[AssertionResult]:
+    """Return what failed of a case, the worst first: the one to name where one has room."""
+    return [item for item in worst_first(result.assertions) if _has_failed(item)]
+
+
+def _has_failed(item: AssertionResult) -> bool:
+    return item.status is Status.FAILED and bool(item.weight)
+
+
+def failure_text(item: AssertionResult) -> str:
+    """`0.40 < 0.50`: the score that failed an assertion; "" where it has none but its verdict, as `contains`."""
+    return "" if item.threshold is None or item.status is Status.ERROR else score_text(item)
 
 
 def failure_figure(item: AssertionResult) -> str:
-    """`0.75`: the score that failed an assertion; "" where it has none but its verdict, as `contains`."""
-    return "" if item.threshold is None else score_text(item).split(" ")[0].rstrip(",")
+    """`0.40`: that score without its threshold."""
+    return failure_text(item).split(" ")[0].rstrip(",")
+
+
+def case_reason(result: CaseResult) -> str:
+    """Return why a case has its verdict: its error, or the reason of the assertion to name; "" where it passed."""
+    if result.error is not None:
+        return result.error.message
+    if result.status is Status.PASSED:
+        return ""
+    deciding = failed_assertions(result) if result.status is Status.FAILED else result.assertions
+    return next(filter(None, (_reason_of(item, result.status) for item in deciding)), "")
+
+
+def _reason_of(item: AssertionResult, status: Status) -> str:
+    """Return what an assertion with that status says; a set says only what its members say, so they speak for it."""
+    if item.status is not status:
+        return ""
+    own = (item.reason or "") if item.error is None else item.error.message
+    return next(filter(None, (_reason_of(member, status) for member in worst_first(item.assertions))), own)
 
 
 def is_decided_by_score(item: AssertionResult) -> bool:

@@ -13,7 +13,7 @@ from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.columns import run_sentence
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
-from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
+from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, failure_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
 
@@ -111,10 +111,10 @@ def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, s
         kind = result.error.type
         yield Status.ERROR, report.run.config_path, kind, f"{kind}: {result.error.message}"
     for item in result.assertions:
-        if item.status not in _SEVERITIES:
+        if item.status not in _SEVERITIES or (item.status is Status.FAILED and not item.weight):
             continue
         name = assertion_name(item)
-        text = f"{name} {score_text(item)}".rstrip() + f": {_said(item)}"
+        text = f"{name} {failure_text(item)}".rstrip() + f": {_said(item)}"
         yield item.status, item.location or report.run.config_path, name, text
 
 

@@ -48,9 +48,11 @@ def test_a_failure_says_the_judges_reason(tmp_path: Path) -> None:
     failure = list(cases_of(read(tmp_path)))[1].result[0]
 
     assert isinstance(failure, junitparser.Failure)
-    assert failure.type == "g-eval"
-    assert failure.message.startswith("g-eval consistency: The answer claims forty days")
-    assert "contains 0.00 at examples/configs/vacation.yaml:24:9" in failure.text
+    assert failure.type == "contains"
+    assert failure.message == 'contains: the output does not contain "28 days"'
+    assert "contains at examples/configs/vacation.yaml:24:9" in failure.text
+    assert "g-eval consistency 0.49996 < 0.50 at " in failure.text
+    assert "The answer claims forty days" in failure.text
     assert "You get 40 days." in failure.text
 
 
@@ -73,7 +75,7 @@ def test_what_decided_the_case_comes_first(tmp_path: Path) -> None:
     failed = make_judged(Status.FAILED, 0.1, reason="wrong")
     xml = read(tmp_path, make_case(status=Status.FAILED, assertions=(broken, failed)))
 
-    assert next(cases_of(xml)).result[0].message == "g-eval consistency: wrong"
+    assert next(cases_of(xml)).result[0].message == "g-eval consistency 0.10 < 0.50: wrong"
 
 
 def test_time_is_in_seconds(tmp_path: Path) -> None:

@@ -9,22 +9,26 @@ import pytest
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
+from geval_cli.extras.web.live_run import brief_of
 from geval_cli.numbers import format_comparison
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
+    ErrorInfo,
     MetricSummary,
     RankedColumn,
     RunSummary,
     Status,
 )
-from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase
+from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase, case_sentence
+from geval_cli.report.failures import FailedTests
 from geval_cli.report.html.environment import make_environment
+from geval_cli.report.html.matrix import cell_of
 from geval_cli.report.html.run_view import run_values
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import score_text, telling_metrics
 from geval_cli.report.terminal import print_answer
-from geval_cli.report.verdict import signs_of
+from geval_cli.report.verdict import cell_verdict, signs_of
 
 P, F = Status.PASSED, Status.FAILED
 MISSING: dict[str, Any] = {
@@ -82,6 +86,83 @@ def test_every_file_says_why(tmp_path: Path) -> None:
     assert "0.40, a required item is missing" in stream.getvalue()
 
 
+def test_every_place_names_the_assertion_that_failed_a_case_by_most(tmp_path: Path) -> None:
+    items = (
+        make_judged(F, 0.0, metric="measured", weight=0, reason="only measured"),
+        make_judged(Status.ERROR, None, metric="broken", error=ErrorInfo("JudgeParseError", "no rating")),
+        make_judged(P, 0.9, metric="fine", reason="as it should be"),
+        make_judged(F, 0.55, metric="near", threshold=0.6, reason="nearly there"),
+        make_judged(F, 0.2, metric="worst", threshold=0.6, reason="not at all"),
+    )
+    case = make_case(0, COLUMNS[0], F, score=0.81, assertions=items, named_scores={"near": 0.55})
+    report = make_report(results=lambda: iter([case]))
+
+    def written(ending: str) -> str:
+        write_results_file(tmp_path / f"r.{ending}", report)
+        return (tmp_path / f"r.{ending}").read_text(encoding="utf-8-sig")
+
+    stream, found = io.StringIO(), FailedTests()
+    found.add(case)
+    found.print(report, console_of(stream, 200), "")
+    signs = signs_of(console_of(stream, 200))
+    assert "  worst 0.20 < 0.60, near 0.55 < 0.60\n" in stream.getvalue()
+    assert cell_verdict(case, signs, 60, has_marks=False).plain.endswith("FAIL worst 0.20 +1")
+    assert case_sentence([case]).endswith(": worst 0.20 < 0.60, near 0.55 < 0.60")
+    assert 'message="g-eval worst 0.20 &lt; 0.60: not at all"' in written("junit.xml")
+    lines = [line for line in written("md").split("\n") if line.startswith("- `")]
+    assert [line.split("`")[1].split()[-1] for line in lines] == ["worst", "near", "measured", "broken"]
+    assert lines[0] == "- `g-eval worst` 0.20 &lt; 0.60: `not at all`"
+    cell = cell_of([case])
+    assert (cell.figure, cell.reason) == ("0.20", "not at all")
+    assert cell_of([case], "near").figure == "0.55"
+    assert brief_of(case)["reason"] == "not at all"
+    assert "measured" not in written("sarif")
+
+
+@pytest.mark.parametrize(
+    ("status", "items", "reason"),
+    [
+        (P, (make_judged(F, 0.0, weight=0, reason="only measured"),), ""),
+        (F, (), ""),
+        (
+            Status.ERROR,
+            (
+                make_judged(F, 0.1, reason="no"),
+                make_judged(Status.ERROR, None, error=ErrorInfo("E", "broken")),
+            ),
+            "broken",
+        ),
+        (
+            F,
+            (
+                make_judged(
+                    F,
+                    0.5,
+                    type="assert-set",
+                    threshold=None,
+                    reason="llm-rubric: near",
+                    assertions=(make_judged(F, 0.5, reason="near"), make_judged(F, 0.1, reason="far")),
+                ),
+            ),
+            "far",
+        ),
+        (
+            F,
+            (
+                make_judged(
+                    F, 0.5, type="assert-set", reason="the set's score", assertions=(make_judged(P, 0.5),)
+                ),
+            ),
+            "the set's score",
+        ),
+    ],
+)
+def test_the_reason_of_a_case_is_that_of_what_decided_it(
+    status: Status, items: tuple[AssertionResult, ...], reason: str
+) -> None:
+    assert cell_of([make_case(0, COLUMNS[0], status, assertions=items)]).reason == reason
+
+
 @pytest.mark.parametrize(
     ("passed", "failed", "errored", "text"),
     [
@@ -98,8 +179,7 @@ def test_a_pass_rate_says_what_it_is_at_least(
     report = make_report(summary=summary)
     stream = io.StringIO()
     print_answer(report, console_of(stream, 100))
-    shown = re.sub(r"([\d.]+)%", lambda found: f"{float(found[1]):.0f} %", text)
-    assert f"\n pass rate {shown}\n" in stream.getvalue()
+    assert f"\n pass rate {text}\n" in stream.getvalue()
     write_results_file(tmp_path / "r.md", report)
     assert f"Pass rate: **{text.replace('%', '%**', 1)}\n" in (tmp_path / "r.md").read_text(encoding="utf-8")
     page = make_environment().get_template("run_summary.html").render(**run_values(report), filter_link=str)

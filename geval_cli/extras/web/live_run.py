@@ -13,7 +13,8 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.records import AssertionResult, CaseResult, RunRecord, RunStatus, RunSummary, Status, to_json
+from geval_cli.records import CaseResult, RunRecord, RunStatus, RunSummary, Status, to_json
+from geval_cli.report.report import case_reason
 from geval_cli.store.runs import RunStore
 
 UNREAD_MAX = 500
@@ -240,21 +241,8 @@ def brief_of(result: CaseResult) -> EventJson:
         "provider": result.provider.label,
         "status": result.status.value,
         "score": result.score,
-        "reason": _first_reason(result),
+        "reason": _shortened(case_reason(result)) or None,
     }
-
-
-def _first_reason(result: CaseResult) -> str | None:
-    """Return why a case did not pass: its error, else the reason of the first assertion that gives one."""
-    if result.error is not None:
-        return _shortened(result.error.message)
-    wanted = (Status.FAILED, Status.ERROR)
-    reasons = (_reason(assertion) for assertion in result.assertions if assertion.status in wanted)
-    return next((_shortened(reason) for reason in reasons if reason), None)
-
-
-def _reason(assertion: AssertionResult) -> str | None:
-    return assertion.error.message if assertion.error is not None else assertion.reason
 
 
 def _shortened(text: str) -> str:

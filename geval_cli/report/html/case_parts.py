@@ -30,7 +30,6 @@ _SHOWN_ELSEWHERE = frozenset(
 _NO_SIGNS = Signs({}, "·", "x")
 _BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 24, 12, 72
 _SCALE_MAX = 21
-_LEAST_SHARE = 0.001
 
 
 class RatingBar(Struct, frozen=True):

@@ -10,7 +10,6 @@ from geval_cli.engine.columns import column_name
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_percentage, format_score
 from geval_cli.records import (
-    AssertionResult,
     CaseResult,
     Column,
     ColumnSummary,
@@ -21,6 +20,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
+from geval_cli.report.report import case_reason, failed_assertions, failure_figure
 from geval_cli.report.verdict import has_fallback
 from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter
 from geval_cli.store.run_pages import ResultRow, SortOrder
@@ -49,13 +49,14 @@ class Cell(Struct, frozen=True):
         tally: how many repeats passed, `1/2`; empty without repeats.
         is_flaky: some repeats passed and others failed.
         chips: its first metrics; `chips_hidden` more are left out.
-        reason: of the first assertion that failed, or the error; empty for a case without a problem. With a metric, the
-            reason of that one.
+        figure: the score beside the verdict; of a failed case that of the assertion that failed it by most.
+        reason: of that assertion, or the error; empty for a case without a problem. With a metric, the reason of that
+            one.
     """
 
     result: CaseResult
     status: Status
-    score: float | None
+    figure: str
     matches: bool
     has_fallback: bool
     chips: tuple[Chip, ...]
@@ -238,7 +239,12 @@ def shown_row(row: ResultRow, metric: str | None) -> Row:
         )
         for column, results in row.cells.items()
     }
-    return Row(row.test_index, row_title(first), bool(first.description), first.vars, cells)
+    return row_of(first, cells)
+
+
+def row_of(first: CaseResult, cells: Mapping[int, Cell]) -> Row:
+    """Return the row of a test, which `first` is a result of."""
+    return Row(first.test_index, row_title(first), bool(first.description), first.vars, cells)
 
 
 def cell_of(
@@ -247,13 +253,13 @@ def cell_of(
     """Return the cell of a test's repeats in one column, by their scores of `metric` where they have that."""
     verdicts = [(_verdict(result, metric), result) for result in results]
     fitting = [item for item in verdicts if matching is None or item[1] in matching] or verdicts
-    (status, score), result = min(fitting, key=lambda item: WORST_FIRST.index(item[0][0]))
+    (status, figure), result = min(fitting, key=lambda item: WORST_FIRST.index(item[0][0]))
     found = Counter(status for (status, _), _ in verdicts)
     chips = chips_of(result)
     return Cell(
         result=result,
         status=status,
-        score=score,
+        figure=figure,
         matches=matching is None or bool(matching),
         has_fallback=has_fallback(result.assertions),
         chips=tuple(chips[:_CHIPS_MAX]),
@@ -264,9 +270,13 @@ def cell_of(
     )
 
 
-def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, float | None]:
-    chosen = next((chip for chip in chips_of(result) if metric is not None and chip.name == metric), None)
-    return (result.status, result.score) if chosen is None else (chosen.status, chosen.score)
+def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, str]:
+    chips = () if metric is None else chips_of(result)
+    chosen = next((chip for chip in chips if chip.name == metric), None)
+    if chosen is None and result.status is Status.FAILED and (failed := failed_assertions(result)):
+        return result.status, failure_figure(failed[0])
+    status, score = (result.status, result.score) if chosen is None else (chosen.status, chosen.score)
+    return status, "" if score is None else format_score(score)
 
 
 def chips_of(result: CaseResult) -> list[Chip]:
@@ -282,22 +292,13 @@ def chips_of(result: CaseResult) -> list[Chip]:
 
 
 def first_reason(result: CaseResult, metric: str | None = None) -> str:
-    """Return why a case failed, or could not or need not be judged: its error, or its first assertion's reason.
-
-    With a metric, return what was said of that, also where it passed.
-    """
-    if result.error is not None:
-        return result.error.message
-    found = _leaves(result.assertions)
-    own = [item for item in found if metric is not None and item.metric == metric]
-    told = {*WORST_FIRST[:2], result.status} - {Status.PASSED}
-    problems = own or [item for item in found if item.status in told]
-    if not problems:
-        return ""
-    first = min(problems, key=lambda item: WORST_FIRST.index(item.status))
+    """Return why a case has its verdict; with a metric, what was said of that, also where it passed."""
+    own = [
+        item
+        for item, _ in with_members(result.assertions)
+        if metric is not None and item.metric == metric and not item.assertions
+    ]
+    if result.error is not None or not own:
+        return case_reason(result)
+    first = min(own, key=lambda item: WORST_FIRST.index(item.status))
     return (first.reason or "") if first.error is None else first.error.message
-
-
-def _leaves(assertions: Sequence[AssertionResult]) -> list[AssertionResult]:
-    """Return the assertions that have no members: a set says only what its members say."""
-    return [item for item, _ in with_members(assertions) if not item.assertions]

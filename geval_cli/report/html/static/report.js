@@ -215,8 +215,9 @@ function showMetric(link, found, metric) {
 /** As the server writes a share: whole per cents, but for what would look like all or none. */
 function percentOf(part, whole) {
   const share = (100 * part) / whole;
-  const isFull = part > 0 && part < whole && [0, 100].includes(Math.round(share));
-  return `${isFull ? share.toFixed(1) : Math.round(share)} %`;
+  if (part === 0 || part === whole || ![0, 100].includes(Math.round(share))) return `${Math.round(share)} %`;
+  if (share < 0.1) return "<0.1 %";
+  return share > 99.9 ? ">99.9 %" : `${share.toFixed(1)} %`;
 }
 
 /** Let the heads of the columns, and the counts by status, say what they say of the chosen metric. */
