@@ -367,7 +367,7 @@ def mean_label(labels: Iterable[Label]) -> float:
 
 
 class LabelledOutput(Struct, frozen=True):
-    """An output with human labels and the judge scored.
+    """An output with human labels and the judge's score.
 
     Attributes:
         label: the mean of all people, 0..1; `score` the judge's.

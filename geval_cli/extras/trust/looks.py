@@ -98,10 +98,10 @@ def looks_before(home: Path, digest: str) -> list[Look]:
 
 
 def count_look(home: Path, digest: str, judge: str) -> int:
-    """Return the how many-th judge this is that labels are looked at with, from 1, and keep it.
+    """Return which look at these labels this is, counted from 1, and record it.
 
-    A judge that was looked at before has the number that it had then. Where the file cannot be written, the next look
-    knows one less.
+    Each new judge is a look; a judge that was compared before keeps its number. If the file cannot be written, the next
+    look is counted one too low.
 
     Args:
         home: the state folder.

@@ -313,7 +313,7 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[FamilyScore]) -> 
 
 
 def _nothing(
-    probe: Probe, metric: str, figure: str, note: str = ("no output could be changed this way")
+    probe: Probe, metric: str, figure: str, note: str = "no output could be changed this way"
 ) -> Finding:
     return Finding(
         probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=ProbeVerdict.SKIPPED, note=note
