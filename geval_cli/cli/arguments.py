@@ -359,7 +359,7 @@ def _check_batches(options: RunOptions) -> None:
         raise UsageError("--batch and --batch-judge cannot be combined", hint=hint)
     resumes = options.resume_latest or options.resume_from is not None or options.retry_errors
     if not options.waits and not is_batched and not resumes:
-        raise UsageError("--no-wait needs --batch or --batch-judge", hint="add --batch or --batch-judge")
+        raise UsageError("--no-wait needs --batch or --batch-judge", hint="add one, or remove --no-wait")
     if is_batched and (options.workers is not None or options.ray is not None):
         hint = "use one process: there is nothing to compute while batches are in progress"
         name = "--workers" if options.ray is None else "--ray"

@@ -127,6 +127,7 @@ def test_waiting_looks_as_often_as_the_config_says(tmp_path):
         waited = geval(suite, "batches", "wait", "latest", timeout_s=30)
     assert waited.code == 0, waited.stderr
     assert "completed, 29 of 29 answered" in waited.stdout
+    assert "use them with `geval run <DIR>/config.json --resume`" in waited.stdout
 
 
 def test_batches_of_a_judge_that_only_the_command_line_named_are_waited_for_and_cancelled(tmp_path):

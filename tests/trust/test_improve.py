@@ -247,6 +247,12 @@ def test_the_plan_sends_nothing(product: Product) -> None:
     assert not world.prompts
     assert "nothing is sent" in finished.stdout
     assert "2 teacher calls" in finished.stdout
+    # The latest run of the config is meant, not of another one.
+    (product.folder / "other.yaml").write_text("prompts: [x]\nproviders: [echo]\n", encoding="utf-8")
+    with LoopbackServer(respond=world.respond) as server:
+        product.command(server, "run", "other.yaml")
+        again = product.command(server, "improve", "config.yaml", "--labels", "labels.jsonl", "--plan")
+    assert again.stdout == finished.stdout
 
 
 @pytest.mark.parametrize(
