@@ -135,7 +135,6 @@ def print_answer(
 ) -> None:
     """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
     summary = report.summary
-    place = "" if home is None else f" --home {quoted(str(home))}"
     is_kept = report.is_stored or bool(report.file)
     show = show_command(name, home) if is_kept else ""
     console.print()
@@ -157,7 +156,7 @@ def print_answer(
     _print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console)
-    _print_next(report, failed, console, show, f"geval view{place}")
+    _print_next(report, failed, console, show, f"geval view{_home_option(home)}")
 
 
 def quoted(word: str) -> str:
@@ -202,8 +201,11 @@ def _tests_text(report: RunReport, failed: FailedTests) -> str:
 
 def show_command(name: str, home: Path | None) -> str:
     """Return the command that shows this run: the latest one without a name."""
-    place = "" if home is None else f" --home {quoted(str(home))}"
-    return f"geval show{f' {quoted(name)}' if name else ''}{place}"
+    return f"geval show{f' {quoted(name)}' if name else ''}{_home_option(home)}"
+
+
+def _home_option(home: Path | None) -> str:
+    return "" if home is None else f" --home {quoted(str(home))}"
 
 
 def _print_metrics_line(summary: RunSummary, console: Console) -> None:

@@ -22,8 +22,10 @@ from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
 from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
+from geval_cli.numbers import format_percentage
 from geval_cli.records import CaseResult, RunSummary, Status, Turn
 from geval_cli.report.charts.pair_charts import ScoreRange
+from geval_cli.report.html.inline import asset
 from geval_cli.report.html_file import HtmlFile
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
@@ -380,6 +382,21 @@ def test_ten_thousand_cases_are_paged(browser: Any, tmp_path: Path) -> None:
         # What an export needs would make it nearly twice as large.
         assert page.locator("[data-export], [data-exported]").count() == 0
         assert page.locator(".export code").inner_text() == f"geval show {RUN.id} -o results.csv"
+
+
+def test_the_script_writes_shares_as_geval_does(browser: Any) -> None:
+    [function] = re.findall(r"^function percentOf.*?^}", asset("report.js"), re.MULTILINE | re.DOTALL)
+    counts = [
+        (part, whole)
+        for whole in (1, 3, 8, 250, 1_001, 2_500, 100_000)
+        for part in sorted({0, 1, whole // 3, whole - 1, whole})
+    ]
+    page = browser.new_page()
+    shown = page.evaluate(
+        f"counts => {{ {function}\nreturn counts.map(([part, whole]) => percentOf(part, whole)); }}", counts
+    )
+    page.close()
+    assert shown == [format_percentage(part, whole) for part, whole in counts]
 
 
 def test_above_the_cap_passed_cases_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ const verdictOf = (found, metric) => found.metrics[metric]?.[0] ?? found.status;
 function cellOf(repeats, fitting, metric) {
   const cell = document.createElement("td");
   if (!repeats) {
-    cell.append(element('<span class="cell is-empty muted">–<span class="visually-hidden">no result</span></span>'));
+    cell.append(element('<span class="cell muted">–<span class="visually-hidden">no result</span></span>'));
     return cell;
   }
   const own = repeats.filter((found) => fitting.includes(found));
