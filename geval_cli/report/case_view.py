@@ -34,6 +34,7 @@ from geval_cli.report.report import (
     margin_below,
     output_text,
     score_text,
+    worst_first,
 )
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
@@ -659,7 +660,7 @@ class _TestPrinter(CasePrinter):
             self._print_block("trace", [", ".join([*steps[:_PASSED_NAMED], *more])], indent=3)
         self._print_end(result.finish_reason)
         passed: list[AssertionResult] = []
-        for item in sorted(result.assertions, key=lambda item: _ORDER[item.status]):
+        for item in sorted(worst_first(result.assertions), key=lambda item: _ORDER[item.status]):
             if item.status in PROBLEMS or self._is_alone:
                 self._print_explained(item, indent=3)
             else:

@@ -20,8 +20,9 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
-from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase, case_sentence
+from geval_cli.report.case_view import UNCUT, AssertionView, CasePrinter, ShownCase, case_sentence, print_test
 from geval_cli.report.failures import FailedTests
+from geval_cli.report.html.case_parts import shown_assertions
 from geval_cli.report.html.environment import make_environment
 from geval_cli.report.html.matrix import cell_of
 from geval_cli.report.html.run_view import run_values
@@ -116,6 +117,11 @@ def test_every_place_names_the_assertion_that_failed_a_case_by_most(tmp_path: Pa
     assert (cell.figure, cell.reason) == ("0.20", "not at all")
     assert cell_of([case], "near").figure == "0.55"
     assert brief_of(case)["reason"] == "not at all"
+    page = [shown.result.metric for shown in shown_assertions(case)]
+    assert page == ["worst", "near", "measured", "broken", "fine"]
+    print_test([case], report, console_of(stream, 200), is_verbose=False)
+    heads = re.findall(r"^   [✗!] g-eval (\w+)", stream.getvalue(), re.MULTILINE)
+    assert heads == ["worst", "near", "measured", "broken"]
     assert "measured" not in written("sarif")
 
 

@@ -16,6 +16,7 @@ from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.checklist import ShownItem, checklist_items
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.markdown import rendered_markdown
+from geval_cli.report.report import worst_first
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.source.images import markers_in, named_and_hashed
 from geval_cli.store.result_filter import WORST_FIRST
@@ -83,9 +84,9 @@ class ShownAssertion(Struct, frozen=True):
 
 
 def shown_assertions(result: CaseResult) -> list[ShownAssertion]:
-    """Return the assertions of a case: what failed first, then what could not be judged, each in their order."""
+    """Return the assertions of a case: what failed first, the worst at the head, then what could not be judged."""
     numbers = count(1)
-    ordered = sorted(result.assertions, key=lambda item: WORST_FIRST.index(item.status))
+    ordered = sorted(worst_first(result.assertions), key=lambda item: WORST_FIRST.index(item.status))
     return [_shown(item, numbers) for item in ordered]
 
 
