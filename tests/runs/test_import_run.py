@@ -202,9 +202,11 @@ def test_every_json_document_says_what_it_is(
         "plan": ["run", "config.yaml", "--plan", "-o", "plan.json"],
         "rm": ["rm", "latest", "--yes", "--json"],
     }
-    assert re.findall(r"^\| `(\w+)` \|", page.partition("## JSON")[2], re.MULTILINE) == [
-        *("run", "plan", "list", "compare", "agree", "calibrate", "estimate", "drift", "rm", "problems")
-    ]
+    sources = "".join(path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "geval_cli").rglob("*.py"))
+    written_kinds = set(re.findall(r"""schema_version\\?"[^}]{,60}?"kind\\?": ?\\?"(\w+)""", sources)) | {"compare"}
+    table = page.partition("## JSON")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|((?: `\w+`,?)+) \|", table, re.MULTILINE)
+    assert set(re.findall(r"\w+", " ".join(rows))) == written_kinds
     monkeypatch.setenv("GEVAL_HOME", str(tmp_path / "state"))
     with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
         for kind, words in documents.items():
