@@ -5,7 +5,7 @@ import html
 import json
 import zlib
 from base64 import b64encode, urlsafe_b64decode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlunsplit
@@ -39,18 +39,23 @@ def learn_secret(value: str) -> None:
 class Secrets:
     """The values that must not be shown. `repr` shows none of them."""
 
-    __slots__ = ("_long", "_plain", "_values")
+    __slots__ = ("_long", "_long_plain", "_plain", "_shortest", "_values")
 
     def __init__(self, values: Iterable[str | None] = ()) -> None:
         secrets = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
-        self._plain = tuple(sorted(secrets, key=len, reverse=True))
+        self._plain = _unquoted(secrets)
         spellings = {spelling for value in secrets for spelling in _spellings(value)}
         # Longest first: a key that is part of a longer one would leave the rest of it readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
-        long = {
-            spelling for value in secrets if len(value) >= _MIN_ECHOED_CHARS for spelling in _spellings(value)
-        }
-        self._long = tuple(value for value in self._values if value in long)
+        long = {value for value in secrets if len(value) >= _MIN_ECHOED_CHARS}
+        of_long = {spelling for value in long for spelling in _spellings(value)}
+        self._long, self._long_plain = (
+            tuple(value for value in self._values if value in of_long),
+            _unquoted(long),
+        )
+        # What is shorter than this, as most names of models are, can hold none, however it is written.
+        self._shortest = min(map(len, (*self._values, *self._plain)), default=_MIN_PACKED_CHARS)
+        self._shortest = min(self._shortest, _MIN_PACKED_CHARS)
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} hidden)"
@@ -61,9 +66,11 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """`text` with every known secret masked, and nothing else: for prose, which may well speak of keys."""
+        if not _LEARNT and len(text) < self._shortest:
+            return text
         for value in chain(self._values, *_LEARNT.values()) if _LEARNT else self._values:
             text = text.replace(value, MASK)
-        return _hide_escaped(text, chain(self._plain, _LEARNT))
+        return _hide_escaped(text, {*self._plain, *_unquoted(_LEARNT)} if _LEARNT else self._plain)
 
     def hide_echo(self, choice: Choice) -> Choice:
         """Return an answer without the keys of the request that asked for it, which a server may say back.
@@ -77,12 +84,12 @@ class Secrets:
         return structs.replace(choice, text=said, tool_calls=calls)
 
     def _without_long(self, text: str) -> str:
-        for value in chain(
-            self._long, *(found for key, found in _LEARNT.items() if len(key) >= _MIN_ECHOED_CHARS)
-        ):
+        learnt = (
+            {key: found for key, found in _LEARNT.items() if len(key) >= _MIN_ECHOED_CHARS} if _LEARNT else {}
+        )
+        for value in chain(self._long, *learnt.values()):
             text = text.replace(value, MASK)
-        plain = (value for value in chain(self._plain, _LEARNT) if len(value) >= _MIN_ECHOED_CHARS)
-        return _hide_escaped(text, plain)
+        return _hide_escaped(text, {*self._long_plain, *_unquoted(learnt)} if learnt else self._long_plain)
 
     def _calls_without_long(self, call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         written = json.dumps(call, ensure_ascii=False)
@@ -186,9 +193,15 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
             pending.extend(item.values())
 
 
-def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
+def _unquoted(secrets: Iterable[str]) -> frozenset[str]:
+    """Return `secrets` as they are, and as they are without the escapes of a URL."""
+    return frozenset(written for value in secrets for written in (value, unquote(value)))
+
+
+def _hide_escaped(text: str, secrets: Set[str]) -> str:
     """Mask `secrets` that are written with escapes that they do not need, or as bytes or Base64 in groups or lines."""
-    secrets = {written for value in secrets for written in (value, unquote(value))}
+    if not secrets:
+        return text
     escapes = list(_ESCAPE.finditer(text)) if "\\" in text or "%" in text or "&" in text else []
     spans = [*_in_groups(text, secrets), *_packed(text, secrets)]
     if not escapes and not spans:
@@ -227,7 +240,7 @@ def _hide_escaped(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _in_groups(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+def _in_groups(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
     """Yield where the bytes or the Base64 of a secret stand in groups or on several lines."""
     # Each answer comes here. Without what stands between groups a text is searched in a tenth of the patterns' time.
     joined = "".join(text.split())
@@ -260,7 +273,7 @@ def _encoded(secret: str) -> tuple[str, tuple[str, ...]]:
     return data.hex(), tuple(middles)
 
 
-def _packed(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+def _packed(text: str, secrets: Set[str]) -> Iterator[tuple[int, int]]:
     """Yield where a secret is in what gzip or zlib packed and Base64 wrote."""
     if any(head in text for head in _PACKED_HEADS):
         for found in _PACKED.finditer(text):
@@ -282,6 +295,7 @@ _CODES = 0x110000
 _MOST_UNPACKED_BYTES = 1 << 20
 _TO_URL = str.maketrans("+/", "-_")
 _PACKED_HEADS = ("H4sI", "eJ", "eN", "eA", "eF")
+_MIN_PACKED_CHARS = 22
 _PACKED = compile_later(rf"(?:{'|'.join(_PACKED_HEADS)})[\w+/-]{{20,}}={{0,2}}")
 _FROM_URL = str.maketrans("-_", "+/")
 _ESCAPE = compile_later(

@@ -202,8 +202,12 @@ def test_every_json_document_says_what_it_is(
         "plan": ["run", "config.yaml", "--plan", "-o", "plan.json"],
         "rm": ["rm", "latest", "--yes", "--json"],
     }
-    sources = "".join(path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "geval_cli").rglob("*.py"))
-    written_kinds = set(re.findall(r"""schema_version\\?"[^}]{,60}?"kind\\?": ?\\?"(\w+)""", sources)) | {"compare"}
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "geval_cli").rglob("*.py")
+    )
+    written_kinds = set(re.findall(r"""schema_version\\?"[^}]{,60}?"kind\\?": ?\\?"(\w+)""", sources)) | {
+        "compare"
+    }
     table = page.partition("## JSON")[2].partition("\n## ")[0]
     rows = re.findall(r"^\|((?: `\w+`,?)+) \|", table, re.MULTILINE)
     assert set(re.findall(r"\w+", " ".join(rows))) == written_kinds

@@ -10,13 +10,13 @@ import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from http import HTTPStatus
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
 from typing import Any, Protocol, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -229,7 +229,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._used: WeakSet[asyncio.BaseProtocol] = WeakSet()
+        self._received: WeakKeyDictionary[asyncio.BaseProtocol, Callable[[], object]] = WeakKeyDictionary()
 
     async def connect(self, req: aiohttp.ClientRequest, *args: Any, **options: Any) -> Connection:
         """Return a connection for `req`.
@@ -239,11 +239,15 @@ class _Connector(aiohttp.TCPConnector):
         """
         while True:
             connection = await self._connected(req, *args, **options)
-            protocol = connection.protocol
+            protocol, transport = connection.protocol, connection.transport
             assert protocol is not None
-            is_new = protocol not in self._used
-            if is_new or (not protocol.should_close and _is_silent(connection.transport)):
-                self._used.add(protocol)
+            received = self._received.get(protocol)
+            if received is None:  # it is new
+                if transport is not None:
+                    self._received[protocol] = _received(transport)
+                return connection
+            is_sent = transport is not None and not transport.get_write_buffer_size()
+            if is_sent and not protocol.should_close and not received():
                 return connection
             protocol.abort()
             connection.close()
@@ -256,16 +260,14 @@ class _Connector(aiohttp.TCPConnector):
         raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
 
 
-def _is_silent(transport: asyncio.Transport | None) -> bool:
-    """Return whether all that was sent has left, and nothing has come."""
-    if transport is None or transport.get_write_buffer_size():
-        return False
+def _received(transport: asyncio.Transport) -> Callable[[], object]:
+    """Return what says whether something has come that nobody has read, without waiting for it."""
     file_number = transport.get_extra_info("socket").fileno()
     if sys.platform == "win32":
-        return not select.select([file_number], [], [], 0)[0]
+        return lambda: select.select([file_number], [], [], 0)[0]
     poll = select.poll()  # `select` takes no file number above 1,023
     poll.register(file_number, select.POLLIN)
-    return not poll.poll(0)
+    return partial(poll.poll, 0)
 
 
 class _UnresolvedNames(AbstractResolver):

@@ -242,10 +242,10 @@ def refuse_other_status(place: Mapping[str, Any]) -> None:
     Vendors have more words for a failure than anyone can list, so the words for success are listed.
     """
     for key in ("status", "state"):
-        status = place.get(key)
-        written = status if isinstance(status, str) else json.dumps(status, default=str)
-        if status is not None and written.strip().lower() not in _FULFILLED:
-            raise NotAnAnswer(f"no whole answer ({key}: {written[:_WORDS]})")
+        if (status := place.get(key)) is not None:
+            written = status if isinstance(status, str) else json.dumps(status, default=str)
+            if written.strip().lower() not in _FULFILLED:
+                raise NotAnAnswer(f"no whole answer ({key}: {written[:_WORDS]})")
 
 
 def _is_no(value: Any) -> bool:
