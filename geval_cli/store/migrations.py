@@ -45,6 +45,7 @@ RUNS = Schema(
                 summary TEXT
             )
             """,
+            # `verdicts` are those of its metrics, which views count and choose by without reading the results.
             """
             CREATE TABLE results (
                 run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -53,6 +54,7 @@ RUNS = Schema(
                 column_index INTEGER NOT NULL,
                 case_id TEXT NOT NULL,
                 status TEXT NOT NULL,
+                verdicts TEXT NOT NULL,
                 result TEXT NOT NULL,
                 UNIQUE (run_id, test_index, repeat_index, column_index)
             )

@@ -2,17 +2,21 @@
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct, field
 
+from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 
 _WORD = re.compile(r'"([^"]+)"|([^\s"]+)')
-_PLAIN = re.compile("[a-z0-9]+")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789 ")
+_MAY_BE_NO_STRING = re.compile("[0-9-]|true$|false$|NaN$|Infinity$").match
 _FOLD_TO_ASCII = (
     "\xdf\u0130\u0149\u017f\u01f0\u1e96\u1e97\u1e98\u1e99\u1e9a\u1e9e\u212a"
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
@@ -91,27 +95,10 @@ class _SearchedPrompt(Struct, frozen=True):
     rendered: str
 
 
-class JudgedAssertion(Struct, frozen=True):
-    """The verdict of an assertion on its metric, and those of the members of a set."""
-
-    metric: str | None
-    status: Status
-    assertions: tuple["JudgedAssertion", ...] = ()
-
-
-class JudgedResult(Struct, frozen=True):
-    """The verdicts of a result by metric: quicker to read than the texts."""
-
-    column: int
-    named_scores: Mapping[str, float] = field(default_factory=dict)
-    assertions: tuple[JudgedAssertion, ...] = ()
-
-
 class SearchedAssertion(Struct, frozen=True):
     """The parts of an assertion's result that a choice depends on."""
 
     metric: str | None
-    status: Status
     reason: str | None = None
     error: _Message | None = None
     assertions: tuple["SearchedAssertion", ...] = ()
@@ -126,7 +113,6 @@ class SearchedResult(Struct, frozen=True):
     output: Any = None
     error: _Message | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    named_scores: Mapping[str, float] = field(default_factory=dict)
     assertions: tuple[SearchedAssertion, ...] = ()
 
 
@@ -185,39 +171,39 @@ def _texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def plain_parts(wanted: ResultFilter) -> tuple[tuple[str, ...], str]:
-    """Return what the stored text of a result with all words has, in either case, and what else may stand for it.
+    """Return what the stored text of every wanted result has, in either case, and what else may stand for it.
 
-    The parts are ASCII, which a database finds many times faster than a program. A text that lacks one of them may
-    still have it once it is folded if it has one of the characters that are returned second: ß stands for ss.
+    A database finds the parts many times faster than a program: they are ASCII, or of scripts without upper case. A
+    text that lacks one of them may still have it once it is folded if it has one of the characters that are returned
+    second: ß stands for ss.
     """
-    parts = tuple(part for word in wanted.words for part in _PLAIN.findall(word))
+    runs = (groupby(word, key=_is_plain) for word in wanted.words)
+    found = ("".join(run) for groups in runs for is_plain, run in groups if is_plain)
+    parts = tuple(part for part in found if part.strip())
     letters = set("".join(parts))
+    texts = (value for _, value in wanted.metadata if value.isprintable() and not _MAY_BE_NO_STRING(value))
+    parts += tuple(json.dumps(text, ensure_ascii=False) for text in texts)
     return parts, "".join(sign for sign in _FOLD_TO_ASCII if letters & set(sign.casefold()))
 
 
-def status_on(
-    metric: str,
-    assertions: Sequence[AssertionResult] | Sequence[SearchedAssertion] | Sequence[JudgedAssertion],
-) -> Status | None:
-    """Return the worst status of a metric among assertions and their members; None where they lack it."""
-    found = [item.status for item in assertions if item.metric == metric]
-    for item in assertions:
-        status = status_on(metric, item.assertions) if item.assertions else None
-        found += [status] if status is not None else []
-    return min(found, key=WORST_FIRST.index, default=None)
+def _is_plain(character: str) -> bool:
+    return character in _PLAIN or unicodedata.category(character) == "Lo"
+
+
+def metric_verdicts(result: CaseResult) -> dict[str, tuple[Status, float | None]]:
+    """Return the worst status of each metric of a result, in the order of its assertions, with its score."""
+    found: dict[str, Status] = {}
+    for item, _ in with_members(result.assertions):
+        if item.metric is not None:
+            found[item.metric] = min(found.get(item.metric, item.status), item.status, key=WORST_FIRST.index)
+    return {metric: (status, result.named_scores.get(metric)) for metric, status in found.items()}
 
 
 def fits(
-    result: CaseResult | SearchedResult | JudgedResult, wanted: ResultFilter, words: tuple[str, ...]
+    result: CaseResult | SearchedResult, words: tuple[str, ...], metadata: Iterable[tuple[str, str]]
 ) -> bool:
-    """Return whether a result has the metric, with the status, and all words and all metadata that are wanted."""
-    if wanted.metric is not None:
-        status = status_on(wanted.metric, result.assertions)
-        if status is None or wanted.status not in (None, status):
-            return False
-    if isinstance(result, JudgedResult):
-        return True
-    if any(value not in metadata_texts(result.metadata.get(name)) for name, value in wanted.metadata):
+    """Return whether a result has all words and all metadata."""
+    if any(value not in metadata_texts(result.metadata.get(name)) for name, value in metadata):
         return False
     missing = words
     for text in searched_texts(result) if missing else ():

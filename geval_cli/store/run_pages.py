@@ -3,10 +3,9 @@
 import contextlib
 import json
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,13 +26,11 @@ from geval_cli.records import (
 from geval_cli.store.record_text import ResultReader
 from geval_cli.store.result_filter import (
     Facet,
-    JudgedResult,
     ResultFilter,
     SearchedResult,
     facets_of,
     fits,
     plain_parts,
-    status_on,
 )
 
 PartT = TypeVar("PartT")
@@ -116,7 +113,7 @@ class _Metadata(Struct, frozen=True):
 
 _SCORED_DECODER = msgspec.json.Decoder(ScoredResult)
 _SEARCHED_DECODER = msgspec.json.Decoder(SearchedResult)
-_JUDGED_DECODER = msgspec.json.Decoder(JudgedResult)
+_VERDICTS_DECODER = msgspec.json.Decoder(dict[str, tuple[Status, float | None]])
 _METADATA_DECODER = msgspec.json.Decoder(_Metadata)
 
 
@@ -230,11 +227,27 @@ _SELECT_VERDICTS = """
     FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
 _HAS_STATUS = "status = :status"
-_MAY_FIT = "({} OR may_fold(result))"
+_HAS_METRIC = "metric_status(verdicts) IS NOT NULL"
+_HAS_METRIC_STATUS = "metric_status(verdicts) = :status"
+_IS_ESCAPED = r"result LIKE '%\u%'"
+_MAY_FOLD = " OR may_fold(result)"
 _FITS = "fits(result)"
+_COUNT_VERDICTS = """
+    SELECT column_index, metric_status(verdicts) AS said, count(*) FROM results WHERE run_id = ? GROUP BY 1, 2
+    HAVING said IS NOT NULL
+"""
 _DIFFERS = """
     (test_index, repeat_index) IN (SELECT test_index, repeat_index FROM results WHERE run_id = :run
                                    GROUP BY test_index, repeat_index HAVING count(DISTINCT status) > 1)
+"""
+_SELECT_TESTS = """
+    SELECT test_index FROM (SELECT DISTINCT test_index FROM results WHERE run_id = :run) AS test
+    WHERE EXISTS (SELECT 1 FROM results WHERE {} AND test_index = test.test_index) ORDER BY test_index
+"""
+_IS_SHOWN = "test_index IN (SELECT value FROM json_each(:shown))"
+_SELECT_PLACES = """
+    SELECT test_index, json_group_array(json_array(repeat_index, column_index)) FROM results
+    WHERE {} GROUP BY test_index ORDER BY {}
 """
 # The results of a test have the same metadata: one of them is read.
 _SELECT_METADATA = """
@@ -262,7 +275,7 @@ _HAS_REPEATS = """
 _HAS_SCORE_FROM = "{score} >= :low - 1e-10"
 _HAS_SCORE_BELOW = "({score} < :high - 1e-10 OR :high = 1 AND {score} <= 1 + 1e-10)"
 _CASE_SCORE = "json_extract(result, '$.score')"
-_METRIC_SCORE = "metric_score(result)"
+_METRIC_SCORE = "metric_score(verdicts)"
 _ORDERS = {
     SortOrder.TEST: "test_index",
     SortOrder.STATUS: "max(CASE status WHEN 'failed' THEN 3 WHEN 'error' THEN 2 WHEN 'not_evaluated' THEN 1 ELSE 0 END)"
@@ -318,33 +331,55 @@ class RunPages(Struct, frozen=True):
         self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
     ) -> ResultPage:
         """Return rows of a run's results that have a result as `wanted`, sorted."""
-        keys = self.places(run_id, wanted, sort)
-        return ResultPage(tuple(self.rows_at(run_id, keys[offset : offset + limit])), len(keys))
+        if sort is not SortOrder.TEST:
+            places = self.places(run_id, wanted, sort)
+            return ResultPage(tuple(self.rows_at(run_id, places[offset : offset + limit])), len(places))
+        # One result that fits shows that its test does; all of them are looked at where the row is shown.
+        with self._choosing(run_id, wanted) as (connection, conditions, values):
+            found = connection.execute(_SELECT_TESTS.format(conditions), values).fetchall()
+            shown = json.dumps([test for (test,) in found[offset : offset + limit]])
+            narrowed = f"{conditions} AND {_IS_SHOWN}"
+            statement = _SELECT_PLACES.format(narrowed, _ORDERS[sort])
+            places = connection.execute(statement, {**values, "shown": shown}).fetchall()
+        return ResultPage(tuple(self.rows_at(run_id, places)), len(found))
 
     def places(self, run_id: str, wanted: ResultFilter, sort: SortOrder) -> list[RowPlace]:
         """Return where the rows are that have a result as `wanted`, sorted."""
+        order = _ORDERS[sort].format(score=_score(wanted))
+        with self._choosing(run_id, wanted) as (connection, conditions, values):
+            return connection.execute(_SELECT_PLACES.format(conditions, order), values).fetchall()
+
+    @contextlib.contextmanager
+    def _choosing(
+        self, run_id: str, wanted: ResultFilter
+    ) -> Iterator[tuple[sqlite3.Connection, str, dict[str, str | float | None]]]:
+        """A connection, the SQL condition of the wanted results, and its values."""
+        words, (parts, signs) = wanted.words, plain_parts(wanted)
+        # Most texts that lack a word are told by this alone; quotes and backslashes are written differently in JSON.
+        rough = () if parts else tuple(word for word in words if not {"\\", '"'} & set(word))
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
-            parts, signs = plain_parts(wanted)
-            is_searched = bool(wanted.words or wanted.metadata)
-            decoder: msgspec.json.Decoder[Any] = _SEARCHED_DECODER if is_searched else _JUDGED_DECODER
-
-            # The status on a metric and then the score on it are read from the same row.
-            searched = lru_cache(1)(partial(_read_part, decoder, reader))
-
-            def metric_score(text: str) -> float | None:
-                return searched(text).named_scores.get(wanted.metric or "")
 
             def may_fold(text: str) -> bool:
-                return "\\u" in text or any(sign in text for sign in signs)
+                return any(sign in text for sign in signs)
 
-            words = wanted.words
-            connection.create_function("fits", 1, lambda text: fits(searched(text), wanted, words))
-            connection.create_function("metric_score", 1, metric_score)
+            def is_fitting(text: str) -> bool:
+                if rough and "\\u" not in text:
+                    folded = text.casefold()
+                    if any(word not in folded for word in rough):
+                        return False
+                searched = _read_part(_SEARCHED_DECODER, reader, text)
+                return fits(searched, words, wanted.metadata)
+
+            connection.create_function("fits", 1, is_fitting)
             connection.create_function("may_fold", 1, may_fold)
-            statement, values = _row_query(wanted, sort, len(parts))
-            values |= {f"part{number}": f"%{part}%" for number, part in enumerate(parts)}
-            return connection.execute(statement, {**values, "run": run_id}).fetchall()
+            _offer_verdicts(connection, wanted.metric)
+            values = _values_of(wanted) | {f"part{number}": f"%{part}%" for number, part in enumerate(parts)}
+            conditions = _conditions(wanted)
+            if parts:
+                has_parts = " AND ".join(f"result LIKE :part{number}" for number in range(len(parts)))
+                conditions.insert(-1, f"({has_parts} OR {_IS_ESCAPED}{_MAY_FOLD if signs else ''})")
+            yield connection, " AND ".join(conditions), {**values, "run": run_id}
 
     def rows_at(self, run_id: str, places: Iterable[RowPlace]) -> list[ResultRow]:
         """Return the rows at `places`, in their order."""
@@ -390,15 +425,10 @@ class RunPages(Struct, frozen=True):
 
     def metric_counts(self, run_id: str, metric: str) -> dict[tuple[int, Status], int]:
         """Return how many results have which status on a metric, by column and status."""
-        counts: Counter[tuple[int, Status]] = Counter()
         with self._reading() as connection:
-            reader = ResultReader(connection, run_id)
-            for (text,) in connection.execute(_SELECT_RESULTS, (run_id, -1, 0)):
-                result = _read_part(_JUDGED_DECODER, reader, text)
-                status = status_on(metric, result.assertions)
-                if status is not None:
-                    counts[result.column, status] += 1
-        return dict(counts)
+            _offer_verdicts(connection, metric)
+            found = connection.execute(_COUNT_VERDICTS, (run_id,))
+            return {(column, Status(said)): count for column, said, count in found}
 
     def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
         """Return results by their ids; ids that the run does not have are left out."""
@@ -481,31 +511,44 @@ def _run_query(chosen: RunChoice, without: Sequence[str]) -> tuple[str, dict[str
     return " AND ".join(conditions), values
 
 
-def _row_query(
-    wanted: ResultFilter, sort: SortOrder, parts: int
-) -> tuple[str, dict[str, str | float | None]]:
-    """Return the SQL for (test, matching repeats and columns) of the chosen rows, and its values."""
-    score = _CASE_SCORE if wanted.metric is None else _METRIC_SCORE
+def _offer_verdicts(connection: sqlite3.Connection, metric: str | None) -> None:
+    """Let statements ask for the status and the score of a metric among the verdicts of a result."""
+
+    @lru_cache(1)  # both are asked of the same result
+    def verdict(text: str) -> tuple[Status | None, float | None]:
+        return _VERDICTS_DECODER.decode(text).get(metric or "", (None, None))
+
+    connection.create_function("metric_status", 1, lambda text: verdict(text)[0])
+    connection.create_function("metric_score", 1, lambda text: verdict(text)[1])
+
+
+def _score(wanted: ResultFilter) -> str:
+    return _CASE_SCORE if wanted.metric is None else _METRIC_SCORE
+
+
+def _conditions(wanted: ResultFilter) -> list[str]:
+    """Return the SQL conditions of the chosen results, the quickest first."""
+    score, has_metric = _score(wanted), wanted.metric is not None
     conditions = {
-        _HAS_STATUS: wanted.metric is None and wanted.status is not None,
+        "run_id = :run": True,
+        _HAS_STATUS: not has_metric and wanted.status is not None,
         _HAS_COLUMN: wanted.column is not None,
-        _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
-        _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
         _HAS_TEST: wanted.test is not None,
         _HAS_ID: wanted.ids is not None,
+        _HAS_METRIC: has_metric and wanted.status is None,
+        _HAS_METRIC_STATUS: has_metric and wanted.status is not None,
+        _HAS_SCORE_FROM.format(score=score): wanted.low is not None,
+        _HAS_SCORE_BELOW.format(score=score): wanted.high is not None,
         _HAS_REPEATS: wanted.repeats is not None,
         _DIFFERS: wanted.differs,
-        _MAY_FIT.format(" AND ".join(f"result LIKE :part{number}" for number in range(parts))): parts > 0,
-        _FITS: bool(wanted.words or wanted.metadata or wanted.metric is not None),
+        _FITS: bool(wanted.words or wanted.metadata),
     }
-    chosen = ["run_id = :run", *(condition for condition, is_wanted in conditions.items() if is_wanted)]
-    statement = f"""
-        SELECT test_index, json_group_array(json_array(repeat_index, column_index)) FROM results
-        WHERE {" AND ".join(chosen)} GROUP BY test_index ORDER BY {_ORDERS[sort].format(score=score)}
-    """
-    return statement, {
+    return [condition for condition, is_wanted in conditions.items() if is_wanted]
+
+
+def _values_of(wanted: ResultFilter) -> dict[str, str | float | None]:
+    return {
         "status": wanted.status,
-        "metric": wanted.metric,
         "column": wanted.column,
         "low": wanted.low,
         "high": wanted.high,

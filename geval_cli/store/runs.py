@@ -40,6 +40,7 @@ from geval_cli.store.database import (
 from geval_cli.store.labels import RunLabels
 from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import ResultReader, read_asked_test, record_text
+from geval_cli.store.result_filter import metric_verdicts
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
@@ -60,10 +61,11 @@ _INSERT_RUN = """
 """
 _FINISH_RUN = "UPDATE runs SET status = ?, record = ?, summary = ? WHERE id = ?"
 _INSERT_RESULT = """
-    INSERT INTO results (run_id, test_index, repeat_index, column_index, case_id, status, result)
-    VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO results (run_id, test_index, repeat_index, column_index, case_id, status, verdicts, result)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (run_id, test_index, repeat_index, column_index)
-    DO UPDATE SET case_id = excluded.case_id, status = excluded.status, result = excluded.result
+    DO UPDATE SET case_id = excluded.case_id, status = excluded.status, verdicts = excluded.verdicts,
+                  result = excluded.result
 """
 _INSERT_TEST = """
     INSERT INTO tests (run_id, test_index, test) VALUES (?, ?, ?)
@@ -244,8 +246,8 @@ class RunStore:
         Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
         """
         asked, place = result.asked, (run_id, result.test_index)
-        text = record_text(replace(result, test=UNSET))
-        row = (*place, result.repeat_index, result.column, result.id, result.status, text)
+        texts = encode_json(metric_verdicts(result)).decode(), record_text(replace(result, test=UNSET))
+        row = (*place, result.repeat_index, result.column, result.id, result.status, *texts)
         if asked is None or place in self._tests:
             return self._write(_INSERT_RESULT, row)
         if len(self._tests) >= _TESTS_REMEMBERED:

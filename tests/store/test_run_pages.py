@@ -1,6 +1,10 @@
 """Parts of what is stored: pages of runs, rows of results, verdicts."""
 
+# ruff: noqa: RUF001 - words of several scripts
+
 import sqlite3
+import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +69,11 @@ class TestRows:
             ("deep inside", [2]),
             ("100%", [3]),
             ("prompt text", [4]),
+            ("領収書", [5]),
+            ("の 宛名", [5]),
+            ("ВОЗВРАТ", [6]),
+            ("возвраты", []),
+            ("C:\\temp", [6]),
             ("null", []),
             ("test_index", []),
             ("'; DROP TABLE results; --", []),
@@ -79,8 +88,37 @@ class TestRows:
             make_case(2, **{**plain, "output": {"a": [{"b": "deep inside"}]}}),
             make_case(3, **{**plain, "output": "100% sure"}),
             make_case(4, **plain, prompt=replace(make_case().prompt, rendered="the prompt text")),
+            make_case(5, **{**plain, "output": "領収書の 宛名"}),
+            make_case(6, **{**plain, "output": "Возврат в C:\\Temp"}),
         )
-        assert indexes_of(pages, ResultFilter(text=text)) == tests
+        for sort in SortOrder:
+            assert indexes_of(pages, ResultFilter(text=text), sort) == tests
+
+    @pytest.mark.parametrize(
+        ("value", "tests"),
+        [
+            ("de", [0]),
+            ("DE", []),
+            ('a "b" 100%', [1]),
+            ("7", [2, 3]),
+            ("true", [4]),
+            ("true\n", []),
+            ("é", [5]),
+        ],
+    )
+    def test_metadata_is_the_same_to_the_letter(self, runs: RunStore, value: str, tests: list[int]) -> None:
+        values = ("de", ['a "b" 100%'], 7, "7", True, "é")
+        pages = add(
+            runs,
+            *(make_case(number, metadata={"lang": lang}) for number, lang in enumerate(values)),
+            make_case(9, description=f"{value} \ud83d", metadata={"other": value}),
+        )
+        assert indexes_of(pages, ResultFilter(metadata=(("lang", value),))) == tests
+
+    def test_what_a_database_searches_for_has_no_other_spelling(self) -> None:
+        letters = [chr(code) for code in range(sys.maxunicode + 1)]
+        plain = {letter for letter in letters if unicodedata.category(letter) == "Lo"}
+        assert [letter for letter in letters if plain & {*letter.casefold()} - {letter}] == []
 
     def test_half_a_character_keeps_nothing_from_being_found(self, runs: RunStore) -> None:
         pages = add(

@@ -22,7 +22,7 @@ from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
 from geval_cli.report.report import case_reason, failed_assertions, failure_figure
 from geval_cli.report.verdict import has_fallback
-from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter
+from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter, metric_verdicts
 from geval_cli.store.run_pages import ResultRow, SortOrder
 
 ROWS_PER_PAGE = 50
@@ -281,14 +281,7 @@ def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, str]:
 
 def chips_of(result: CaseResult) -> list[Chip]:
     """Return the metrics of a case in the order of its assertions, each with the worst status of these."""
-    statuses: dict[str, set[Status]] = {}
-    for item, _ in with_members(result.assertions):
-        if item.metric is not None:
-            statuses.setdefault(item.metric, set()).add(item.status)
-    return [
-        Chip(name, next(status for status in WORST_FIRST if status in found), result.named_scores.get(name))
-        for name, found in statuses.items()
-    ]
+    return [Chip(name, *verdict) for name, verdict in metric_verdicts(result).items()]
 
 
 def first_reason(result: CaseResult, metric: str | None = None) -> str:
