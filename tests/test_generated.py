@@ -33,7 +33,7 @@ def key_of(preset: Preset) -> str:
 
 
 def address_of(preset: Preset) -> str:
-    account = f"`account_id`, or {in_code(preset.account_envs)}; " if preset.account_url else ""
+    account = f"`{preset.account_key}`, or {in_code(preset.account_envs)}; " if preset.account_url else ""
     fixed = f"`{preset.base_url or 'base_url'}`"
     return account + fixed + (f", or {in_code(preset.base_url_envs)}" if preset.base_url_envs else "")
 

@@ -20,6 +20,8 @@ _KINDS: Mapping[str, str] = {
 """By what is between the vendor and the model: `openai:embedding:MODEL`."""
 
 _WITHOUT_MODEL = frozenset({MODERATION})
+_EMBEDDING_VENDORS = frozenset({"voyage"})
+"""All of whose models return vectors: `voyage:MODEL`."""
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted", "function"})
 """Kinds of providers whose ids name no model."""
 
@@ -38,6 +40,8 @@ _SEARCH_TOOLS = frozenset(
 def kind_of(provider_id: str) -> str:
     """Return the kind of answer of the model that an id names."""
     vendor, _, rest = provider_id.partition(":")
+    if vendor in _EMBEDDING_VENDORS:
+        return EMBEDDING
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)
     is_written_out = separator or kind in _WITHOUT_MODEL

@@ -140,6 +140,7 @@ ENDPOINT_KEYS = (
     KEY_COMMAND,
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
     OwnKey(("account_id", "accountId"), "a text", is_text),
+    OwnKey(("region",), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to strings", is_text_mapping),
     *CERTIFICATE_KEYS,

@@ -41,8 +41,9 @@ class Preset(Struct, frozen=True):
         base_url_envs: the variables that may hold another `base_url`.
         example: an id to copy.
         needs_key: False where a key is sent only if there is one.
-        account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each,
-            and the variables that may hold the account.
+        account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each
+            account or region, and the variables that may hold it.
+        account_key: the setting that names it.
         price_vendor: the vendor's name in the list prices of genai-prices; empty where it lists none.
         batch: the batch API that it is known to have; empty for none.
     """
@@ -56,6 +57,7 @@ class Preset(Struct, frozen=True):
     needs_key: bool = True
     account_url: str = ""
     account_envs: tuple[str, ...] = ()
+    account_key: Literal["account_id", "region"] = "account_id"
     price_vendor: str = ""
     batch: Literal["", "openai", "anthropic"] = ""
 
@@ -221,6 +223,121 @@ PRESETS: Mapping[str, Preset] = {
         "litellm:gpt-4.1",
         ("LITELLM_BASE_URL",),
         needs_key=False,
+    ),
+    "bedrock": Preset(
+        "Amazon Bedrock's OpenAI-compatible API (set region)",
+        "",
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        "bedrock:openai.gpt-oss-120b",
+        account_url="https://bedrock-mantle.{account}.api.aws/v1",
+        account_envs=("AWS_REGION", "AWS_DEFAULT_REGION"),
+        account_key="region",
+    ),
+    "watsonx": Preset(
+        "IBM watsonx.ai's model gateway (set region)",
+        "",
+        ("WATSONX_AI_BEARER_TOKEN", "WATSONX_TOKEN"),
+        "watsonx:openai/gpt-4.1",
+        ("WATSONX_AI_GATEWAY_URL",),
+        account_url="https://{account}.ml.cloud.ibm.com/ml/gateway/v1",
+        account_envs=("WATSONX_AI_REGION",),
+        account_key="region",
+    ),
+    "lmstudio": Preset(
+        "LM Studio on this machine",
+        "http://localhost:1234/v1",
+        ("LM_STUDIO_API_KEY",),
+        "lmstudio:qwen/qwen3-4b",
+        ("LM_STUDIO_BASE_URL", "LM_STUDIO_API_BASE"),
+        needs_key=False,
+    ),
+    "docker": Preset(
+        "Docker Model Runner on this machine",
+        "http://localhost:12434/engines/v1",
+        ("DOCKER_MODEL_RUNNER_API_KEY",),
+        "docker:ai/smollm2",
+        needs_key=False,
+    ),
+    "llamafile": Preset(
+        "a llamafile, or llama.cpp's server",
+        "http://localhost:8080/v1",
+        ("LLAMAFILE_API_KEY",),
+        "llamafile:LLaMA_CPP",
+        ("LLAMAFILE_BASE_URL", "LLAMAFILE_API_BASE"),
+        needs_key=False,
+    ),
+    "localai": Preset(
+        "LocalAI",
+        "http://localhost:8080/v1",
+        ("LOCALAI_API_KEY",),
+        "localai:llama-3.2-1b-instruct",
+        ("LOCALAI_BASE_URL",),
+        needs_key=False,
+    ),
+    "moonshot": Preset(
+        "Moonshot AI (Kimi)",
+        "https://api.moonshot.ai/v1",
+        ("MOONSHOT_API_KEY",),
+        "moonshot:kimi-k2-0905-preview",
+        ("MOONSHOT_API_BASE",),
+        price_vendor="moonshotai",
+    ),
+    "alibaba": Preset(
+        "Alibaba Cloud Model Studio (Qwen)",
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        ("DASHSCOPE_API_KEY",),
+        "alibaba:qwen-plus",
+        ("DASHSCOPE_API_BASE",),
+    ),
+    "deepinfra": Preset(
+        "DeepInfra",
+        "https://api.deepinfra.com/v1/openai",
+        ("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
+        "deepinfra:meta-llama/Llama-3.3-70B-Instruct",
+    ),
+    "sambanova": Preset(
+        "SambaNova",
+        "https://api.sambanova.ai/v1",
+        ("SAMBANOVA_API_KEY",),
+        "sambanova:Meta-Llama-3.3-70B-Instruct",
+    ),
+    "hyperbolic": Preset(
+        "Hyperbolic",
+        "https://api.hyperbolic.xyz/v1",
+        ("HYPERBOLIC_API_KEY",),
+        "hyperbolic:meta-llama/Llama-3.3-70B-Instruct",
+    ),
+    "novita": Preset(
+        "Novita AI",
+        "https://api.novita.ai/v3/openai",
+        ("NOVITA_API_KEY",),
+        "novita:meta-llama/llama-3.3-70b-instruct",
+        price_vendor="novita",
+    ),
+    "nscale": Preset(
+        "Nscale",
+        "https://inference.api.nscale.com/v1",
+        ("NSCALE_SERVICE_TOKEN", "NSCALE_API_KEY"),
+        "nscale:meta-llama/Llama-3.3-70B-Instruct",
+    ),
+    "portkey": Preset(
+        "Portkey's gateway",
+        "https://api.portkey.ai/v1",
+        ("PORTKEY_API_KEY",),
+        "portkey:@openai-prod/gpt-4.1",
+    ),
+    "vercel": Preset(
+        "Vercel's AI gateway",
+        "https://ai-gateway.vercel.sh/v1",
+        ("AI_GATEWAY_API_KEY", "VERCEL_AI_GATEWAY_API_KEY"),
+        "vercel:openai/gpt-4.1",
+    ),
+    "voyage": Preset(
+        "Voyage AI's embeddings",
+        "https://api.voyageai.com/v1",
+        ("VOYAGE_API_KEY",),
+        "voyage:voyage-3.5",
+        price_vendor="voyageai",
     ),
 }
 

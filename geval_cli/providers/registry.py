@@ -31,18 +31,15 @@ from geval_cli.specs.promptfoo import own_env_of
 _GATEWAY = "put a gateway such as LiteLLM in front of it: litellm:MODEL"
 _SERVER = "it speaks OpenAI's chat API: write `openai:MODEL` and set base_url"
 _ELSEWHERE: Mapping[str, str] = {
-    "bedrock": _GATEWAY,
     "bedrock-agent": _GATEWAY,
     "sagemaker": _GATEWAY,
-    "watsonx": _GATEWAY,
     "replicate": _GATEWAY,
     "palm": "use the model through Google's API: google:gemini-2.5-flash",
     "browser": "drive the browser from a Python provider",
-    "voyage": "use another embedding model, for example openai:embedding:text-embedding-3-large",
     "webhook": "use an HTTP provider: http://...",
     "package": "run the package with Node (`exec: node app.js`), or serve it over HTTP",
     "promptfoo": "it is part of promptfoo itself: write a Python provider instead",
-    **dict.fromkeys(("localai", "docker", "llama"), _SERVER),
+    "llama": _SERVER,
     **dict.fromkeys(("websocket", "ws", "wss", "mcp", "a2a"), "talk to the server from a Python provider"),
     **dict.fromkeys(("golang", "go", "ruby", "rb"), "run it with `exec:`, or serve it over HTTP"),
     **dict.fromkeys(

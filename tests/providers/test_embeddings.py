@@ -22,6 +22,8 @@ GOOD = {
         ("openai:embeddings:e", "/v1/embeddings"),
         ("ollama:embeddings:e", "/v1/embeddings"),
         ("mistral:embedding:e", "/v1/embeddings"),
+        ("cohere:embedding:e", "/v1/embeddings"),
+        ("voyage:e", "/v1/embeddings"),
         ("azure:embedding:e", "/openai/deployments/e/embeddings?api-version=2024-10-21"),
     ],
 )
@@ -60,6 +62,7 @@ def test_what_an_embedding_costs_is_known() -> None:
 
 def test_which_ids_are_of_embeddings() -> None:
     assert is_embedding("openai:embedding:m")
+    assert is_embedding("voyage:voyage-3.5")
     assert not is_embedding("openai:embedding")
     assert not is_embedding("openai:chat:embedding")
     assert not is_embedding("http://localhost:embedding/x")

@@ -64,11 +64,20 @@ def test_an_unknown_kind_gets_a_way_out(provider_id: str, hint: str) -> None:
         build_provider(ProviderSpec(id=provider_id), env={}, base_dir=Path())
 
 
-@pytest.mark.parametrize("name", ["bedrock:anthropic.claude-v2", "sagemaker:x", "replicate:a/b", "palm:x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bedrock:anthropic.claude-v2",
+        "bedrock:eu.amazon.nova-lite-v1:0",
+        "sagemaker:x",
+        "replicate:a/b",
+        "palm:x",
+    ],
+)
 def test_a_vendor_that_is_not_asked_gets_another_way(name: str) -> None:
     [problem] = problems(name)
     assert "is not supported" in problem.message
-    assert any(kind in problem.hint for kind in ("litellm:MODEL", "google:"))
+    assert any(kind in problem.hint for kind in ("litellm:", "google:"))
 
 
 def test_none_is_no_problem() -> None:
@@ -87,6 +96,11 @@ def test_none_is_no_problem() -> None:
         ("openai:m", {"apiKeyEnvar": "A", "api_key_env": "B"}, "mean the same"),
         ("openai:", {}, "has no model name"),
         ("openai:image:dall-e-3", {}, "is not supported"),
+        (
+            "bedrock:openai.gpt-oss-120b",
+            {"secretAccessKey": "s3cr3t-k3y"},
+            "does not sign requests with AWS credentials",
+        ),
         ("local:smolm2", {}, "there is no local model `smolm2`"),
         ("local:smollm2", {"n_ctx": 0}, "`n_ctx` must be"),
         ("http://x.example", {"method": "FETCH"}, "`method` must be one of"),
@@ -235,6 +249,29 @@ def test_the_key_is_in_no_repr() -> None:
             {},
             "https://x.example/v1/chat/completions",
         ),
+        (
+            "bedrock:m",
+            {"region": "us-west-2"},
+            {},
+            "https://bedrock-mantle.us-west-2.api.aws/v1/chat/completions",
+        ),
+        (
+            "bedrock:m",
+            {},
+            {"AWS_REGION": "eu-west-1"},
+            "https://bedrock-mantle.eu-west-1.api.aws/v1/chat/completions",
+        ),
+        (
+            "watsonx:m",
+            {"region": "us-south"},
+            {},
+            "https://us-south.ml.cloud.ibm.com/ml/gateway/v1/chat/completions",
+        ),
+        ("docker:m", {}, {}, "http://localhost:12434/engines/v1/chat/completions"),
+        ("lmstudio:m", {}, {"LM_STUDIO_BASE_URL": "http://box:1234"}, "http://box:1234/v1/chat/completions"),
+        ("localai:chat:m", {}, {}, "http://localhost:8080/v1/chat/completions"),
+        ("voyage:m", {}, {}, "https://api.voyageai.com/v1/embeddings"),
+        ("cohere:embedding:m", {}, {}, "https://api.cohere.ai/compatibility/v1/embeddings"),
         ("openai:m", {"api_endpoint": "https://x.example/ask"}, {}, "https://x.example/ask"),
         ("anthropic:c", {"base_url": "https://x.example/v1"}, {}, "https://x.example/v1/messages"),
     ],
@@ -379,11 +416,11 @@ openai:codex-security:x openai:agents:x openai:agents-api:x openai:chatkit:x ant
 anthropic:claude-code anthropic:claude-agent-sdk:x anthropic:completion:x google:live:x google:image:x
 google:video:x vertex:live:x azure:assistant:x azureopenai:image:x azure:foundry-agent:x azure:realtime:x
 azure:completion:x xai:image:x xai:voice:x togetherai:image:x mistral:agent:x groq:audio:x
-ollama:completion:x huggingface:text-generation:x bedrock:x bedrock-agent:x sagemaker:x replicate:x
-watsonx:x palm:x browser mcp mcp:x sequence promptfoo:simulated-user promptfoo:manual-input
+ollama:completion:x huggingface:text-generation:x bedrock-agent:x sagemaker:x replicate:x palm:x
+browser mcp mcp:x sequence promptfoo:simulated-user promptfoo:manual-input
 promptfoo:redteam:x simulated-user manual-input package:a:b golang:a.go ruby:a.rb websocket ws://x
 wss://x webhook:http://x slack:C1 n8n:x a2a:http://x openinterpreter opencode:sdk openclaw:x
-elevenlabs:tts:x fal:image:x transformers:x transformers.js:x localai:x docker:ai/x llama:7b voyage:x
+elevenlabs:tts:x fal:image:x transformers:x transformers.js:x llama:7b
 agentic:memory-poisoning openai:tts-1 openai:tts-1-hd-1106 openai:gpt-4o-mini-tts openai:gpt-realtime
 openai:gpt-4o-mini-tts-2025-12-15 openai:gpt-realtime-2.1-mini openai:gpt-live-1
 openai:gpt-4o-mini-realtime-preview-2024-12-17

@@ -153,7 +153,7 @@ def test_editors_know_the_keys_that_are_checked() -> None:
     shown = {spelling for spellings in OWN_SETTINGS for spelling in spellings}
     checked = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
     assert shown <= checked
-    assert checked - shown == {"account_id", "accountId", "organization"}
+    assert checked - shown == {"account_id", "accountId", "organization", "region"}
 
 
 @pytest.mark.parametrize(
