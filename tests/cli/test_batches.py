@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite
-from support.geval_command import Finished, clean_environment, run_geval
+from support.geval_command import Finished, clean_environment, run_geval, start_geval
 
 from geval_cli.store.runs import RunStore
 
@@ -56,11 +55,9 @@ def test_batches_are_listed_cancelled_and_gone_on_with(tmp_path, server):
 def started(suite: BatchSuite, name: str) -> "subprocess.Popen[bytes]":
     """`geval run` in batches of a process of its own, which writes its results into a file of that name."""
     words = ("run", "config.json", "--batch", "--home", "home", "--no-progress", "-o", name)
-    command = [sys.executable, "-m", "geval_cli", *words]
     env = clean_environment(**suite.environ)
-    return subprocess.Popen(
-        command, cwd=suite.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return start_geval(*words, cwd=suite.folder, env=env, **streams)
 
 
 def runs_begun(suite: BatchSuite) -> int:

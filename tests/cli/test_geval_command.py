@@ -5,11 +5,12 @@ This is also what would notice that a command forgets to import something that t
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.forked_geval import ForkServer, Order, fork_server
+from support.forked_geval import ForkedProcess, ForkServer
 from support.geval_command import clean_environment, run_geval
 
 CASES = Path(__file__).parent / "cases"
@@ -38,10 +39,8 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
     config = "prompts: [x]\nproviders: ['scripted:replies.yaml']\ntests: [{}]\n"
     (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
     (tmp_path / "replies.yaml").write_text("- { reply: late, latency_ms: 600000 }\n", encoding="utf-8")
-    order = Order(("run", "config.yaml"), tmp_path, clean_environment(), {}, 0.1)
-    server = fork_server(*sorted(clean_environment().items()))
-    with pytest.raises(TimeoutError, match=r"did not end within 0\.1 s"):
-        server.run(order)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_geval("run", "config.yaml", cwd=tmp_path, timeout_s=0.1)
     assert run_geval("--version", cwd=tmp_path).code == 0
 
 
@@ -49,7 +48,7 @@ def test_a_fork_server_that_cannot_load_geval_says_why(tmp_path: Path) -> None:
     (tmp_path / "geval_cli.py").write_text("raise ImportError('this is not geval')", encoding="utf-8")
     server = ForkServer(clean_environment(PYTHONPATH=str(tmp_path)))
     with pytest.raises(RuntimeError, match="this is not geval"):
-        server.run(Order((), tmp_path, {}, {}, 60))
+        ForkedProcess((), server, cwd=tmp_path, env={})
 
 
 def test_each_command_has_its_own_folder_and_environment(tmp_path: Path) -> None:

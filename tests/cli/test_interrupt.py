@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, run_geval, with_ctrl_c
+from support.geval_command import clean_environment, run_geval, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.cli.main import main
@@ -62,15 +62,16 @@ class Runs:
     def launch(self, *options: str, grace_s: float, **env: str) -> "subprocess.Popen[str]":
         """A run that grants `grace_s` to what is under way when it is to stop, however slow this machine is."""
         words = ["run", "config.yaml", "-o", "out.jsonl", "-o", "out.json", *options]
-        process = subprocess.Popen(
-            [sys.executable, "-c", WITH_GRACE, str(grace_s), *words],
+        process = start_geval(
+            str(grace_s),
+            *words,
+            code=WITH_GRACE,
             cwd=self.project,
             env=clean_environment(**env),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            preexec_fn=with_ctrl_c,  # noqa: PLW1509 - between fork and exec, the child does no more than this
         )
         self.processes.append(process)
         return process

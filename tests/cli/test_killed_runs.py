@@ -3,14 +3,13 @@
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.counting_server import CountingServer
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, start_geval
 from support.kill_trial import AT_ONCE, KillableRun, comparable, disturbed
 
 from geval_cli.runs.jobs import JOBS_PER_REQUEST
@@ -51,13 +50,7 @@ def test_two_equal_runs_at_once_pay_for_each_answer_once(tmp_path: Path, is_kill
         words = ("run", "config.yaml", "--home", "home", "--no-progress", "-j", str(AT_ONCE))
         environment = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-two")
         started = [
-            subprocess.Popen(
-                [sys.executable, "-m", "geval_cli", *words],
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.DEVNULL,
-            )
-            for _ in range(2)
+            start_geval(*words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) for _ in range(2)
         ]
         kept: set[str] = set()
         if is_killed:

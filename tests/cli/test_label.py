@@ -12,7 +12,7 @@ from typing import Any
 import pexpect
 import pytest
 from rich.cells import cell_len
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, geval_at_terminal, run_geval
 from support.sample_run import COLUMNS, make_case, make_judged
 from support.stored_runs import HOSTILE, store_judged_run
 
@@ -31,15 +31,8 @@ PROMPT = "q quit"
 
 
 def label(folder: Path, *arguments: str, columns: int = 80, **env: str) -> "pexpect.spawn[str]":
-    return pexpect.spawn(
-        sys.executable,
-        ["-m", "geval_cli", "label", *arguments],
-        cwd=str(folder),
-        env=clean_environment(TERM="xterm-256color", **env),
-        dimensions=(40, columns),
-        encoding="utf-8",
-        timeout=60,
-    )
+    environ = clean_environment(TERM="xterm-256color", **env)
+    return geval_at_terminal("label", *arguments, cwd=folder, env=environ, dimensions=(40, columns))
 
 
 def finish(child: "pexpect.spawn[str]") -> tuple[str, int]:

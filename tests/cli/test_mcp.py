@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, run_geval, start_geval
 from support.model_server import ModelServer
 
 from geval_cli.errors import UsageError
@@ -200,7 +200,7 @@ def assert_stopped(root: Path, run_id: str) -> None:
 
 
 def test_a_signal_ends_the_server_and_its_run(root: Path) -> None:
-    command = [sys.executable, "-m", "geval_cli", "mcp", "--home", str(root.parent / "state")]
+    words = ("mcp", "--home", str(root.parent / "state"))
     about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     started = {"name": "start_run", "arguments": {"config": "waits.yaml"}}
     messages = [
@@ -208,9 +208,7 @@ def test_a_signal_ends_the_server_and_its_run(root: Path) -> None:
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/call", "params": started},
     ]
-    with subprocess.Popen(
-        command, cwd=root, env=clean_environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as server:
+    with start_geval(*words, cwd=root, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         for message in messages:

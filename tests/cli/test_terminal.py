@@ -1,13 +1,12 @@
 """geval in a real (pseudo) terminal: live progress, colours, widths, Ctrl-C from the keyboard."""
 
 import re
-import sys
 from pathlib import Path
 
 import pexpect
 import pytest
 from rich.cells import cell_len
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, geval_at_terminal
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -30,15 +29,8 @@ REPLIES = """\
 def spawn(folder: Path, columns: int, latency_ms: int, **env: str) -> "pexpect.spawn[str]":
     (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
     (folder / "replies.yaml").write_text(REPLIES.replace("LATENCY", str(latency_ms)), encoding="utf-8")
-    return pexpect.spawn(
-        sys.executable,
-        ["-m", "geval_cli", "run", "config.yaml"],
-        cwd=str(folder),
-        env=clean_environment(TERM="xterm-256color", **env),
-        dimensions=(40, columns),
-        encoding="utf-8",
-        timeout=60,
-    )
+    environ = clean_environment(TERM="xterm-256color", **env)
+    return geval_at_terminal("run", "config.yaml", cwd=folder, env=environ, dimensions=(40, columns))
 
 
 def finish(child: "pexpect.spawn[str]") -> tuple[str, int]:

@@ -1,14 +1,13 @@
 """`--watch` in a real terminal: a change runs again, a broken config is survived, stop with Ctrl-C."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, geval_at_terminal
 
 from geval_cli.cli.watch import stamps_of, watch
 from geval_cli.errors import ExitCode
@@ -20,15 +19,9 @@ SUITE = "prompts: [hello]\nproviders: [echo]\ntests:\n  - assert: [{type: contai
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[pexpect.spawn]:
     (tmp_path / "suite.yaml").write_text(SUITE.replace("WORD", "hell"))
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "geval_cli", "run", "suite.yaml", "--watch", *OWN],
-        cwd=str(tmp_path),
-        env=clean_environment(TERM="xterm", NO_COLOR="1"),
-        encoding="utf-8",
-        timeout=60,
-        dimensions=(40, 100),
-    )
+    environ = clean_environment(TERM="xterm", NO_COLOR="1")
+    words = ("run", "suite.yaml", "--watch", *OWN)
+    child = geval_at_terminal(*words, cwd=tmp_path, env=environ, dimensions=(40, 100))
     yield child
     child.close(force=True)
 

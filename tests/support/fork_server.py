@@ -10,21 +10,25 @@ which forgets to import one of them still fails.
 """
 
 import contextlib
+import ctypes
+import fcntl
 import gc
 import importlib
 import io
 import json
 import os
+import platform
 import runpy
-import selectors
 import signal
 import socket
 import sys
 import tempfile
+import termios
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 LOADED = (
     "geval_cli.cli.run",
@@ -34,6 +38,9 @@ LOADED = (
     "jsonschema",
     "rich.console",
 )
+
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+_CLONE_PARENT = 0x8000
 
 REHEARSED = """\
 prompts: ['{{ word }}']
@@ -47,78 +54,79 @@ tests:
 
 @dataclass(frozen=True)
 class Command:
-    """What a forked process is to become. `streams` are to be its standard output and its standard error."""
+    """What a forked process is to become: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`.
 
-    module: str
+    It leads a session at the terminal `stdin`, or a group of processes, of its own, or neither.
+    """
+
     args: list[str]
     cwd: str
     env: dict[str, str]
-    streams: tuple[int, int]
+    module: str
+    code: str | None
+    leads: Literal["", "terminal", "group"]
 
 
-def serve(control: socket.socket) -> Command | None:
-    """Fork for every command until the tests hang up. Returns what a forked process is to be, and None at the end.
+def serve(control: socket.socket) -> tuple[Command, list[int]] | None:
+    """Fork for every command until the tests hang up.
 
-    The tests are told the number of each process, and later how it ended; meanwhile others may begin.
+    Returns what a forked process is to be and its standard streams, and None at the end.
     """
-    with selectors.DefaultSelector() as waited_for:
-        waited_for.register(control, selectors.EVENT_READ)
-        while True:
-            for key, _ in waited_for.select():
-                if key.fileobj is control:
-                    told, numbers, _, _ = socket.recv_fds(control, 1, 3)
-                    if not told:
-                        return None
-                    talk, *streams = numbers
-                    if command := _begun(socket.socket(fileno=talk), (streams[0], streams[1]), waited_for):
-                        control.close()
-                        return command
-                else:
-                    waited_for.unregister(key.fileobj)
-                    os.close(key.fd)
-                    _tell_end(*key.data)
+    while True:
+        told, streams, _, _ = socket.recv_fds(control, 1, 3)
+        if not told:
+            return None
+        with control.makefile("r", encoding="utf-8", buffering=1) as lines:
+            command = Command(**json.loads(lines.readline()))
+        process = fork_as_sibling()
+        if process == 0:
+            control.close()
+            return command, streams
+        for number in streams:
+            os.close(number)
+        control.sendall(f"{process}\n".encode())
 
 
-def _begun(
-    talk: socket.socket, streams: tuple[int, int], waited_for: selectors.BaseSelector
-) -> Command | None:
-    """Fork, and return in the new process what it is to be, without anything that belongs to others."""
-    with talk.makefile("r", encoding="utf-8") as lines:
-        command = Command(**json.loads(lines.readline()), streams=streams)
-    process = os.fork()
+def fork_as_sibling() -> int:
+    """`os.fork`, but whoever started this process is the parent, who can wait for the new one and sees how it ended."""
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    process: int = ctypes.PyDLL(None).syscall(SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
     if process == 0:
-        talk.close()
-        for key in waited_for.get_map().values():
-            if key.data:
-                os.close(key.fd)
-                key.data[1].close()
-        return command
-    for number in streams:
-        os.close(number)
-    with contextlib.suppress(ConnectionError):
-        talk.sendall(f"{process}\n".encode())
-    waited_for.register(os.pidfd_open(process), selectors.EVENT_READ, (process, talk))
-    return None
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return process
 
 
-def _tell_end(process: int, talk: socket.socket) -> None:
-    _, status = os.waitpid(process, 0)
-    with talk, contextlib.suppress(ConnectionError):
-        talk.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-
-
-def become(command: Command) -> None:
-    """Be `python -m MODULE ARGS` from here on."""
-    for number, wanted in zip(command.streams, (1, 2), strict=True):
+def become(command: Command, streams: list[int]) -> None:
+    """Be the command from here on."""
+    for number, wanted in zip(streams, range(3), strict=True):
         os.dup2(number, wanted)
+    for number in {*streams} - {*range(3)}:
         os.close(number)
+    if command.leads == "terminal":
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    elif command.leads == "group":
+        os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGHUP):  # which a job in the background of a shell would ignore
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(command.cwd)
     os.environ.clear()
     os.environ.update(command.env)
     time.tzset()
     sys.path.insert(0, command.cwd)
     sys.argv[1:] = command.args
-    runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+    if command.code is None:
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[0] = "-c"
+        exec(command.code, sys.modules["__main__"].__dict__)
 
 
 def rehearse() -> None:
@@ -156,9 +164,9 @@ def main() -> None:
     sys.path.pop()
     rehearse()
     gc.freeze()
-    command = serve(socket.socket(fileno=int(sys.argv[1])))
-    if command is not None:
-        become(command)
+    begun = serve(socket.socket(fileno=int(sys.argv[1])))
+    if begun is not None:
+        become(*begun)
 
 
 if __name__ == "__main__":

@@ -1,51 +1,30 @@
 """Commands of geval forked off a process that has loaded it (`support.fork_server`), as the tests have them."""
 
 import atexit
-import contextlib
 import functools
+import inspect
 import json
 import os
-import selectors
-import signal
-import socket
+import pty
 import subprocess
 import sys
-import time
+import termios
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from socket import send_fds, socket, socketpair
+from typing import Any
 
-
-@dataclass(frozen=True)
-class Order:
-    """A command to be run. What it writes goes to the open files `streams` (stdout, stderr), or is gathered.
-
-    It is `python -m MODULE ARGS`.
-    """
-
-    args: Sequence[str]
-    cwd: Path
-    env: Mapping[str, str]
-    streams: Mapping[str, int]
-    timeout_s: float
-    module: str = "geval_cli"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code (minus the number of a signal), and what it wrote."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
+import pexpect
+from ptyprocess import PtyProcess
 
 
 class ForkServer:
     """The process that has loaded geval, and `libraries` beside. It is gone when `close` returns."""
 
     def __init__(self, env: Mapping[str, str], libraries: Sequence[str] = ()) -> None:
-        self._control, theirs = socket.socketpair()
+        self._turn = threading.Lock()
+        self._control, theirs = socketpair()
         program = Path(__file__).with_name("fork_server.py")
         with theirs:
             self._process = subprocess.Popen(
@@ -57,47 +36,16 @@ class ForkServer:
                 stderr=subprocess.PIPE,
             )
 
-    def run(self, order: Order) -> Ended:
-        """Wait for a command.
-
-        Raises:
-            TimeoutError: it did not end in time, and was killed.
-            RuntimeError: the fork server itself is not there.
-        """
-        talk, theirs = socket.socketpair()
-        with contextlib.ExitStack() as ends, talk, talk.makefile("rw", encoding="utf-8") as lines:
-            gathered, streams = {}, []
-            with theirs, contextlib.ExitStack() as handed_over:
-                for name in ("stdout", "stderr"):
-                    if name in order.streams:
-                        streams.append(order.streams[name])
-                        continue
-                    gathered[name], writing = os.pipe()
-                    ends.callback(os.close, gathered[name])
-                    handed_over.callback(os.close, writing)
-                    streams.append(writing)
-                socket.send_fds(self._control, [b"."], [theirs.fileno(), *streams])
-            process = self._begin(order, lines)
+    def begin(self, command: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """Start a command (as `support.fork_server.Command` describes it). Returns the number of our new child."""
+        with self._turn:
             try:
-                written = _read_all(gathered, order.timeout_s)
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                raise
-            return Ended(int(lines.readline()), written.get("stdout", b""), written.get("stderr", b""))
-
-    def _begin(self, order: Order, lines: TextIO) -> int:
-        """Say what the command is. Returns the number of its process."""
-        with contextlib.suppress(ConnectionError):
-            told = {
-                "module": order.module,
-                "args": order.args,
-                "cwd": str(order.cwd),
-                "env": dict(order.env),
-            }
-            lines.write(json.dumps(told) + "\n")
-            lines.flush()
-            if number := lines.readline():
-                return int(number)
+                send_fds(self._control, [b"."], streams)
+                self._control.sendall(json.dumps(command).encode() + b"\n")
+                if number := _line_from(self._control):
+                    return int(number)
+            except ConnectionError:
+                pass
         raise RuntimeError(f"the fork server has ended: {self.close().decode()}")
 
     def close(self) -> bytes:
@@ -106,28 +54,78 @@ class ForkServer:
         return self._process.communicate()[1]
 
 
+def _line_from(control: socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (more := control.recv(64)):
+        line += more
+    return line
+
+
+class ForkedProcess(subprocess.Popen[Any]):
+    """`Popen`, but forked off `server`: `python -m MODULE ARGS`, or with `code` `python -c CODE ARGS`."""
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        server: ForkServer,
+        *,
+        module: str = "geval_cli",
+        code: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._server, self._program = server, {"module": module, "code": code}
+        super().__init__(args, **options)
+
+    def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
+        """Do what the standard library does here for `Popen` on POSIX, where this is private."""
+        given = dict(zip(_GIVEN, rest, strict=True))
+        assert not given["pass_fds"], "a forked command has its standard streams only"
+        assert not given["start_new_session"], "a forked command leads a group of processes, or none"
+        pipes = [given[name] for name in _PIPES]
+        streams = [own if own >= 0 else number for number, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+        leads = "group" if given["process_group"] == 0 else ""
+        command = _command(args, given["cwd"], given["env"], leads, **self._program)
+        self.pid = self._server.begin(command, streams)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_GIVEN = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]
+
+
+class ForkedTerminal(pexpect.spawn):
+    """`pexpect.spawn`, but what is at the terminal is `python -m geval_cli ARGS`, forked off `server`."""
+
+    def __init__(self, args: Sequence[str], server: ForkServer, **options: Any) -> None:
+        self._server = server
+        super().__init__(sys.executable, list(args), **options)
+
+    def _spawnpty(self, args: Sequence[bytes], **options: Any) -> PtyProcess:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, options["dimensions"])
+        words = [word.decode() for word in args[1:]]
+        pid = self._server.begin(_command(words, options["cwd"], options["env"], "terminal"), [theirs] * 3)
+        os.close(theirs)
+        return PtyProcess(pid, ours)
+
+
+def _command(
+    args: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    leads: str,
+    module: str = "geval_cli",
+    code: str | None = None,
+) -> dict[str, Any]:
+    """A `Command` of `support.fork_server`."""
+    what = {"args": list(args), "module": module, "code": code, "leads": leads}
+    return {**what, "cwd": str(cwd), "env": dict(env)}
+
+
 @functools.cache
 def fork_server(*env: tuple[str, str], libraries: Sequence[str] = ()) -> ForkServer:
     """The one of this process of pytest whose environment is `env`, started by the first that asks for it."""
     server = ForkServer(dict(env), libraries)
     atexit.register(server.close)
     return server
-
-
-def _read_all(pipes: Mapping[str, int], timeout_s: float) -> Mapping[str, bytes]:
-    """What is written to each pipe until nobody can write to it any more."""
-    deadline = time.monotonic() + timeout_s
-    written = {name: bytearray() for name in pipes}
-    with selectors.DefaultSelector() as selector:
-        for name, number in pipes.items():
-            selector.register(number, selectors.EVENT_READ, name)
-        while selector.get_map():
-            ready = selector.select(max(0, deadline - time.monotonic()))
-            if not ready:
-                raise TimeoutError(f"geval did not end within {timeout_s} s")
-            for key, _ in ready:
-                part = os.read(key.fd, 65536)
-                written[key.data] += part
-                if not part:
-                    selector.unregister(key.fd)
-    return written

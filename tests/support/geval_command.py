@@ -17,8 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from support.forked_geval import Ended, ForkServer, Order, fork_server
+import pexpect
+from support.fork_server import SYS_CLONE
+from support.forked_geval import ForkedProcess, ForkedTerminal, ForkServer, fork_server
 
 _VOLATILE = (
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b"), "<ID>"),
@@ -73,17 +76,62 @@ def run_geval(
     is_loaded_anew: bool = False,
 ) -> Finished:
     """Run `geval ARGS` in `cwd` and wait for it. With `streams`, its `stdout` or `stderr` is that open file."""
-    order = Order(args, cwd, clean_environment() if env is None else env, streams or {}, timeout_s)
-    run = _run_anew if is_loaded_anew or not _can_be_forked(order.env) else _server_for(args).run
-    ended = run(order)
-    return Finished(ended.code, settled(ended.stdout.decode(), cwd), settled(ended.stderr.decode(), cwd))
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {**pipes, **(streams or {})}
+    return _finished(
+        start_geval(*args, cwd=cwd, env=env, is_loaded_anew=is_loaded_anew, **options), cwd, timeout_s
+    )
 
 
 def run_pytest(*args: str, cwd: Path, env: Mapping[str, str]) -> Finished:
     """Run `pytest ARGS` in `cwd` in a process that has loaded it, and of geval what a run needs."""
     server = fork_server(*sorted(clean_environment().items()), libraries=("pytest",))
-    ended = server.run(Order(args, cwd, env, {}, 120, module="pytest"))
-    return Finished(ended.code, settled(ended.stdout.decode(), cwd), settled(ended.stderr.decode(), cwd))
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return _finished(ForkedProcess(args, server, module="pytest", cwd=cwd, env=env, **pipes), cwd, 120)
+
+
+def start_geval(
+    *args: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    code: str | None = None,
+    is_loaded_anew: bool = False,
+    **options: Any,
+) -> "subprocess.Popen[Any]":
+    """Begin `geval ARGS`, or `python -c CODE ARGS`, in `cwd`, with what else `Popen` takes."""
+    env = clean_environment() if env is None else env
+    if is_loaded_anew or not _can_be_forked(env):
+        program = ["-m", "geval_cli"] if code is None else ["-c", code]
+        own = {"preexec_fn": with_ctrl_c, **options}
+        return subprocess.Popen([sys.executable, *program, *args], cwd=cwd, env=env, **own)
+    return ForkedProcess(args, _server_for(args), code=code, cwd=cwd, env=env, **options)
+
+
+def geval_at_terminal(
+    *args: str, cwd: Path, env: Mapping[str, str], dimensions: tuple[int, int] = (40, 80)
+) -> "pexpect.spawn[str]":
+    """Begin `geval ARGS` at a terminal of so many lines and columns."""
+    options: dict[str, Any] = {
+        "cwd": str(cwd),
+        "env": env,
+        "dimensions": dimensions,
+        "encoding": "utf-8",
+        "timeout": 60,
+    }
+    if not _can_be_forked(env):
+        return pexpect.spawn(sys.executable, ["-m", "geval_cli", *args], **options)
+    return ForkedTerminal(args, _server_for(args), **options)
+
+
+def _finished(process: "subprocess.Popen[bytes]", cwd: Path, timeout_s: float) -> Finished:
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    texts = (settled((written or b"").decode(), cwd) for written in (stdout, stderr))
+    return Finished(process.returncode, *texts)
 
 
 def _server_for(args: Sequence[str]) -> ForkServer:
@@ -94,23 +142,15 @@ def _server_for(args: Sequence[str]) -> ForkServer:
     return fork_server(*sorted(clean_environment().items()))
 
 
-def _run_anew(order: Order) -> Ended:
-    finished = subprocess.run(
-        [sys.executable, "-m", "geval_cli", *order.args],
-        cwd=order.cwd,
-        env=order.env,
-        timeout=order.timeout_s,
-        check=False,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **order.streams},
-    )
-    return Ended(finished.returncode, finished.stdout or b"", finished.stderr or b"")
-
-
 def _can_be_forked(env: Mapping[str, str]) -> bool:
     """Whether nothing in `env` says how Python and its libraries are to be loaded."""
     loaded = clean_environment()
     deciding = {name for name in {*env, *loaded} if name.startswith(_READ_WHILE_LOADING)}
-    return sys.platform == "linux" and all(env.get(name) == loaded.get(name) for name in deciding)
+    return (
+        sys.platform == "linux"
+        and SYS_CLONE is not None
+        and all(env.get(name) == loaded.get(name) for name in deciding)
+    )
 
 
 def settled(text: str, folder: Path) -> str:

@@ -7,7 +7,6 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.counting_server import CountedRequest, CountingServer
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, start_geval
 
 CONFIG = """\
 prompts: ["Write one sentence about topic {{ number }}."]
@@ -78,13 +77,16 @@ class KillableRun:
         lines = (json.dumps({"vars": {"number": number}}) + "\n" for number in range(self.tests))
         (self.folder / "tests.jsonl").write_text("".join(lines), encoding="utf-8")
 
-    def start(self, *options: str, group: int | None = None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, *options: str, group: int | None = None, is_loaded_anew: bool = False
+    ) -> "subprocess.Popen[bytes]":
         """A process that runs the config; with 0 as `group` it leads a group of its own, for signals."""
         words = ["run", "config.yaml", "--home", self.home, "-o", f"{self.home}.json", "--no-progress"]
         environment = {"OPENAI_BASE_URL": self.server.base_url, "OPENAI_API_KEY": "sk-counted"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "geval_cli", *words, "-j", str(AT_ONCE), *self.options, *options],
+        return start_geval(
+            *(*words, "-j", str(AT_ONCE), *self.options, *options),
             cwd=self.folder,
+            is_loaded_anew=is_loaded_anew,
             env=clean_environment(**environment, **self.environment),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -133,7 +135,7 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
         after = chance.randint(*requests)
         # Else the run is over before a slow machine comes to kill it.
         run.server.answer_at_most(first + after + AT_ONCE if after else None)
-        process = run.start(*_resuming(run))
+        process = run.start(*_resuming(run), is_loaded_anew=not after)
         if after:
             while process.poll() is None and not run.server.wait_for_requests(first + after, timeout_s=0.2):
                 pass

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, run_geval, start_geval
 from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
 from support.web_server import KEY, RunningServer, judge_environ, running_server
@@ -72,9 +72,9 @@ class ServedUrl(str):
 def serving(
     folder: Path, *options: str, command: str = "serve", **environ: str
 ) -> Iterator[tuple[ServeProcess, ServedUrl]]:
-    words = [sys.executable, "-m", "geval_cli", command, "--port", "0", *options]
-    process = subprocess.Popen(
-        words, cwd=folder, env=clean_environment(**environ), stderr=subprocess.PIPE, text=True
+    words = (command, "--port", "0", *options)
+    process = start_geval(
+        *words, cwd=folder, env=clean_environment(**environ), stderr=subprocess.PIPE, text=True
     )
     server = ServeProcess(process)
     try:

@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from support.axe import violations
 from support.browser import Visit, open_window, serve, visit, watch
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.stored_runs import write_config
 from support.web_server import judge_environ
@@ -75,8 +74,8 @@ def is_the_same_page(page: Any) -> bool:
 def killable_server(folder: Path, model: Model, port: int) -> Iterator["subprocess.Popen[str]"]:
     """`geval serve` as a process of its own, which answers."""
     environ = clean_environment(GEVAL_SERVER_TOKEN=TOKEN, **judge_environ(model.server))
-    command = [sys.executable, "-m", "geval_cli", "serve", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True)
+    words = ("serve", "--port", str(port))
+    process = start_geval(*words, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -187,10 +186,9 @@ def test_run_of_another_process_has_no_stop_button(browser: Any, tmp_path: Path,
     write_suite(tmp_path)
     model.server.hold()
     environ = clean_environment(**judge_environ(model.server))
-    command = [sys.executable, "-m", "geval_cli", "run", "suite.json"]
     with serve(tmp_path, environ=judge_environ(model.server)) as address, visit(browser, address) as window:
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, cwd=tmp_path, env=environ, **quiet)
+        process = start_geval("run", "suite.json", cwd=tmp_path, env=environ, **quiet)
         try:
             model.server.wait_for_requests(1)
             window.go("/runs/latest")
