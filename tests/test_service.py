@@ -180,7 +180,7 @@ def test_what_a_server_does_not_take_is_in_the_record_also_when_the_cache_answer
         "openai:m does not accept `temperature` here: ratings and samples use the model's default instead "
         "of 0 and 1, so another run may rate differently"
     )
-    told = "openai:m does not accept `temperature`, which is left out from now on"
+    told = "openai:m does not accept `temperature`, which is now left out"
     assert [item for item in asked.run.warnings if "temperature" in item] == [told, consequence]
     assert [item for item in recalled.run.warnings if "temperature" in item] == [consequence]
 

@@ -23,7 +23,7 @@ from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.terminal import quoted
+from geval_cli.report.sanitize import quoted
 from geval_cli.runs.options import declared_options
 from geval_cli.runs.results_file import open_reports
 from geval_cli.statistics.paired import ADJUSTMENTS

@@ -337,7 +337,7 @@ def _run_one(
     files = [*(open_results_file(path) for path in outputs), *log]
     report, stop = run_async(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
-    problems += _print_results(report, [] if problems else outputs, display)
+    problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
         _print_annotations(report)
     print_problems(problems)
@@ -345,7 +345,9 @@ def _run_one(
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
 
 
-def _print_results(report: RunReport, written: Sequence[Path], display: RunDisplay) -> list[Problem]:
+def _print_results(
+    report: RunReport, written: Sequence[Path], display: RunDisplay, state: State
+) -> list[Problem]:
     """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
     from geval_cli.report.terminal import print_answer, print_report
@@ -354,12 +356,31 @@ def _print_results(report: RunReport, written: Sequence[Path], display: RunDispl
     name = report.run.id if display.is_one_of_many else ""
     try:
         print_report(
-            report, console, verbose=display.is_verbose, written=written, name=name, home=display.home
+            report,
+            console,
+            verbose=display.is_verbose,
+            written=written,
+            name=name,
+            home=display.home,
+            before=_run_before(report, state),
         )
     except StoreError as error:
         print_answer(report, console, written=written, name=name, home=display.home)
         return [Problem(error.message, None, error.hint)]
     return []
+
+
+def _run_before(report: RunReport, state: State) -> str:
+    """Return what to call the finished run of this config before this one; "" where nothing is to be compared."""
+    if (
+        not report.is_stored or report.summary.baseline is not None
+    ):  # the comparison with that is shown already
+        return ""
+    earlier = state.runs.pages().previous(report.run.id, finished=True)
+    if earlier is None:
+        return ""
+    names = [stored.run.id for stored in state.runs.runs(limit=2)]
+    return "latest~1" if names == [report.run.id, earlier] else earlier
 
 
 def _print_annotations(report: RunReport) -> None:

@@ -135,7 +135,7 @@ class _Capabilities(Struct):
             self.left_out.update((LOGPROBS, "top_logprobs"))
             return "gives no token log-probabilities"
         self.left_out.add(parameter)
-        return f"does not accept `{parameter}`, which is left out from now on"
+        return f"does not accept `{parameter}`, which is now left out"
 
     def _refuse_schema_form(self, sent: ModelRequest) -> str:
         refused = JSON_SCHEMA if sent.response_schema else "json_object"

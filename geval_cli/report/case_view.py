@@ -43,6 +43,7 @@ from geval_cli.report.verdict import (
     Signs,
     case_verdict,
     column_title,
+    fitted_title,
     has_fallback,
     signs_of,
     verdict,
@@ -494,7 +495,7 @@ def _label(text: str) -> Text:
     return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")
 
 
-_IN_FULL, _LINES_MAX, _PASSED_NAMED, _WHY_NAMED = 2, 10, 12, 3
+_IN_FULL, _LINES_MAX, _PASSED_NAMED, _WHY_NAMED = 1, 10, 12, 3
 _FEW = 4
 """Up to so many answers to a test, those that passed are shown with their output."""
 _ORDER = {Status.FAILED: 0, Status.ERROR: 1, Status.PASSED: 2, Status.NOT_EVALUATED: 3}
@@ -506,7 +507,7 @@ def case_sentence(results: Sequence[CaseResult]) -> str:
     first = results[0]
     repeats = {result.repeat_index for result in results}
     number = str(first.test_index + 1) if len(repeats) > 1 else case_number(first).removeprefix("#")
-    title = case_title(first, 80)
+    title = case_title(first, 60)
     name = f"test {number}, {title}," if title else f"test {number}"
     counts = Counter(result.status for result in results)
     failed, errored = counts[Status.FAILED], counts[Status.ERROR]
@@ -596,7 +597,7 @@ class _TestPrinter(CasePrinter):
 
     def __init__(self, results: Sequence[CaseResult], report: RunReport, console: Console) -> None:
         is_alone, is_few = len(results) == 1, len(results) <= _FEW
-        output = Limit(12, 900) if is_alone else Limit(5, 360) if is_few else Limit(3, 240)
+        output = Limit(12, 900) if is_alone else Limit(5, 360)
         super().__init__(report, console, Shown(output, Limit(4, 500)))
         self._results = sorted(results, key=_badness)
         self._is_alone, self._is_few = is_alone, is_few
@@ -612,7 +613,7 @@ class _TestPrinter(CasePrinter):
         if len(in_full) < len(self._results):
             self._console.print()
         for result in problems[len(in_full) :][:_LINES_MAX]:
-            self._print_head(result, _why([result]))
+            self._print_head(result, _why([result]), is_whole=False)
         more = len(problems) - len(in_full) - _LINES_MAX
         if more > 0:
             self._console.print(Text(f"  ... and {more:,} more", style="dim"))
@@ -668,9 +669,12 @@ class _TestPrinter(CasePrinter):
         if passed:
             self._print_passed(passed)
 
-    def _print_head(self, result: CaseResult, facts: str) -> None:
+    def _print_head(self, result: CaseResult, facts: str, *, is_whole: bool = True) -> None:
         head = case_verdict(result, self._signs).append("  ")
-        parts = [self._column(result)] if len(self._all_columns) > 1 else []
+        column = self._column(result)
+        if not is_whole:
+            column = fitted_title(column, max(self._console.width - 50, 24), self._signs)
+        parts = [column] if len(self._all_columns) > 1 else []
         if result.repeat_index or any(
             one.repeat_index for one in self._results if one.column == result.column
         ):

@@ -28,7 +28,16 @@ from geval_cli.report.comparison import too_few_text
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import STYLES, UNICODE_SIGNS, column_title, print_legend, run_outcome, signs_of
+from geval_cli.report.verdict import (
+    MANY_COLUMNS,
+    STYLES,
+    UNICODE_SIGNS,
+    column_title,
+    fitted_title,
+    print_legend,
+    run_outcome,
+    signs_of,
+)
 
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""
@@ -186,13 +195,15 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
     {"title": 36},
     {"metrics": 3},
     {"has_chances": False},
-    {"title": 24},
+    {"title": 26},
     {"metrics": 2},
+    {"has_errors": False},
     {"metrics": 1},
-    {"has_interval": False},
-    {"title": 16},
     {"metrics": 0},
-    {"title": 0, "metrics": 3, "has_interval": True},
+    {"title": 22},
+    {"title": 16},
+    {"has_interval": False},
+    {"title": 0, "metrics": 3, "has_interval": True, "has_errors": True},
     {"metrics": 1},
     {"metrics": 0},
     {"has_interval": False},
@@ -216,9 +227,12 @@ def print_columns(report: RunReport, console: Console) -> None:
     shape = _Shape()
     for step in _STEPS:
         shape = replace(shape, **step)
-        if shape.title and len({one_line(title, shape.title) for title in titles}) < len(set(titles)):
+        names = [f"[{number}]" for number in range(1, len(titles) + 1)]
+        if shape.title:
+            names = [fitted_title(title, shape.title, signs) for title in titles]
+        if len(set(names)) < len(set(titles)):
             continue  # names that are cut to the same text tell nothing: numbers and a legend do
-        rows = _rows(columns, titles, ranked, shape, console)
+        rows = _rows(columns, names, ranked, shape, console)
         if _width(rows) <= console.width - 1:
             if not shape.title:
                 print_legend(titles, console)
@@ -230,10 +244,11 @@ def print_columns(report: RunReport, console: Console) -> None:
             line = f"{share_text(columns[place].pass_rate)}, {verdict_text(columns[place])}"
             print_hanging(Text("    "), Text(line), console, indent=1)
         console.print()
+    most = 1 if len(columns) > MANY_COLUMNS else _WORST_CASES_SHOWN
     hidden = ", ".join(one_line(name, _NAME_WIDTH) for name in metric_names(columns)[shape.metrics :])
     lines = (
         (f"also measured, see -v: {hidden}" if hidden else "", "dim"),
-        (_worst_cases(columns, titles, ranked), "dim"),
+        (_worst_cases(columns, [fitted_title(title, 30, signs) for title in titles], ranked, most), "dim"),
         (leader_text(columns, titles), "bold"),
         (cost_note(columns), "dim"),
     )
@@ -244,15 +259,17 @@ def print_columns(report: RunReport, console: Console) -> None:
         console.print()
 
 
-def _worst_cases(columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int]) -> str:
+def _worst_cases(
+    columns: Sequence[ColumnSummary], titles: Sequence[str], ranked: Sequence[int], most: int
+) -> str:
     """`pass rate if all errors failed: a 31 %, b 6 %`: what errors could hide; empty without any."""
     least = [
         f"{titles[place]} {format_share(column.passed / (column.passed + column.failed + column.errored))}"
         for place in ranked
         if (column := columns[place]).errored and column.passed
     ]
-    more = len(least) - _WORST_CASES_SHOWN
-    parts = [*least[:_WORST_CASES_SHOWN], f"and {more:,} more"] if more > 0 else least
+    more = len(least) - most
+    parts = [*least[:most], f"and {more:,} more"] if more > 0 else least
     return f"{PASS_RATE} if all errors failed: {', '.join(parts)}" if least else ""
 
 
@@ -455,7 +472,7 @@ def _names(places: Sequence[int], titles: Sequence[str]) -> str:
 
 def _rows(
     columns: Sequence[ColumnSummary],
-    titles: Sequence[str],
+    names: Sequence[str],
     ranked: Sequence[int],
     shape: _Shape,
     console: Console,
@@ -489,8 +506,7 @@ def _rows(
     rows = [("column", *(name for name, _ in fields))]
     for place in ranked:
         mark = f"{star if place in lead else ' '} "
-        name = one_line(titles[place], shape.title) if shape.title else f"[{place + 1}]"
-        rows.append((mark + name, *(text(columns[place]) for _, text in fields)))
+        rows.append((mark + names[place], *(text(columns[place]) for _, text in fields)))
     return [(f"  {rows[0][0]}", *rows[0][1:]), *rows[1:]]
 
 

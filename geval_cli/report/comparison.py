@@ -925,11 +925,19 @@ def row_title(row: ComparedRow) -> str:
     return " = ".join([*(one_line(name, _NAME_WIDTH) for name in shown), *more])
 
 
-def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | None = None) -> tuple[str, str]:
+def headline(
+    rows: Sequence[ComparedRow],
+    paired: int,
+    overall: ComparedRow | None = None,
+    names: tuple[str, str] = ("A", "B"),
+) -> tuple[str, str]:
     """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
 
-    `overall` is the pass rate of all columns together, which may show what no column shows alone.
+    `overall` is the pass rate of all columns together, which may show what no column shows alone. `names` are what the
+    sentence calls the two runs.
     """
+    a, b = names
+    this = b[:1].upper() + b[1:]
     if not rows:
         return DifferenceVerdict.UNDECIDED, "Nothing was judged in both runs, so nothing is decided"
     several = len({row.column for row in rows}) > 1
@@ -948,53 +956,57 @@ def headline(rows: Sequence[ComparedRow], paired: int, overall: ComparedRow | No
         words = {row.verdict.value for row in (worst, best, together) if row is not None}
         if worst is not None and best is not None:
             sentence = (
-                f"B is worse than A in {counts[DifferenceVerdict.WORSE]:,} of {len(rows):,} figures and better in"
-                f" {counts[DifferenceVerdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
+                f"{this} is worse than {a} in {counts[DifferenceVerdict.WORSE]:,} of {len(rows):,} figures and better"
+                f" in {counts[DifferenceVerdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
             )
+            if together is not None:
+                sentence += f"; {together.verdict} over all columns: {_moved(together, several=False)}"
+            return words.pop() if len(words) == 1 else "mixed", sentence
+        shown, other = (worst, highest) if worst is not None else (best, lowest)
+        assert shown is not None  # there are better or worse ones
+        count = counts[shown.verdict]
+        among = f"{'all' if count == len(rows) else f'{count:,} of'} {len(rows):,} figures"
+        among += f"{':' if count == 1 else ', most in'} {said(shown)}"
+        if together is not None:
+            sentence = (
+                f"{this} is {together.verdict} than {a} over all columns: {_moved(together, several=False)}"
+                f"; {'also ' if shown.verdict == together.verdict else ''}{shown.verdict} in {among}"
+            )
+        elif len(rows) == 1:
+            sentence = f"{this} is {shown.verdict} than {a}: {said(shown)}"
         else:
-            shown, other = (worst, highest) if worst is not None else (best, lowest)
-            assert shown is not None  # there are better or worse ones
-            count = counts[shown.verdict]
-            among = "all" if count == len(rows) else f"{count:,} of"
-            sentence = f"B is {shown.verdict} than A"
-            sentence += (
-                f": {said(shown)}"
-                if len(rows) == 1
-                else f" in {among} {len(rows):,} figures, most in {said(shown)}"
-            )
+            sentence = f"{this} is {shown.verdict} than {a} in {among}"
             if other is not shown:
                 sentence += f"; {'best' if worst is not None else 'worst'} is {said(other)}, {other.verdict}"
-        if together is not None:
-            sentence += f"; {together.verdict} over all columns together: {_moved(together, several=False)}"
         return words.pop() if len(words) == 1 else "mixed", sentence
     if counts[DifferenceVerdict.IDENTICAL] == len(rows):
-        return DifferenceVerdict.IDENTICAL, f"B is the same as A: every figure is identical in {tests}"
+        return DifferenceVerdict.IDENTICAL, f"{this} is the same as {a}: every figure is identical in {tests}"
     if counts[DifferenceVerdict.UNDECIDED] == 0:
         margin = max(row.delta.margin or 0.0 for row in rows)
         return (
             DifferenceVerdict.EQUIVALENT,
-            f"B differs from A by less than {margin:g} in every figure, over {tests}",
+            f"{this} differs from {a} by less than {margin:g} in every figure, over {tests}",
         )
     if together is not None:
         return together.verdict, (
-            f"B is {together.verdict} than A over all columns together, {_moved(together, several=False)}, though no"
-            f" figure of a single column shows it: worst is {said(lowest)}, best is {said(highest)}"
+            f"{this} is {together.verdict} than {a} over all columns: {_moved(together, several=False)};"
+            " no single column shows a clear difference"
         )
     undecided = [row for row in rows if row.verdict is DifferenceVerdict.UNDECIDED]
     if all(row.delta.least_tests for row in undecided):
         return (
             DifferenceVerdict.UNDECIDED,
-            f"Too few tests to tell A and B apart: {too_few_text(undecided[0].delta)}",
+            f"Too few tests to tell {a} and {b} apart: {too_few_text(undecided[0].delta)}",
         )
     if not any(row.delta.differing for row in rows):
-        return DifferenceVerdict.UNDECIDED, f"No figure changed from A to B in any of {tests}"
+        return DifferenceVerdict.UNDECIDED, f"No figure changed from {a} to {b} in any of {tests}"
     if len(rows) == 1:
         return (
             DifferenceVerdict.UNDECIDED,
-            f"No clear difference between A and B in {tests}: {said(rows[0])}{_though_clear_alone(rows, rows)}",
+            f"No clear difference between {a} and {b} in {tests}: {said(rows[0])}{_though_clear_alone(rows, rows)}",
         )
     return DifferenceVerdict.UNDECIDED, (
-        f"No clear difference between A and B in {tests}: worst is {said(lowest)}, best is {said(highest)}"
+        f"No clear difference between {a} and {b} in {tests}: worst is {said(lowest)}, best is {said(highest)}"
         f"{_though_clear_alone([lowest, highest], rows)}"
     )
 

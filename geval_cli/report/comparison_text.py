@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +22,7 @@ from geval_cli.report.comparison import (
     Flip,
     RunComparison,
     comparison_from_json,
+    headline,
     is_rate,
     level_text,
     row_title,
@@ -28,8 +30,8 @@ from geval_cli.report.comparison import (
     too_few_text,
 )
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
-from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
-from geval_cli.report.verdict import signs_of, with_signs
+from geval_cli.report.sanitize import code_span, markdown_table, one_line, quoted, sanitize
+from geval_cli.report.verdict import fitted_title, signs_of, with_signs
 from geval_cli.statistics.paired import DifferenceVerdict
 
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
@@ -38,7 +40,8 @@ _WIDE = 120
 """Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
 _NARROW = 76
 """Below, a row is a sentence: a table would lose its names and numbers."""
-_NAME_WIDTH = 60
+_NAME_WIDTH, _NAME_MIN = 60, 16
+_GAP = 3
 _STYLES = {
     DifferenceVerdict.BETTER: "green",
     DifferenceVerdict.WORSE: "red",
@@ -76,7 +79,7 @@ def print_comparison(
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
     for text in found.notes:
         print_hanging(Text("note  ", style="dim"), Text(with_signs(text, signs)), console, indent=1)
-    if found.overall is not None:
+    if found.overall is not None and (is_verbose or found.overall.verdict not in _DECIDED):
         line = Text(overall_text(found.overall, arrow), style=_STYLES[found.overall.verdict])
         print_hanging(Text("all columns  ", style="dim"), line, console, indent=1)
     console.print()
@@ -112,7 +115,7 @@ def _print_in_short(found: RunComparison, console: Console, arrow: str, more: st
     for title, rows in (("pass rate" if several else "", rates), ("also decided", others)):
         rows.sort(key=lambda row: row.verdict not in _DECIDED)
         if rows:
-            _print_short_rows(title, rows[:_ROWS_IN_SHORT], found, console, arrow)
+            _print_short_rows(title, rows[:_ROWS_IN_SHORT], found, console, f"A {arrow} B")
         shown += len(rows[:_ROWS_IN_SHORT])
     if shown < len(found.rows):
         console.print(Text(f" {plural(len(found.rows) - shown, 'more figure')} with -v", style="dim"))
@@ -138,22 +141,32 @@ def _print_in_short(found: RunComparison, console: Console, arrow: str, more: st
 
 
 def _print_short_rows(
-    title: str, rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str
+    title: str, rows: Sequence[ComparedRow], found: RunComparison, console: Console, heading: str
 ) -> None:
     """Print rows of several columns under the name of their figure, or of one column by their own names."""
-    signs, has_p = signs_of(console), console.width >= _WIDE
-    table = plain_table(console)
-    table.add_column(title, overflow="fold")
-    for heading in (f"A {arrow} B", "change", "95 % CI", *([f"p ({_ADJUSTED[found.adjust]})"] * has_p)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    signs, has_p, several = signs_of(console), console.width >= _WIDE, bool(title)
+    arrow = "→" if is_unicode(console) else "->"
+    are_rates = all(map(is_rate, rows))
+    cells = []
     for row in rows:
         words = row_words(row, found.detect)
-        column = one_line(with_signs(row.column, signs), _NAME_WIDTH)
-        name = words.name if not title else column if is_rate(row) else f"{words.name}, {column}"
         means = f"{words.before} {arrow} {words.after}"
-        said = Text(words.verdict.value, style=_STYLES[words.verdict])
-        table.add_row(Text(name), means, words.change, words.interval, *([words.p] * has_p), said)
+        cells.append(
+            (words, (means, words.change, words.interval, *([words.p] * has_p), words.verdict.value))
+        )
+    figures = [max(map(cell_len, column)) for column in zip(*(texts for _, texts in cells), strict=True)]
+    room = console.width - 2 - sum(figures) - _GAP * len(figures)
+    table = plain_table(console)
+    table.add_column(title, overflow="fold")
+    for name in (heading, "change", "95 % CI", *([f"p ({_ADJUSTED[found.adjust]})"] * has_p)):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for words, texts in cells:
+        name, column = words.name, with_signs(words.row.column, signs)
+        if several:
+            head = "" if are_rates else f"{one_line(name, max(room // 2, _NAME_MIN))}, "
+            name = head + fitted_title(column, max(room - cell_len(head), _NAME_MIN), signs)
+        table.add_row(Text(name), *texts[:-1], Text(texts[-1], style=_STYLES[words.verdict]))
     print_trimmed(indented(table), console)
     console.print()
 
@@ -406,8 +419,11 @@ def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:
     return [*lines, ""]
 
 
+_BASELINE_ROWS = 4
+
+
 def print_baseline(comparison: JsonValue, console: Console) -> None:
-    """Print the comparison in a run's summary; nothing for a run without a baseline."""
+    """Print the whole comparison in a run's summary; nothing for a run without a baseline."""
     if comparison is None:
         return
     found = baseline_of(comparison)
@@ -416,6 +432,40 @@ def print_baseline(comparison: JsonValue, console: Console) -> None:
         print_hanging(Text("baseline  ", style="dim"), Text(found, style="yellow"), console, indent=1)
         return
     print_comparison(found, console, most_flips=_FLIPS_BESIDE)
+
+
+def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -> None:
+    """Print how a run differs from its baseline: a sentence, the few figures that moved, and the command for the rest.
+
+    `run` is what `geval compare` calls the run, with options for it; "" where it is not stored.
+    """
+    found = baseline_of(comparison)
+    if isinstance(found, str):
+        print_hanging(Text("baseline  ", style="dim"), Text(found, style="yellow"), console, indent=1)
+        return
+    arrow, signs = "→" if is_unicode(console) else "->", signs_of(console)
+    verdict, sentence = headline(
+        found.rows, found.paired, found.overall, (f"the baseline {found.a.name}", "this run")
+    )
+    style = "bold" if verdict == "mixed" else f"bold {_STYLES[DifferenceVerdict(verdict)]}"
+    print_hanging(Text(), Text(one_line(with_signs(sentence, signs), 2_000), style=style), console, indent=1)
+    for text in found.warnings:
+        print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
+    moved = [row for row in found.rows if row.verdict in {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE}]
+    moved = moved or [row for row in found.rows if is_rate(row) and row.delta.differing]
+    moved.sort(key=lambda row: -abs(row.delta.value or 0.0))
+    if len(found.rows) > 1 and moved:
+        console.print()
+        title = "" if len(found.columns) == 1 else "pass rate" if all(map(is_rate, moved)) else "figure"
+        heading = f"baseline {arrow} now"
+        _print_short_rows(title, moved[:_BASELINE_ROWS], found, console, heading)
+    broken, fixed = (sum(getattr(row, name) or 0 for row in found.rows) for name in ("broken", "fixed"))
+    parts = [f"{broken:,} broken, {fixed:,} fixed"] if broken or fixed else []
+    earlier = found.a.id if found.a.id and found.a.name.startswith("latest") else found.a.name
+    parts += [f"more: geval compare {quoted(earlier)} {run}"] if run else []
+    if parts:
+        print_hanging(Text(), Text(f" {signs.dot} ".join(parts), style="dim"), console, indent=1)
+    console.print()
 
 
 def baseline_markdown(comparison: JsonValue) -> str:

@@ -18,7 +18,7 @@ _WIDTH_MIN = 20
 _IN_ASCII = "geval-ascii"
 _STAND_INS = {"…": "~", "–": "-", "≥": ">=", "×": "x", "·": "|"}  # noqa: RUF001
 # In files and logs, and where the stream has no line characters, the line is made of dashes.
-_BEFORE_UNIT = compile_later(r"(?<=\d) (?=(?:%|ms|s|min|h|d|pts|points|[kMG]B)(?!\w))")
+_BEFORE_UNIT = compile_later(r"(?<=\d) (?=(?:%|ms|s|min|h|d|pts|points|[kMG]B)(?!\w))|(?<=\d %) (?=CI\b)")
 _GLUE = "\ue0ff"
 """Stands for the space before a unit while lines are wrapped; texts that are printed have no private characters."""
 _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)

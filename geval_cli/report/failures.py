@@ -25,7 +25,7 @@ from geval_cli.report.report import (
     output_text,
 )
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import PROBLEMS, STYLES, column_title, signs_of
+from geval_cli.report.verdict import MANY_COLUMNS, PROBLEMS, STYLES, column_title, signs_of
 from geval_cli.statistics.intervals import RunningMean
 
 CASES_MAX = 20
@@ -382,7 +382,7 @@ class FailedTests(Struct):
         head = Text(f"{self.failed:,} of {self.total:,} failed", style="bold red")
         print_hanging(head.append("   "), Text(f" {signs_of(console).dot} ".join(parts)), console, indent=1)
         groups = self.lines()
-        shown = groups[:_LINES_SHOWN]
+        shown = groups[: _LINES_SHOWN if len(report.columns) <= MANY_COLUMNS else _LINES_SHOWN // 2]
         self._print_lines(shown, report, console)
         rest = self.failed - sum(group.cases for group in shown)
         if rest:
@@ -390,21 +390,27 @@ class FailedTests(Struct):
             console.print(Text(f"  ... {more}{f': {show} --failed' if show else ''}", style="dim"))
         console.print()
 
-    def print_errors(self, console: Console, show: str) -> None:
+    def print_errors(self, report: RunReport, console: Console, show: str) -> None:
         """Print the errors by what went wrong, the most frequent first; nothing without any."""
         if not self.errored:
             return
         console.print(Text(f" {plural(self.errored, 'error')}", style=STYLES[Status.ERROR]))
         kinds = sorted(self._errors.values(), key=lambda kind: (-kind.count, kind.hint))
         hint = ""
-        for kind in kinds[:_ERRORS_SHOWN]:
+        is_crowded = len(report.columns) > MANY_COLUMNS
+        most = _ERRORS_SHOWN // 2 if is_crowded else _ERRORS_SHOWN
+        for kind in kinds[:most]:
             some = ", ".join(kind.numbers) + (", ..." if kind.has_more else "")
-            text = Text(one_line(kind.message, 300)).append(f"  {some}", style="dim")
+            room = 300
+            if is_crowded:
+                some = kind.numbers[0] + (", ..." if kind.has_more or len(kind.numbers) > 1 else "")
+                room = console.width - cell_len(f"   {kind.count:,} x   {some}") - 1
+            text = Text(one_line(kind.message, room)).append(f"  {some}", style="dim")
             print_hanging(Text(f"{kind.count:,} {signs_of(console).times} "), text, console, indent=2)
             if kind.raw and len(kinds) <= _RAW_SHOWN:
                 raw = one_line(kind.raw, 2 * (console.width - _RAW_INDENT))
                 print_hanging(Text("reply: ", style="dim"), Text(raw), console, indent=6)
-            if kind.hint and kind.hint != hint:
+            if kind.hint and kind.hint != hint and not (is_crowded and hint and len(kinds) > most):
                 hint = kind.hint
                 print_hanging(
                     Text("hint: ", style="dim"),
@@ -412,8 +418,8 @@ class FailedTests(Struct):
                     console,
                     indent=6,
                 )
-        if len(kinds) > _ERRORS_SHOWN:
-            more = plural(len(kinds) - _ERRORS_SHOWN, "more kind")
+        if len(kinds) > most:
+            more = plural(len(kinds) - most, "more kind")
             console.print(Text(f"  ... {more}{f': {show} --errors' if show else ''}", style="dim"))
         console.print()
 

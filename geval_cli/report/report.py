@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
+from rich.cells import cell_len
 
 from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.judge.checklist import missed_required
@@ -16,6 +17,7 @@ from geval_cli.records import (
     AssertionResult,
     CaseResult,
     Column,
+    JsonValue,
     MetricSummary,
     RunRecord,
     RunSummary,
@@ -221,5 +223,19 @@ def case_title(result: CaseResult, width: int) -> str:
         return one_line(" / ".join(turn.content for turn in result.turns if turn.role == USER), width)
     if result.description or not result.vars:
         return one_line(result.description or result.prompt.rendered, width)
-    pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())
-    return one_line(", ".join(pairs), width)
+    return one_line(", ".join(_variable_texts(result.vars)), width)
+
+
+_A_WORD = 20
+"""A wider value speaks for itself, also in a script that has no spaces."""
+
+
+def _variable_texts(variables: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Yield `refund after 30 days` or `tier=gold`: a word alone and texts of several words need no name."""
+    for name, value in variables.items():
+        text = one_line(value_text(value), 40)
+        speaks = isinstance(value, str) and (" " in value.strip() or cell_len(value) > _A_WORD)
+        is_word = (
+            len(variables) == 1 and not isinstance(value, bool | int | float) and any(map(str.isalpha, text))
+        )
+        yield text if speaks or is_word else f"{name}={text}"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Sequence
 
@@ -107,6 +108,15 @@ def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[s
     shown = sum(len(line) + 1 for line in kept.split("\n")[:line_count]) - 1
     left_out = len(text.rstrip()) - shown
     return [*lines, f"... {left_out:,} more characters"] if left_out > 0 else lines
+
+
+_PLAIN_WORD = compile_later(r"[\w@%+=:,./-][\w@%+=:,./~-]*")
+
+
+def quoted(word: str) -> str:
+    """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
+    word = sanitize(word)
+    return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
 
 
 def value_text(value: JsonValue) -> str:

@@ -14,11 +14,11 @@ from geval_cli.numbers import (
     format_score,
     plural,
 )
-from geval_cli.patterns import compile_later
 from geval_cli.records import (
     STOPPED,
     GateResult,
     MetricStat,
+    RankedColumn,
     Role,
     RunStatus,
     RunSummary,
@@ -35,15 +35,17 @@ from geval_cli.report.columns import (
     print_means,
     share_text,
 )
-from geval_cli.report.comparison_text import print_baseline
+from geval_cli.report.comparison_text import print_baseline, print_baseline_in_short
 from geval_cli.report.console import print_hanging
 from geval_cli.report.failures import FailedTests, Failures, GroupBy, print_failures
 from geval_cli.report.report import RunReport, run_title, telling_metrics, worst_case
-from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.report.table import TableRows, print_small_table, print_table
 from geval_cli.report.verdict import (
+    MANY_COLUMNS,
     STYLES,
     column_title,
+    fitted_title,
     gate_value,
     print_derived,
     print_flaky,
@@ -53,14 +55,15 @@ from geval_cli.report.verdict import (
     run_outcome,
     shown_gates,
     signs_of,
+    with_signs,
 )
 
 METRICS_MAX = 30
 _LABEL_WIDTH = len("warning  ")
 _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
+_RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40
 _TABLE_LINES_MAX = 16
 """Longer tables of rankings and derived metrics are shown with -v."""
-_PLAIN_WORD = compile_later(r"[\w@%+=:,./-][\w@%+=:,./~-]*")
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
@@ -73,11 +76,12 @@ def print_report(
     by: GroupBy = GroupBy.ASSERTION,
     name: str = "",
     home: Path | None = None,
+    before: str = "",
 ) -> None:
     """Print what `geval run` and `geval show` show of a run: the answer, below all its evidence with `verbose`.
 
     `written` are the results files of this run; `by` is what its failures are grouped by; `name` is what `geval show`
-    knows it by, where that is not the latest; `home` is what --home said.
+    knows it by, where that is not the latest; `home` is what --home said; `before` is the config's run before this one.
     """
     rows, failures, failed = TableRows(), Failures(verbose, by), FailedTests()
     is_detailed = verbose or by is not GroupBy.ASSERTION
@@ -90,11 +94,19 @@ def print_report(
         print_table(rows, report, console)
     if is_detailed:
         print_failures(failures, report, console)
-    print_baseline(report.summary.baseline, console)
     if is_detailed:
+        print_baseline(report.summary.baseline, console)
         print_details(report, console)
     print_answer(
-        report, console, failed=failed, rows=None if verbose else rows, written=written, name=name, home=home
+        report,
+        console,
+        failed=failed,
+        rows=None if verbose else rows,
+        written=written,
+        name=name,
+        home=home,
+        is_detailed=is_detailed,
+        before=before,
     )
 
 
@@ -132,6 +144,8 @@ def print_answer(
     written: Sequence[Path] = (),
     name: str = "",
     home: Path | None = None,
+    is_detailed: bool = False,
+    before: str = "",
 ) -> None:
     """Print who is best and how sure that is, what failed and why, and the verdict: a screen for 100 cases."""
     summary = report.summary
@@ -141,7 +155,7 @@ def print_answer(
     print_hanging(Text(), _title(report, failed, console), console, indent=1)
     console.print()
     if failed is not None:  # the first thing to know: figures below are of what could be judged
-        failed.print_errors(console, show)
+        failed.print_errors(report, console, show)
     if rows is not None:
         print_small_table(rows, report, console)
     print_columns(report, console)
@@ -149,6 +163,9 @@ def print_answer(
         _print_metrics_line(summary, console)
     if failed is not None:
         failed.print(report, console, show)
+    if failed is not None and not is_detailed and summary.baseline is not None:
+        later = quoted(name or "latest") + _home_option(home) if is_kept else ""
+        print_baseline_in_short(summary.baseline, console, later)
     _print_remarkable(report, console, show)
     for path in written:
         _print_line("wrote", Text(sanitize(str(path))), console)
@@ -156,13 +173,9 @@ def print_answer(
     _print_line("run", Text(_run_text(report)).append_text(config), console)
     console.print()
     _print_counts(report, console)
-    _print_next(report, failed, console, show, f"geval view{_home_option(home)}")
-
-
-def quoted(word: str) -> str:
-    """Return a name or folder as a shell takes it; `latest~1` needs no quotes there."""
-    word = sanitize(word)
-    return word if _PLAIN_WORD.fullmatch(word) else shlex.quote(word)
+    compare = f"geval compare {quoted(before)} {quoted(name or 'latest')}{_home_option(home)}"
+    rest = [compare if before else f"{show} -v", f"geval view{_home_option(home)}"]
+    _print_next(report, failed, console, show, rest)
 
 
 def _title(report: RunReport, failed: FailedTests | None, console: Console) -> Text:
@@ -228,7 +241,10 @@ def _print_metrics_line(summary: RunSummary, console: Console) -> None:
 def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
     """Print what is worth a line: derived metrics, flaky tests, gates that are not met, warnings."""
     summary, dot = report.summary, f" {signs_of(console).dot} "
-    if sum(len(entries) + 3 for entries in summary.rankings.values()) <= _TABLE_LINES_MAX:
+    if len(report.columns) > MANY_COLUMNS:
+        for metric, entries in list(summary.rankings.items())[:_RANKINGS_SHOWN]:
+            _print_line("ranking", Text(_ranking_text(metric, entries, console)), console)
+    elif sum(len(entries) + 3 for entries in summary.rankings.values()) <= _TABLE_LINES_MAX:
         print_rankings(report, console)
     if len(summary.derived) * (len(report.columns) + 1) <= _TABLE_LINES_MAX:
         print_derived(report, console)
@@ -240,11 +256,14 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         _print_line("derived", Text(dot.join(values)), console)
     if summary.flaky_count:
         some = ", ".join(dict.fromkeys(f"#{test.test_index + 1}" for test in summary.flaky))
-        text = f"{plural(summary.flaky_count, 'test')} passed in some repeats only: {one_line(some, 40)} (-v)"
+        counted = f"{plural(summary.flaky_count, 'test')} passed in some repeats only"
+        room = min(40, max(console.width - _LABEL_WIDTH - len(f"{counted}:  (-v)") - 3, 20))
+        text = f"{counted}: {one_line(some, room)} (-v)"
         _print_line("flaky", Text(text), console)
     gates = _decided_gates(report)
     shown = [gate for gate in gates if gate.status is not Status.PASSED]
-    for gate in gates if len(gates) <= _GATES_SHOWN else shown:
+    most = _GATES_SHOWN if len(report.columns) <= MANY_COLUMNS else 0
+    for gate in gates if len(gates) <= most else shown:
         mark = signs_of(console).marks[gate.status]
         line = Text(f"{mark} {one_line(gate.gate, 80)}: {gate_value(gate)}", style=STYLES[gate.status])
         if gate.note:
@@ -260,8 +279,24 @@ def _print_remarkable(report: RunReport, console: Console, show: str) -> None:
         _print_line("", Text(f"{more}{where}", style="yellow"), console)
 
 
+def _ranking_text(metric: str, entries: Sequence[RankedColumn], console: Console) -> str:
+    """`helpful: 1. polite × mini 1728; 8 more (-v)`, with more places on a wide terminal."""  # noqa: RUF002
+    signs, name = signs_of(console), one_line(metric, 24)
+    rated = [entry for entry in entries if entry.rating is not None]
+    if not rated:
+        return f"{name}: no ranking, since the comparisons do not connect all columns (-v)"
+    room = console.width - 2 - _LABEL_WIDTH - len(f"{name}: ; {len(entries)} more (-v)")
+    shown = rated[: max(1, min(_PLACES_SHOWN, room // _PLACE_WIDTH))]
+    places = ", ".join(
+        f"{place}. {fitted_title(with_signs(entry.label, signs), room // len(shown) - 10, signs)} {entry.rating:.0f}"
+        for place, entry in enumerate(shown, start=1)
+    )
+    more = len(entries) - len(shown)
+    return f"{name}: {places}{f'; {more:,} more (-v)' if more else ''}"
+
+
 def _print_next(
-    report: RunReport, failed: FailedTests | None, console: Console, show: str, view: str
+    report: RunReport, failed: FailedTests | None, console: Console, show: str, others: Sequence[str]
 ) -> None:
     """Print the commands that answer the next question, where the run is stored."""
     if not report.is_stored or report.file or report.run.status is not RunStatus.COMPLETED:
@@ -269,7 +304,7 @@ def _print_next(
     commands = (
         [f"{show} --case {failed.worst.removeprefix('#')}"] if failed is not None and failed.worst else []
     )
-    commands += [f"{show} -v", view]
+    commands += others
     print_hanging(
         Text("next: ", style="dim"),
         Text(f" {signs_of(console).dot} ".join(commands), style="dim"),

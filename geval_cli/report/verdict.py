@@ -47,6 +47,8 @@ VERDICT_WIDTH = len("* PASS 0.9996 ~")
 _LABEL_MAX = 60
 _NAME_MIN = 4
 _FLAKY_SHOWN = 10
+MANY_COLUMNS = 6
+"""A run with more columns fills a screen with them, so that its other lists are shorter."""
 RANKING_HEADER = ("rating", "95 % interval", "won", "tied", "lost")
 _RANKINGS_MAX = 12
 
@@ -217,6 +219,16 @@ def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> s
     names = column.prompt_label, column.provider_label
     same = sum((item.prompt_label, item.provider_label) == names for item in columns)
     return f"{title} [{column.index + 1}]" if same > 1 else title
+
+
+def fitted_title(title: str, width: int, signs: Signs) -> str:
+    """Return a column's title in so many cells; of `prompt × provider`, each keeps its beginning."""  # noqa: RUF002
+    prompt, times, provider = title.partition(f" {signs.times} ")
+    if cell_len(title) <= width or not times:
+        return one_line(title, width)
+    room = width - cell_len(times)
+    second = min(cell_len(provider), max(2 * room // 3, room - cell_len(prompt)))
+    return f"{one_line(prompt, room - second)}{times}{one_line(provider, second)}"
 
 
 def _title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:

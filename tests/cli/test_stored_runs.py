@@ -657,3 +657,28 @@ def test_a_stranger_s_state_is_not_used(planted: str, tmp_path: Path) -> None:
     done = run_geval("run", "config.json", "--untrusted", cwd=tmp_path / "sub")
     assert "may be the stranger's and is not used" in done.stderr
     assert list(home.iterdir()) == []
+
+
+def test_a_run_is_compared_with_its_baseline_or_names_the_command(tmp_path: Path) -> None:
+    def run(*options: str, good: int) -> str:
+        rows = [{"vars": {"x": number}, "assert": checks("a")} for number in range(20)]
+        prompts = [f"{{{{ x }}}}: {{{{ 'a' if x < {good} else 'b' }}}}"]
+        write_config(tmp_path, "config.json", rows, prompts=prompts)
+        env = clean_environment(COLUMNS="80")
+        return run_geval("run", "config.json", *options, cwd=tmp_path, env=env).stdout
+
+    assert "geval compare" not in run(good=18)
+    last = run(good=16).splitlines()[-1]
+    assert last == " next: geval show --case 17 · geval compare latest~1 latest · geval view"
+    run("--baseline", "none", good=3)
+    text = run("--baseline", "latest~1", good=4)
+
+    assert " This run is worse than the baseline latest~1: " in text
+    assert "80 % to 20 % (-60 points" in " ".join(text.split())
+    assert text.index("of 20 failed") < text.index(" This run is worse") < text.index(" FAILED ")
+    assert re.search(r"^ 12 broken, 0 fixed · more: geval compare <ID> latest$", text, re.MULTILINE)
+    assert "compare latest~1 latest" not in text
+    assert " A → B" not in text
+    with_all = run("--baseline", "latest", "-v", good=3)
+    assert " A → B" in with_all
+    assert "This run is" not in with_all

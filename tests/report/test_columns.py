@@ -312,9 +312,23 @@ def test_verdicts_on_columns(column: ColumnSummary, text: str) -> None:
     assert verdict_text(column) == text
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_long_names_of_columns_keep_the_beginnings_of_prompt_and_model(width: int) -> None:
+    stream = io.StringIO()
+    print_columns(realistic_report(Shape(tests=4)), console_of(stream, width))
+    rows = stream.getvalue().partition("vs baseline")[2].partition("\n\n")[0].splitlines()[2:]
+    names = [row.partition("   ")[2].partition("   ")[0] for row in rows]
+    assert len(set(names)) == 9
+    assert all(
+        any(name.startswith(prompt) for prompt in ("short ×", "friend", "with s"))
+        and any(model in name for model in ("× gpt-4.1-mini", "× claude-haiku", "× mistral 7B"))
+        for name in names
+    ), names
+
+
 def test_names_that_would_be_cut_to_the_same_text_are_numbers() -> None:
     stream = io.StringIO()
-    print_columns(realistic_report(Shape(tests=4)), console_of(stream, 80))
+    print_columns(realistic_report(Shape(tests=4)), console_of(stream, 60))
     table = stream.getvalue().partition("vs [")[2]
     assert [f"[{number}] " in table for number in range(1, 10)] == [True] * 9
     assert "…" not in table.partition("\n\n")[0]

@@ -243,7 +243,7 @@ def in_short(*cases: CaseResult, width: int = 100, columns: tuple[Column, ...] =
     for case in cases:
         found.add(case)
     console = console_of(stream, width)
-    found.print_errors(console, "geval show")
+    found.print_errors(make_report(columns), console, "geval show")
     found.print(make_report(columns), console, "geval show")
     return stream.getvalue().rstrip("\n").split("\n")
 

@@ -74,6 +74,7 @@ def test_outputs_that_are_only_ranked_need_no_assertion() -> None:
     ("options", "commands"),
     [
         ({}, "geval show -v · geval view"),
+        ({"before": "latest~1"}, "geval compare latest~1 latest · geval view"),
         ({"name": "latest~1"}, "geval show latest~1 -v · geval view"),
         (
             {"name": "a b", "home": Path("/tmp/my runs")},

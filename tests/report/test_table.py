@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, Status
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_title
 from geval_cli.report.table import TableRows, print_table
 
 MANY = tuple(Column(number, f"p{number}", "echo") for number in range(9))
@@ -72,7 +72,7 @@ def test_a_missing_cell_stays_empty() -> None:
     text = printed(report_of(second, columns=COLUMNS))
     row = next(line for line in text.split("\n") if "PASS" in line)
 
-    assert row.index("PASS") > row.index("question") + 40
+    assert row.index("PASS") > row.index("1") + 50
 
 
 def test_a_fallback_is_marked_and_explained() -> None:
@@ -156,3 +156,21 @@ def test_a_figure_of_a_failed_cell_is_that_of_the_assertion_it_names(
     ]
     assert all(cell in text for text in shown)
     assert all(("0.88" in text) is (not parts) for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("variables", "title"),
+    [
+        ({"q": "refund after 30 days"}, "refund after 30 days"),
+        ({"q": "refunds"}, "refunds"),
+        ({"n": 3}, "n=3"),
+        ({"n": "3"}, "n=3"),
+        ({"question": "How many days?", "country": "DE"}, "How many days?, country=DE"),
+        ({"question": "我的咖啡机漏水了怎么办呢谢谢你", "n": 2}, "我的咖啡机漏水了怎么办呢谢谢你, n=2"),
+        ({"a": "", "b": "x"}, "a=, b=x"),
+    ],
+)
+def test_a_test_is_named_by_its_values_where_they_speak_for_themselves(
+    variables: dict[str, object], title: str
+) -> None:
+    assert case_title(make_case(vars=variables), 80) == title

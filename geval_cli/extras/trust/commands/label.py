@@ -42,8 +42,7 @@ from geval_cli.report.console import indented, make_console, plain_table, print_
 from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
-from geval_cli.report.terminal import quoted
+from geval_cli.report.sanitize import clipped_lines, one_line, quoted, sanitized_lines, value_text
 from geval_cli.runs.results_file import is_results_file, open_reports
 from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder
