@@ -206,6 +206,8 @@ ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
 ]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="For example smollm2.")]
+PrintsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ProviderId = Annotated[str, typer.Argument(metavar="PROVIDER", help="For example openai:gpt-4.1.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,26 @@
-"""`geval models`: local models, how to fetch them, and the table of providers."""
+"""`geval models`: local models, how to fetch them, the table of providers, and what a model can do."""
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from geval_cli.cli.options import CommandTable, ListProviders, ModelName
-from geval_cli.numbers import format_bytes, plural
+from geval_cli.cli.options import CommandTable, ListProviders, ModelName, PrintsJson, ProviderId
+from geval_cli.numbers import format_bytes, format_cost, format_duration, plural
+
+if TYPE_CHECKING:
+    from geval_cli.extras.local.check import ModelCheck
 
 commands = CommandTable()
-models = CommandTable(help="List or fetch local models.", invoke_without_command=True)
+models = CommandTable(help="List, fetch or check models.", invoke_without_command=True)
 commands.add_typer(models, name="models")
 
 
 @models.callback()
 def list_models(context: typer.Context, providers: ListProviders = False) -> None:
-    """List or fetch local models."""
+    """List, fetch or check models."""
     if context.invoked_subcommand is None:
         print_providers() if providers else print_models()
 
@@ -41,6 +46,59 @@ def pull_model(model: ModelName = "smollm2") -> None:
         task = display.add_task(model, total=known.size_bytes)
         path = pull(model, progress=lambda done, total: display.update(task, completed=done, total=total))
     sys.stdout.write(f"{model} is ready: {path}\n")
+
+
+@models.command("check")
+def check(provider: ProviderId, as_json: PrintsJson = False) -> None:
+    """Ask a model a few short questions and show what it can do."""
+    from geval_cli.errors import UsageError
+    from geval_cli.extras.local.check import ModelCheck, check_model
+    from geval_cli.gateway.budget import Budget
+    from geval_cli.gateway.gateway import CallPolicy
+    from geval_cli.json_codec import encode_json
+    from geval_cli.records import SCHEMA_VERSION, to_json
+    from geval_cli.runs.event_loop import run_async
+    from geval_cli.runs.session import judge_problems, open_session
+    from geval_cli.specs.base import ProviderSpec
+
+    async def ask() -> ModelCheck:
+        budget = Budget()
+        policy = CallPolicy(budget)
+        async with open_session(env=os.environ, base_dir=Path.cwd(), policy=policy) as session:
+            return await check_model(session.model_for(spec), budget)
+
+    spec = ProviderSpec(id=provider)
+    if problems := [*judge_problems(spec, env=os.environ, base_dir=Path.cwd())]:
+        raise UsageError.of(f"{spec.public_id} cannot be checked", problems)
+    found = run_async(ask())
+    if as_json:
+        document = {"schema_version": SCHEMA_VERSION, "kind": "model_check", **to_json(found)}
+        sys.stdout.write(f"{encode_json(document).decode()}\n")
+        return
+    print_check(found)
+
+
+def print_check(found: "ModelCheck") -> None:
+    """Print what a model can do: a sentence, then a line for each feature."""
+    from rich.text import Text
+
+    from geval_cli.report.console import indented, is_unicode, make_console, plain_table, print_trimmed
+
+    console = make_console(sys.stdout, environ=os.environ)
+    cost = "cost unknown" if found.usage.cost_usd is None else format_cost(found.usage.cost_usd)
+    latency = "" if found.latency_ms is None else f" in {format_duration(found.latency_ms)}"
+    model = f" ({found.model})" if found.model and not found.provider.endswith(found.model) else ""
+    took = f"this check took {plural(found.requests, 'request')} ({cost})"
+    console.print(Text(f" {found.provider}{model} answers{latency}; {took}\n"))
+    marks = (
+        {True: "✓", False: "✗", None: "?"} if is_unicode(console) else {True: "yes", False: "no", None: "?"}
+    )
+    table = plain_table(console)
+    for heading in ("", "feature", "what was seen"):
+        table.add_column(heading, overflow="fold")
+    for one in found.findings:
+        table.add_row(marks[one.can], one.feature, one.detail)
+    print_trimmed(indented(table), console)
 
 
 def print_models() -> None:

@@ -1,0 +1,224 @@
+"""`geval models check`: ask a model a few short questions and see what it can do for a judge and its prompts."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import BoundModel
+from geval_cli.json_codec import decode_json
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
+from geval_cli.providers.wire.batching import batch_api
+from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.source.images import data_url_image
+
+_SCHEMA: Mapping[str, JsonValue] = {
+    "type": "object",
+    "properties": {"score": {"type": "integer"}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+_QUESTION = "How friendly is the sentence 'Good morning, my dear friends!', from 1 (cold) to 5 (warm)?"
+_CITY: Mapping[str, JsonValue] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
+_TOOLS: Mapping[str, JsonValue] = {
+    "openai": [
+        {
+            "type": "function",
+            "function": {"name": "get_weather", "description": "Weather of a city", "parameters": _CITY},
+        }
+    ],
+    "responses": [
+        {"type": "function", "name": "get_weather", "description": "Weather of a city", "parameters": _CITY}
+    ],
+    "anthropic": [{"name": "get_weather", "description": "Weather of a city", "input_schema": _CITY}],
+    "google": [
+        {
+            "functionDeclarations": [
+                {"name": "get_weather", "description": "Weather of a city", "parameters": _CITY}
+            ]
+        }
+    ],
+}
+_MAX_TOKENS = 1024
+"""Models that think before they answer need room; the others write about ten tokens."""
+
+
+class Finding(Struct, frozen=True):
+    """One feature of a model.
+
+    Attributes:
+        feature: its name.
+        can: whether the model has it; None if that could not be found out.
+        detail: what was observed.
+    """
+
+    feature: str
+    can: bool | None
+    detail: str
+
+
+class ModelCheck(Struct, frozen=True):
+    """The features of a model, as its answers showed them.
+
+    Attributes:
+        provider: the id that was asked.
+        model: the name in its answer; None if there is none.
+        latency_ms: latency of the first answer.
+        requests: requests sent, including refused ones.
+        usage: tokens and cost of all requests; the cost is None if it is unknown.
+        findings: in the order of the table.
+    """
+
+    provider: str
+    model: str | None
+    latency_ms: float | None
+    requests: int
+    usage: Usage
+    findings: tuple[Finding, ...]
+
+
+async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
+    """Ask a model for a rating, for two at once, for the colour of an image and for a call of a tool.
+
+    `budget` is that of the gateway; its requests are counted.
+
+    Raises:
+        ProviderError: it does not answer at all.
+    """
+    rating = _request(
+        f'{_QUESTION} Answer with JSON: {{"score": N}}', response_schema=_SCHEMA, want_logprobs=True
+    )
+    first = await model.complete(rating)
+    # What the first request found out is left out of the second one, so that a refusal of it is one of `n`.
+    sent = budget.requests
+    second = await model.complete(replace(rating, repeat_index=1, sample_indexes=(0, 1)))
+    several = _samples(takes_one=budget.requests == sent + 1)
+    image, usage = await _check_images(model, first.usage + second.usage)
+    tool, usage = await _check_tools(model, usage)
+    findings = (_structured(first), _probabilities(first), several, image, tool, _batches(model))
+    return ModelCheck(model.provider.id, first.model, first.latency_ms, budget.requests, usage, findings)
+
+
+def _request(text: str, **options: Any) -> ModelRequest:
+    # The parameters of a judge are left out where a server does not take them.
+    params = {"max_tokens": _MAX_TOKENS, **options.pop("params", {})}
+    role = options.pop("role", Role.JUDGE)
+    return ModelRequest(
+        (Message("user", text),), params, role=role, added=frozenset({"max_tokens"}), **options
+    )
+
+
+def _structured(first: ModelResponse) -> Finding:
+    name = "structured output"
+    dropped = {"json_schema", "response_format"} & {*first.dropped}
+    try:
+        found = decode_json(first.text)
+    except ValueError:
+        found = None
+    follows = isinstance(found, dict) and type(found.get("score")) is int
+    if dropped:
+        return Finding(name, False, "refuses a JSON Schema; judges are asked for JSON in words")
+    if not follows:
+        return Finding(name, False, "takes a JSON Schema, but its answer does not follow it")
+    return Finding(name, True, "follows a JSON Schema")
+
+
+def _probabilities(first: ModelResponse) -> Finding:
+    can = any(choice.token_logprobs for choice in first.choices)
+    return Finding(
+        "token probabilities",
+        can,
+        "ratings are weighted by probability, in one request" if can else "ratings are means of samples",
+    )
+
+
+def _samples(*, takes_one: bool) -> Finding:
+    said = "samples come with one request" if takes_one else "each sample is a request of its own"
+    return Finding("several answers", takes_one, said)
+
+
+async def _check_images(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]:
+    name = "images"
+    if not getattr(model.provider, "sees_images", False):
+        return Finding(name, False, "this provider sends none"), usage
+    image = data_url_image(_red_square(), None)
+    asked = _request(f"{image.marker}\nWhich colour is this? Answer with one word.")
+    try:
+        answer = await model.complete(asked)
+    except ProviderAuthError:
+        raise
+    except ProviderError as error:
+        return Finding(name, False, _in_a_line(error)), usage
+    sees = "red" in answer.text.lower()
+    return Finding(
+        name,
+        sees,
+        "saw a red square" if sees else f"takes images, but said of a red square: {answer.text[:60]!r}",
+    ), usage + answer.usage
+
+
+async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]:
+    name = "tools"
+    kind, _, rest = model.provider.id.partition(":")
+    preset = PRESETS.get(KIND_ALIASES.get(kind, kind))
+    if preset is None and kind != "vertex":
+        return Finding(name, None, "not tried with this kind of provider"), usage
+    form: str = (
+        "google" if preset is None else "openai" if preset.wire_format == "azure" else preset.wire_format
+    )
+    if rest.startswith("responses:"):
+        form = "responses"
+    asked = _request(
+        "What is the weather in Paris? Use the tool.", params={"tools": _TOOLS[form]}, role=Role.GENERATION
+    )
+    try:
+        answer = await model.complete(asked)
+    except ProviderAuthError:
+        raise
+    except ProviderRequestError as error:
+        return Finding(name, False, _in_a_line(error)), usage
+    except ProviderError as error:
+        return Finding(name, None, _in_a_line(error)), usage
+    calls = any(choice.tool_calls for choice in answer.choices)
+    return Finding(
+        name, calls, "called a tool" if calls else "takes tools, but answered without a call"
+    ), usage + answer.usage
+
+
+def _batches(model: BoundModel) -> Finding:
+    can = batch_api(model.provider) is not None
+    return Finding(
+        "batches",
+        can,
+        "`geval run --batch` sends them, usually at half the price" if can else "none that geval knows",
+    )
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+def _red_square(side: int = 64) -> str:
+    """Return a PNG of one colour as a data URL."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\xe0\x10\x10" * side) * side
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
