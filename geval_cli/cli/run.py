@@ -77,8 +77,11 @@ class Screen:
     It is used within an event loop. A terminal that is gone ends no run that is paid for.
     """
 
-    def __init__(self, *, shows_progress: bool, lists_requests: bool) -> None:
+    def __init__(
+        self, *, shows_progress: bool, lists_requests: bool, stopping: Callable[[], str] = str
+    ) -> None:
         self._shows_progress = shows_progress
+        self._stopping = stopping
         self._lists_requests = lists_requests
         self._early: list[RunEvent] | None = []
         self._progress: Progress | None = None
@@ -126,7 +129,7 @@ class Screen:
         console = make_console(sys.stderr, environ=os.environ)
         if self._lists_requests:
             self._lines = RequestLines(console)
-        self._progress = make_progress(console, is_shown=self._shows_progress)
+        self._progress = make_progress(console, is_shown=self._shows_progress, stopping=self._stopping)
         self._progress.__enter__()
 
 
@@ -398,7 +401,9 @@ async def _run_with_display(
     display: RunDisplay,
 ) -> tuple[RunReport, StopSignal]:
     stop = StopSignal()
-    screen = Screen(shows_progress=display.shows_progress, lists_requests=display.is_verbose)
+    screen = Screen(
+        shows_progress=display.shows_progress, lists_requests=display.is_verbose, stopping=lambda: stop.text
+    )
     with screen, _stop_on_signals(stop, screen, is_shared=prepared.request.is_shared):
 
         def listen(event: RunEvent) -> None:

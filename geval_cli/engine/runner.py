@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from geval_cli.engine.plan import Job
 from geval_cli.events import CaseFinished, RunEvent
 from geval_cli.gateway.call import Wire
+from geval_cli.numbers import plural
 from geval_cli.records import CaseResult
 
 GRACE_S = 2.0
@@ -49,6 +50,7 @@ class StopSignal(Struct):
         wire: of the run, closed as soon as a stop is requested. With a budget that is used up it stays open: what is
             under way has the requests that it needs.
         patience_s: how long what is on the wire is waited for; None for as long as it takes.
+        open_cases: those that still finish when a budget is used up.
     """
 
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,6 +58,7 @@ class StopSignal(Struct):
     reason: StopReason | None = None
     wire: Wire = field(default_factory=Wire)
     patience_s: float | None = None
+    open_cases: Collection[object] = ()
 
     def request(self, reason: StopReason) -> None:
         """Stop, because of `reason`. The first reason is kept, but a signal replaces any other reason."""
@@ -68,6 +71,16 @@ class StopSignal(Struct):
     def hurry(self) -> None:
         """Wait for nothing that is under way when the run stops."""
         self._hurried.set()
+
+    @property
+    def text(self) -> str:
+        """Return `stopping, 3 cases left`: what is still waited for; "" as long as the run goes on."""
+        if self.reason is None:
+            return ""
+        is_patient = self.reason is StopReason.BUDGET
+        count = len(self.open_cases) if is_patient else self.wire.under_way
+        left = plural(count, "case" if is_patient else "request")
+        return f"stopping, {left} left" if count else "stopping"
 
     @property
     def is_requested(self) -> bool:

@@ -5,7 +5,7 @@ A run that ends early, by a budget, a signal or an error, then leaves whole case
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from geval_cli.errors import BudgetError
 from geval_cli.gateway.budget import HINT, ROUNDING, Budget
@@ -33,6 +33,11 @@ class OpenCases:
         self._judge_calls: dict[Hashable, int] = {}
         self._cost_usd: dict[Hashable, tuple[float, int]] = {}
         self._waiting: deque[tuple[OpenCase, asyncio.Future[None]]] = deque()
+
+    @property
+    def begun(self) -> Collection[OpenCase]:
+        """Return the cases that are open, as they are from now on."""
+        return self._open
 
     @property
     def bounds_requests(self) -> bool:

@@ -137,14 +137,21 @@ class Progress(Protocol):
         ...
 
 
-def make_progress(console: Console, *, is_shown: bool = True, clock: Clock = time.monotonic) -> Progress:
+def make_progress(
+    console: Console,
+    *,
+    is_shown: bool = True,
+    clock: Clock = time.monotonic,
+    stopping: Callable[[], str] = str,
+) -> Progress:
     """The progress display that fits `console` (one of stderr): live, plain lines, or nothing but what is to be known.
 
-    `clock` counts seconds and never goes back.
+    `clock` counts seconds and never goes back. `stopping` returns what a run that stops still waits for.
     """
     if not is_shown:
         return _NoticesOnly(console)
-    return _LiveProgress(console, clock) if console.is_interactive else _PlainProgress(console, clock)
+    kind = _LiveProgress if console.is_interactive else _PlainProgress
+    return kind(console, clock, stopping)
 
 
 class _NoticesOnly:
@@ -179,8 +186,9 @@ class _Notices:
 class _LiveProgress:
     """Two lines that a thread of rich's redraws in place; they vanish at the end, when the table takes over."""
 
-    def __init__(self, console: Console, clock: Clock) -> None:
+    def __init__(self, console: Console, clock: Clock, stopping: Callable[[], str]) -> None:
         self._clock = clock
+        self._stopping = stopping
         self._state = RunState(clock())
         self._notices = _Notices(console)
         self._live = Live(
@@ -208,15 +216,16 @@ class _LiveProgress:
         self._notices.listen(event)
 
     def _draw(self) -> "_Lines":
-        return _Lines(self._state, self._clock())
+        return _Lines(self._state, self._clock(), self._stopping())
 
 
 class _Lines:
     """A bar with counts, then calls and times, then batches; what does not fit is left out, not wrapped."""
 
-    def __init__(self, state: RunState, now_s: float) -> None:
+    def __init__(self, state: RunState, now_s: float, stopping: str) -> None:
         self._state = state
         self._now_s = now_s
+        self._stopping = stopping
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width - 1
@@ -238,9 +247,10 @@ class _Lines:
 
     def _second(self, console: Console) -> Text:
         state, dot = self._state, signs_of(console).dot
-        eta = state.eta_text(self._now_s)
+        eta = "" if self._stopping else state.eta_text(self._now_s)
         parts = [state.elapsed_text(self._now_s), *([eta] if eta else []), state.calls_text()]
-        return Text(" " + f" {dot} ".join(parts), style="dim")
+        head = Text.assemble(" ", (self._stopping, "yellow"), f" {dot}") if self._stopping else Text()
+        return head.append(" " + f" {dot} ".join(parts), style="dim")
 
     def _bar(self, width: int, console: Console) -> Text:
         full, empty = ("━", "─") if is_unicode(console) else ("#", "-")
@@ -252,10 +262,11 @@ class _Lines:
 class _PlainProgress(_NoticesOnly):
     """For files, pipes and build logs: a line now and then, each complete, without control characters."""
 
-    def __init__(self, console: Console, clock: Clock) -> None:
+    def __init__(self, console: Console, clock: Clock, stopping: Callable[[], str]) -> None:
         super().__init__(console)
         self._console = console
         self._clock = clock
+        self._stopping = stopping
         self._state = RunState(clock())
         self._last_s = self._state.started_s
         self._last_done = 0
@@ -296,7 +307,7 @@ class _PlainProgress(_NoticesOnly):
     def _print_state(self) -> None:
         state, now_s = self._state, self._clock()
         self._last_s, self._last_done = now_s, state.done
-        eta = state.eta_text(now_s)
+        eta = self._stopping() or state.eta_text(now_s)
         share = format_percentage(state.done, state.total)
         parts = [f"{state.done:,}/{state.total:,} ({share})", state.counts_text(), state.calls_text()]
         times = f"{state.elapsed_text(now_s)}, {eta}" if eta else state.elapsed_text(now_s)

@@ -80,6 +80,7 @@ class JobRunner(Struct, frozen=True):
         except BudgetError as error:
             if stop.reason is not StopReason.BUDGET:
                 self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+            stop.open_cases = self.session.gateway.cases.begun
             stop.request(StopReason.BUDGET)
             return None
         finally:

@@ -7,6 +7,7 @@ import pexpect
 import pytest
 from rich.cells import cell_len
 from support.geval_command import clean_environment, geval_at_terminal
+from support.loopback import LoopbackServer, chat_reply
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -74,3 +75,21 @@ def test_ctrl_c_on_the_keyboard_stops_the_run_and_shows_what_is_finished(tmp_pat
     assert "Ctrl-C: stopping; finished cases are kept" in ESCAPE.sub("", shown)
     assert "INTERRUPTED" in shown
     assert shown.rfind(SHOW_CURSOR) >= shown.rfind(HIDE_CURSOR)
+
+
+def test_while_it_stops_the_progress_says_how_much_it_waits_for(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        CONFIG.replace('"scripted:replies.yaml"', '"openai:m"'), encoding="utf-8"
+    )
+    with LoopbackServer(respond=lambda *_: chat_reply("fine")) as server:
+        server.hold()
+        environ = clean_environment(
+            TERM="xterm-256color", OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-test"
+        )
+        child = geval_at_terminal("run", "config.yaml", cwd=tmp_path, env=environ, dimensions=(40, 80))
+        server.wait_for_requests(3)
+        child.sendintr()
+        child.expect("stopping, 3 requests left")
+        server.release()
+        _, code = finish(child)
+    assert code == 130

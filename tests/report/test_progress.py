@@ -118,9 +118,9 @@ def test_only_notices_are_printed_when_progress_is_not_wanted() -> None:
     assert without_codes(stream.getvalue()) == "note: x\n"
 
 
-def live_text(width: int, events: Iterable[RunEvent]) -> str:
+def live_text(width: int, events: Iterable[RunEvent], stopping: str = "") -> str:
     stream, clock = TerminalStream(), SteppedClock()
-    with make_progress(console_of(stream, width), clock=clock) as progress:
+    with make_progress(console_of(stream, width), clock=clock, stopping=lambda: stopping) as progress:
         for event in events:
             progress.listen(event)
             clock.now_s += 1
@@ -152,6 +152,13 @@ def test_live_display_shows_counts_times_and_calls() -> None:
 
     assert "━" * 15 + "─" * 15 + " 5/10  4 passed, 1 failed" in text
     assert "7 s · ETA 7 s · calls 0 + 20 judge, 50 % cached, $0.50" in text
+
+
+def test_live_display_says_what_a_run_that_stops_waits_for_instead_of_an_eta() -> None:
+    text = without_codes(live_text(80, [RunStarted(RUN, 10), *cases(5)], "stopping, 3 cases left"))
+
+    assert " stopping, 3 cases left · 6 s · calls 0" in text
+    assert "ETA" not in text
 
 
 def test_live_display_gives_the_cursor_back() -> None:
