@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -22,9 +23,12 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
+from geval_cli.extras.trust import labels as label_files
+from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (
     AgreementMeasure,
     JudgeCandidate,
+    Labelled,
     LabelledCase,
     Rated,
     agreement_on,
@@ -32,12 +36,14 @@ from geval_cli.extras.trust.improving import (
     held_out_gain,
     with_error,
 )
+from geval_cli.extras.trust.labels import DRAW_COLUMN, GOOD_AT, ItemRef, Label
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Usage
 from geval_cli.runs.baseline import judge_difference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.drift import MARGIN, looks_at
 from geval_cli.statistics.estimate import (
     CarriesOver,
+    Inference,
     Item,
     TrueDifference,
     carry_over_of,
@@ -204,6 +210,107 @@ def true_figures(runs: int) -> None:
                     held[name] += low <= truth <= high
             cells.append(f"{labels} labels: mean {held['mean'] / count:.3f}, rate {held['rate'] / count:.3f}")
         print(f"{good:.0%} good: {'  '.join(cells)}")
+
+
+JUDGED: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    "good judge": ((0.05, 0.07, 0.13, 0.25, 0.50), (0.02, 0.06, 0.30, 0.80, 0.97)),
+    "mediocre judge": ((0.05, 0.10, 0.20, 0.30, 0.35), (0.30, 0.40, 0.50, 0.62, 0.75)),
+    "useless judge": ((0.05, 0.10, 0.20, 0.30, 0.35), (0.60, 0.60, 0.60, 0.60, 0.60)),
+    "lenient judge": ((0.01, 0.02, 0.05, 0.12, 0.80), (0.02, 0.05, 0.20, 0.35, 0.65)),
+    "rare failures, good judge": ((0.01, 0.02, 0.04, 0.13, 0.80), (0.05, 0.15, 0.50, 0.93, 0.995)),
+    "rare failures, blind judge": ((0.00, 0.01, 0.04, 0.15, 0.80), (0.90, 0.90, 0.93, 0.95, 0.96)),
+}
+"""Of each score, 0 to 1 in five steps: how many outputs have it, and how many of these are good."""
+NEXT_DRAWS = ((30,), (100,), (30, 30, 40))
+PER_DOCUMENT = 4
+
+
+def next_labels(runs: int) -> None:
+    """Pass rates and means from labels of `geval label --next`: coverage of 95 % intervals, and labels needed.
+
+    Of 800 outputs, four of a document and of like quality. `x0.80`: 80 % of the labels of a random draw give intervals
+    of the same width (by squared mean widths). In brackets: the coverage of the random draw.
+    """
+    random = np.random.default_rng(SEED + 11)
+    runs = min(runs, 3_000) // 5
+    for name, world in JUDGED.items():
+        for draws in NEXT_DRAWS:
+            held, width = np.zeros((2, 2)), np.zeros((2, 2))
+            truth = np.array([np.dot(*world)] * 2)
+            for _ in range(runs):
+                scores, good = _judged_outputs(random, *world)
+                for way, found in enumerate(
+                    (_by_random(scores, good, sum(draws)), _by_next(scores, good, draws))
+                ):
+                    for place, figure in enumerate(found):
+                        low, high = (figure and figure.estimate.interval) or (0.0, 1.0)
+                        held[way, place] += low <= truth[place] <= high
+                        width[way, place] += high - low
+            held, needed = held / runs, (width[1] / width[0]) ** 2
+            cells = [
+                f"{what} {held[1, place]:.3f} ({held[0, place]:.3f}) x{needed[place]:.2f}"
+                for place, what in enumerate(("rate", "mean"))
+            ]
+            print(f"{name:<27} {'+'.join(map(str, draws)):<9} {'   '.join(cells)}", flush=True)
+
+
+def _judged_outputs(
+    random: Generator, shares: Sequence[float], chances_of: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Return scores, and 1 for each output that is good, else 0; outputs of a document are good together, in part."""
+    count = 800
+    levels = random.choice(len(shares), count, p=shares)
+    own, shared = random.random(count), np.repeat(random.random(count // PER_DOCUMENT), PER_DOCUMENT)
+    luck = np.where(random.random(count) < 0.3, shared, own)
+    return (levels / (len(shares) - 1)).tolist(), (luck < np.array(chances_of)[levels]).astype(float).tolist()
+
+
+def _items(scores: Sequence[float], good: Sequence[float], labelled: set[int]) -> Iterator[list[Item]]:
+    for judged in ([float(score >= GOOD_AT) for score in scores], scores):
+        yield [
+            Item(score, good[place] if place in labelled else None, str(place // PER_DOCUMENT))
+            for place, score in enumerate(judged)
+        ]
+
+
+def _by_random(scores: Sequence[float], good: Sequence[float], count: int) -> list[Inference | None]:
+    drawn = set(label_files.draw(range(len(scores)), count, seed=int(sum(good)) + int(10 * sum(scores))))
+    rate, mean = _items(scores, good, drawn)
+    return [infer_rate(rate), infer_mean(mean)]
+
+
+def _by_next(scores: Sequence[float], good: Sequence[float], draws: Sequence[int]) -> list[Inference | None]:
+    luck = Random(f"{sum(good)} {sum(scores)}")
+    labels: dict[str, Label] = {}
+    for number, count in enumerate(draws, start=1):
+        rest = [place for place in range(len(scores)) if str(place) not in labels]
+        known = [(scores[int(place)], label.human) for place, label in labels.items()]
+        wanted = weighted_draw.chances(
+            weighted_draw.sizes([weighted_draw.Candidate(scores[place], GOOD_AT) for place in rest], known),
+            count,
+        )
+        places = [weighted_draw.Place(str(place // PER_DOCUMENT), 0, scores[place]) for place in rest]
+        name = weighted_draw.draw_name(number, len(labels), 0)
+        drawn = [
+            (rest[chosen], 1 / wanted[chosen]) for chosen in weighted_draw.draw_spread(wanted, places, luck)
+        ]
+        for place, weight in drawn:
+            labels[str(place)] = Label(
+                ItemRef(str(place)),
+                "m",
+                {"": good[place]},
+                (0, 1),
+                SourcePath.nowhere(),
+                columns={DRAW_COLUMN: name},
+                weight=weight,
+            )
+    shares = weighted_draw.shares_of_labels(labels, len(scores)) or {}
+    counted = [shares.get(str(place), 0.0) for place in range(len(scores))]
+    rate, mean = _items(scores, good, set(map(int, labels)))
+    return [
+        weighted_draw.infer_by_shares(rate, counted, is_rate=True),
+        weighted_draw.infer_by_shares(mean, counted, is_rate=False),
+    ]
 
 
 def means_by_commands(runs: int) -> None:
@@ -843,6 +950,7 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
         human = (human >= 0.5).astype(float)
     documents = [str(place // 2) for place in range(labels)]
     select, held = slice(0, 3 * labels // 7), slice(3 * labels // 7, labels)
+    shown = Labelled(human[select], np.ones(len(human[select])), tuple(documents[select]))
     drawn = []
     for place in range(8):
         scores = np.clip(0.5 * truth + random.normal(0.25, 0.3, labels), 0, 1)
@@ -853,11 +961,9 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
         drawn.append(Rated(JudgeCandidate(str(place)), scores, ("",) * labels, Usage()))
     seen = []
     for item in drawn:
-        value, _, _ = with_error(
-            agreement_on(measure, item.scores[select], human[select], 0.5), documents[select]
-        )
+        value, _, _ = with_error(agreement_on(measure, item.scores[select], shown, 0.5), shown.documents)
         seen.append(msgspec.structs.replace(item, scores=item.scores[select], agreement=value))
-    chosen = choose(seen, measure, human[select], 0.5, documents[select])
+    chosen = choose(seen, measure, shown, 0.5)
     if chosen is None:
         return False
     new = next(item for item in drawn if item.candidate == chosen.candidate)
@@ -873,6 +979,7 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
     "true_figures": true_figures,
+    "next_labels": next_labels,
     "means_by_commands": means_by_commands,
     "looks": looks,
     "stopping": stopping,

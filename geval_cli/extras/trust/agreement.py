@@ -229,7 +229,8 @@ def agree(
         raise UsageError(message, hint=hint_of(options.annotators, EPSILONS))
     gates = [Requirement.parse(text, STATISTICS) for text in require]
     given = judged_labels(labels, run, cluster=options.cluster, allow_unmatched=allow_unmatched)
-    metrics = tuple(_metric(name, members, options) for name, members in given.by_metric().items())
+    found = {name: _metric(name, members, options) for name, members in given.by_metric().items()}
+    metrics = tuple(replace(item, notes=(*item.notes, *given.notes_of(name))) for name, item in found.items())
     return Agreement(
         labels=given.file.path,
         run=given.run_id or None,

@@ -214,7 +214,9 @@ def calibrate(
         clustered_by=given.clustered_by,
         prevalence=options.prevalence,
         metrics=tuple(
-            item for name, members in chosen.items() for item in _of_metric(name, members, options)
+            replace(item, notes=(*item.notes, *given.notes_of(name)))
+            for name, members in chosen.items()
+            for item in _of_metric(name, members, options)
         ),
     )
 

@@ -36,7 +36,14 @@ from geval_cli.extras.trust.matching import (
 )
 from geval_cli.extras.trust.options import EstimateOptions
 from geval_cli.extras.trust.requirements import GateOutcome, Requirement
-from geval_cli.extras.trust.true_figures import ScoredOutput, scored_outputs, true_figures
+from geval_cli.extras.trust.true_figures import (
+    ScoredOutput,
+    documents_in,
+    scored_outputs,
+    shares_in,
+    true_figures,
+)
+from geval_cli.extras.trust.weighted_draw import is_weighted
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import fixed, format_share, format_share_interval, plural
 from geval_cli.records import CaseResult, JsonValue
@@ -176,20 +183,29 @@ def _from_draw(
         )
     )
     for metric in chosen_metrics([match.label.metric for match in matches], options.only):
-        yield _by_inference(
-            metric, scored_outputs(metric, judged_items(results())), marks[metric], options, notes
-        )
+        of_metric = [match for match in matches if match.label.metric == metric]
+        outputs = scored_outputs(metric, judged_items(results()), documents_in(of_metric))
+        shares = shares_in(of_metric, metric, outputs)
+        more = () if shares is None else tuple(_weight_notes(shares))
+        yield _by_inference(metric, outputs, marks[metric], shares, options, (*notes, *more))
+
+
+def _weight_notes(shares: Mapping[str, float]) -> Iterator[str]:
+    yield "labels count by the chance with which `geval label --next` drew their outputs"
+    if unused := sum(not share for share in shares.values()):
+        yield f"not used: {plural(unused, 'label')} of outputs that no draw chose"
 
 
 def _by_inference(
     metric: str,
     outputs: Sequence[ScoredOutput],
     marks: Mapping[str, float],
+    shares: Mapping[str, float] | None,
     options: EstimateOptions,
     notes: tuple[str, ...],
 ) -> MetricEstimate:
     found = true_figures(
-        outputs, marks, good=options.good, threshold=options.threshold, margin=options.margin
+        outputs, marks, good=options.good, threshold=options.threshold, margin=options.margin, shares=shares
     )
     mean, rate = found.mean, found.rate
     return MetricEstimate(
@@ -224,6 +240,11 @@ def _from_elsewhere(
     given: LabelFile, results: Callable[[], Iterator[CaseResult]], options: EstimateOptions
 ) -> Iterator[MetricEstimate]:
     """Yield the pass rates of a run by how often its judge erred on labels of other outputs."""
+    if is_weighted(given.labels):
+        raise UsageError(
+            "--method rogan-gladen needs labels that were drawn with equal chances, not by `geval label --next`",
+            hint="leave --method out: the run that they were drawn from is estimated by their weights",
+        )
     if not given.has_scores:
         hint = "add the judge's scores as `score`, or for labels of this run drop --method rogan-gladen"
         raise UsageError(f"{given.path} has no judge scores, so the judge's error rate is unknown", hint=hint)

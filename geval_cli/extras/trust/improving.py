@@ -37,6 +37,7 @@ from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
 from geval_cli.extras.trust.looks import count_look
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
+from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.markers import fence
@@ -57,9 +58,8 @@ from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.agreement import best_threshold, confusion, quadratic_kappa
-from geval_cli.statistics.calibration_fit import balanced_accuracy
-from geval_cli.statistics.correlation import jackknife_error, leave_one_out, spearman
+from geval_cli.statistics.agreement import best_threshold
+from geval_cli.statistics.correlation import jackknife_error, leave_one_out
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
@@ -138,12 +138,13 @@ class JudgeCandidate(Struct, frozen=True):
 
 
 class LabelledCase(Struct, frozen=True):
-    """A stored output with its label, 0..1, and its document."""
+    """A stored output with its label, 0..1, its document, and what it counts beside the others."""
 
     case: CaseResult
     human: float
     document: str
     note: str = ""
+    share: float = 1.0
 
 
 class Rated(Struct, frozen=True):
@@ -240,7 +241,7 @@ def labelled_cases(
         ConfigError: labels are unmatched.
         UsageError: no one labelled the metric.
     """
-    pairs = judged_labels(labels, report, cluster=None, allow_unmatched=allow_unmatched)
+    pairs = judged_labels(labels, report, cluster=None, allow_unmatched=allow_unmatched, uses_shares=True)
     by_id: dict[str, list[JudgedLabel]] = {}
     for pair in pairs.by_metric((metric,))[metric]:
         assert pair.match is not None  # as the labels are of a run
@@ -251,6 +252,7 @@ def labelled_cases(
             mean_label(pair.label for pair in found),
             found[0].cluster,
             next((note for pair in found for note in _notes_of(pair.label)), ""),
+            found[0].share,
         )
         for result in report.results()
         if (found := by_id.get(result.id))
@@ -292,21 +294,73 @@ def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
     return AgreementMeasure.KAPPA if len(levels) <= _MOST_LEVELS else AgreementMeasure.RANK
 
 
+class Labelled(Struct, frozen=True):
+    """The labels that scores are compared with: 0..1, what each counts, and their documents."""
+
+    human: Numbers
+    shares: Numbers
+    documents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cases: Sequence[LabelledCase]) -> "Labelled":
+        return cls(
+            np.array([case.human for case in cases], dtype=np.float64),
+            np.array([case.share for case in cases], dtype=np.float64),
+            tuple(case.document for case in cases),
+        )
+
+    def where(self, mask: Mask) -> "Labelled":
+        """Return those that a mask keeps."""
+        kept = tuple(name for name, known in zip(self.documents, mask, strict=True) if known)
+        return Labelled(self.human[mask], self.shares[mask], kept)
+
+
 def agreement_of(
-    measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float
+    measure: AgreementMeasure, scores: Numbers, labels: Labelled, threshold: float
 ) -> float | None:
     """Return the agreement of scores with labels, both 0..1; outputs without a score are left out.
 
     A judge that says the same of everything agrees with nothing: 0, or one half in balanced accuracy.
     """
     known = ~np.isnan(scores)
-    scores, human = scores[known], human[known]
-    if len(scores) < 2:  # noqa: PLR2004 - agreement needs two
+    labels, scores = labels.where(known), scores[known]
+    if len(scores) < 2 or not labels.shares.any():  # noqa: PLR2004 - agreement needs two
         return None
+    human, shares = labels.human, labels.shares / labels.shares.sum()
     if measure is AgreementMeasure.BALANCED_ACCURACY:
-        return balanced_accuracy(confusion(scores >= threshold - _DUST, human >= 1))
-    found = quadratic_kappa(scores, human) if measure is AgreementMeasure.KAPPA else spearman(scores, human)
+        right = (scores >= threshold - _DUST) == (human >= 1)
+        sides = [shares[side] for side in (human >= 1, human < 1)]
+        if not all(side.sum() for side in sides):
+            return None
+        return float(
+            sum((shares * right)[side].sum() / shares[side].sum() for side in (human >= 1, human < 1)) / 2
+        )
+    if measure is AgreementMeasure.RANK:
+        found = weighted_pearson(mean_ranks(scores, shares), mean_ranks(human, shares), shares)
+    else:
+        found = weighted_kappa(scores, human, shares)
     return 0.0 if found is None else found
+
+
+def mean_ranks(values: Numbers, shares: Numbers) -> Numbers:
+    """Return for each value the share of all that lie below it, and half of those that are equal."""
+    _, place = np.unique(values, return_inverse=True)
+    of_value = np.bincount(place, weights=shares)
+    return np.asarray((np.cumsum(of_value) - of_value / 2)[place], dtype=np.float64)
+
+
+def weighted_pearson(x: Numbers, y: Numbers, shares: Numbers) -> float | None:
+    """Return Pearson's r of values that count by shares, whose sum is 1; None when a side is constant."""
+    dx, dy = x - shares @ x, y - shares @ y
+    spread = float(shares @ dx**2) * float(shares @ dy**2)
+    return min(1.0, max(-1.0, float(shares @ (dx * dy)) / math.sqrt(spread))) if spread > _DUST**2 else None
+
+
+def weighted_kappa(x: Numbers, y: Numbers, shares: Numbers) -> float | None:
+    """Return Cohen's kappa with quadratic weights of items that count by shares; None when both are one constant."""
+    mx, my = float(shares @ x), float(shares @ y)
+    by_chance = float(shares @ (x - mx) ** 2) + float(shares @ (y - my) ** 2) + (mx - my) ** 2
+    return 1 - float(shares @ (x - y) ** 2) / by_chance if by_chance > _DUST else None
 
 
 def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | None, float | None, int]:
@@ -322,16 +376,16 @@ def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | 
     return value, jackknife_error(np.array(known)) if len(known) == len(left_out) else None, len(left_out)
 
 
-def agreement_on(measure: AgreementMeasure, scores: Numbers, human: Numbers, threshold: float) -> Statistic:
+def agreement_on(measure: AgreementMeasure, scores: Numbers, labels: Labelled, threshold: float) -> Statistic:
     """Return the agreement of scores with labels as a statistic of some of the outputs."""
-    return lambda mask: agreement_of(measure, scores[mask], human[mask], threshold)
+    return lambda mask: agreement_of(measure, scores[mask], labels.where(mask), threshold)
 
 
 def _gain_on(
-    measure: AgreementMeasure, before: Numbers, after: Numbers, human: Numbers, threshold: float
+    measure: AgreementMeasure, before: Numbers, after: Numbers, labels: Labelled, threshold: float
 ) -> Statistic:
     """Return how much more `after` agrees with labels than `before`, as a statistic of some of the outputs."""
-    first, second = (agreement_on(measure, scores, human, threshold) for scores in (before, after))
+    first, second = (agreement_on(measure, scores, labels, threshold) for scores in (before, after))
 
     def gain(mask: Mask) -> float | None:
         old, new = first(mask), second(mask)
@@ -646,16 +700,17 @@ async def improve_prepared(
             tell(f"asking {judge.label} for guidelines")
             guidelines, rewritten = await _ask_teacher(judge, rater, train, as_today, score_range, notes)
         candidates = [today, *_candidates(guidelines, rewritten, examples)]
-        human = np.array([case.human for case in select], dtype=np.float64)
+        labelled = Labelled.of(select)
         threshold = spec.threshold if spec.threshold is not None else 0.5
-        documents = [case.document for case in select]
         rated: list[Rated] = []
         for candidate in _valid(candidates, spec, notes):
             tell(f"rating {plural(len(select), 'output')} by {candidate.name}")
             found = await rater.rate(candidate, select)
-            value, error, _ = with_error(agreement_on(measure, found.scores, human, threshold), documents)
+            value, error, _ = with_error(
+                agreement_on(measure, found.scores, labelled, threshold), labelled.documents
+            )
             rated.append(replace(found, agreement=value, error=error))
-        chosen = None if rater.stopped else choose(rated, measure, human, threshold, documents)
+        chosen = None if rater.stopped else choose(rated, measure, labelled, threshold)
         gain: Gain | None = None
         differing: tuple[Differing, ...] = ()
         costs: tuple[float | None, float | None] = (rated[0].cost_usd, None)
@@ -812,9 +867,8 @@ def _valid(
 def choose(
     rated: Sequence[Rated],
     measure: AgreementMeasure,
-    human: Numbers,
+    labels: Labelled,
     threshold: float,
-    documents: Sequence[str],
 ) -> Rated | None:
     """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
     known = [item for item in rated if item.agreement is not None]
@@ -822,8 +876,8 @@ def choose(
         return None
     best = max(known, key=lambda item: item.agreement or 0.0)
     for item in known:
-        lead = _gain_on(measure, item.scores, best.scores, human, threshold)
-        value, error, _ = with_error(lead, documents)
+        lead = _gain_on(measure, item.scores, best.scores, labels, threshold)
+        value, error, _ = with_error(lead, labels.documents)
         if item is best or (value is not None and error is not None and value <= error):
             return None if item is rated[0] else item
     return None
@@ -838,12 +892,11 @@ def held_out_gain(
     look: int,
 ) -> Gain:
     """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
-    human = np.array([case.human for case in held], dtype=np.float64)
     both = ~np.isnan(before.scores) & ~np.isnan(after.scores)
-    documents = [case.document for case, known in zip(held, both, strict=True) if known]
-    old, new, human = before.scores[both], after.scores[both], human[both]
+    labels = Labelled.of(held).where(both)
+    old, new, count = before.scores[both], after.scores[both], len(labels.human)
 
-    value, error, groups = with_error(_gain_on(measure, old, new, human, threshold), documents)
+    value, error, groups = with_error(_gain_on(measure, old, new, labels, threshold), labels.documents)
     alpha = _ALPHA / 2**look
     interval, needed = None, None
     if value is not None and error is not None:
@@ -851,14 +904,14 @@ def held_out_gain(
         interval = (value - quantile * error, value + quantile * error)
         if value > 0:
             total = float(stats.norm.ppf(1 - alpha / 2)) + _POWER_QUANTILE
-            needed = max(LEAST_HELD_OUT, math.ceil(len(human) * (total * error / value) ** 2))
+            needed = max(LEAST_HELD_OUT, math.ceil(count * (total * error / value) ** 2))
     return Gain(
-        before=agreement_of(measure, old, human, threshold),
-        after=agreement_of(measure, new, human, threshold),
+        before=agreement_of(measure, old, labels, threshold),
+        after=agreement_of(measure, new, labels, threshold),
         value=value,
         interval=interval,
-        labels=len(human),
-        documents=len(set(documents)),
+        labels=count,
+        documents=len(set(labels.documents)),
         look=look,
         alpha=alpha,
         needed=needed,
@@ -886,8 +939,10 @@ def _threshold(
 ) -> float | None:
     """Return the threshold of the new judge that agrees best with people on select and held-out."""
     scores = np.concatenate([chosen.scores, after.scores])
-    human = np.array([case.human for case in (*select, *held)], dtype=np.float64)
-    known = ~np.isnan(scores)
+    cases = (*select, *held)
+    human = np.array([case.human for case in cases], dtype=np.float64)
+    likely = equally_likely({case.case.id: case.share for case in cases})
+    known = ~np.isnan(scores) & np.array([case.case.id in likely for case in cases])
     found = best_threshold(scores[known], human[known] >= GOOD_AT, present=present)
     return None if found is None else found.threshold
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from statistics import fmean
 
 from msgspec import Struct, field
@@ -21,8 +22,26 @@ from geval_cli.extras.trust.labels import (
     labels_from_rows,
     read_labels,
 )
-from geval_cli.extras.trust.matching import JudgedItem, hint_of, judged_items, match_in_runs, scores_of
+from geval_cli.extras.trust.matching import (
+    JudgedItem,
+    document_of,
+    hint_of,
+    judged_items,
+    match_in_runs,
+    scores_of,
+)
+from geval_cli.extras.trust.weighted_draw import (
+    Candidate,
+    Place,
+    chances,
+    draw_spread,
+    number_of_next,
+    sizes,
+    spread_of,
+)
+from geval_cli.extras.trust.weighted_draw import draw_name as next_name
 from geval_cli.judge.scoring import passes
+from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.charts.drawing import Chart, Links
 from geval_cli.report.comparison import EarlierRun, Pairing
@@ -61,12 +80,15 @@ class Output(Struct, frozen=True):
 class Sheet(Struct, frozen=True):
     """The outputs to label, in the order in which they are shown, and the criteria of each metric.
 
-    Of two runs, nothing that is shown says which output is of which run: `is_blind`.
+    Of two runs, nothing that is shown says which output is of which run: `is_blind`. `draws` are named by metric, and
+    `weights` are by output, where chances were unequal.
     """
 
     outputs: tuple[Output, ...]
     criteria: Mapping[str, ShownCriterion]
     is_blind: bool = False
+    draws: Mapping[str, str] = {}
+    weights: Mapping[str, float] = {}
 
 
 class LabelChoice(Struct, frozen=True):
@@ -76,11 +98,14 @@ class LabelChoice(Struct, frozen=True):
         metrics: which ones; empty for all that a model judged, or all there are where none did.
         count: how many outputs are drawn at random, of two runs how many tests; None for all, in the order of the run.
         seed: of the draw.
+        kept: labels that there are; None for a draw to which they do not matter. With them, outputs without a label are
+            drawn, more often those whose labels tell most.
     """
 
     metrics: tuple[str, ...] = ()
     count: int | None = None
     seed: int = 0
+    kept: Sequence[StoredLabel] | None = None
 
 
 def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id: str = "") -> Sheet:
@@ -92,19 +117,106 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
     found: dict[str, list[Output]] = {}
     criteria = MetricCriteria()
     scored: dict[str, frozenset[str]] = {}
+    seen: dict[str, tuple[Place, Mapping[str, Candidate]]] = {}
     for result in results:
         if result.output is None:
             continue
         criteria.add(result)
         found[result.id] = _outputs(result, run_id)
         scored[result.id] = _scored(result)
+        if choice.kept is not None:
+            seen[result.id] = _candidates_of(result)
     known = {item.metric for items in found.values() for item in items}
     metrics = _checked_metrics(choice.metrics, known) or criteria.chosen(known)
     named = {name: [item for item in items if item.metric in metrics] for name, items in found.items()}
     order = [name for name, items in named.items() if items]
+    if choice.kept is not None:
+        return _next_outputs({name: named[name] for name in order}, seen, choice, criteria.criteria)
     if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
         order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
     return Sheet(tuple(item for name in order for item in named[name]), criteria.criteria)
+
+
+def _candidates_of(result: CaseResult) -> tuple[Place, dict[str, Candidate]]:
+    """Return where an output stands, and what is known of it for each metric that has a score."""
+    [item] = judged_items([result])
+    spreads: dict[str, float] = {}
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None:
+            spreads[assertion.metric] = max(spreads.get(assertion.metric, 0.0), spread_of(assertion))
+    found = {
+        metric: Candidate(
+            score, item.thresholds.get(metric), item.p_pass.get(metric), spreads.get(metric, 0.0)
+        )
+        for metric, score in item.scores.items()
+        if score is not None
+    }
+    document = document_of(result.metadata)
+    name = f"test {result.test_index}" if document is None else str(document)
+    return Place(name, result.column, fmean(one.score for one in found.values()) if found else 0.0), found
+
+
+def _next_outputs(
+    named: Mapping[str, list[Output]],
+    seen: Mapping[str, tuple[Place, Mapping[str, Candidate]]],
+    choice: LabelChoice,
+    criteria: Mapping[str, ShownCriterion],
+) -> Sheet:
+    """Return outputs that have no label yet, drawn so that labels of them tell most.
+
+    Raises:
+        UsageError: all outputs have labels, or some have labels of a part of the metrics only.
+    """
+    digests = {(item.id, item.metric): item.output_sha256 for items in named.values() for item in items}
+    valid = [
+        label
+        for label in choice.kept or ()
+        if digests.get((label.case_id, label.metric)) == label.output_sha256
+    ]
+    marks: dict[str, dict[str, list[float]]] = {}
+    for label in valid:
+        [read] = labels_from_rows([label.row]).labels
+        marks.setdefault(label.metric, {}).setdefault(label.case_id, []).append(read.human)
+    labelled = {name for of_metric in marks.values() for name in of_metric}
+    for name in labelled:
+        lacking = [item.metric for item in named[name] if name not in marks.get(item.metric, {})]
+        if lacking:
+            raise UsageError(
+                f"outputs such as {name} have labels, but none for `{lacking[0]}`",
+                hint=f"draw for one metric at a time: --metric {lacking[0]}",
+            )
+    names = [
+        name
+        for name, items in named.items()
+        if name not in labelled and any(i.metric in seen[name][1] for i in items)
+    ]
+    if not names:
+        raise UsageError(
+            "all outputs of this run that a judge scored have labels",
+            hint="see what they say: geval agree --run RUN",
+        )
+    metrics = dict.fromkeys(item.metric for name in names for item in named[name])
+    total = dict.fromkeys(names, 0.0)
+    for metric in metrics:
+        here = [name for name in names if metric in seen[name][1]]
+        known = [
+            (seen[name][1][metric].score, fmean(found))
+            for name, found in marks.get(metric, {}).items()
+            if metric in seen[name][1]
+        ]
+        for name, size in zip(here, sizes([seen[name][1][metric] for name in here], known), strict=True):
+            total[name] += size
+    number = number_of_next(label.row.get(DRAW_COLUMN) for label in valid)
+    random = Random(f"geval label --next {choice.seed} {number}")
+    wanted = chances(list(total.values()), min(choice.count or 0, len(names)))
+    drawn = draw_spread(wanted, [seen[name][0] for name in names], random)
+    random.shuffle(drawn)  # who stops half-way has labelled a random half
+    return Sheet(
+        tuple(item for place in drawn for item in named[names[place]]),
+        criteria,
+        draws={metric: next_name(number, len(marks.get(metric, {})), choice.seed) for metric in metrics},
+        weights={names[place]: round(1 / wanted[place], 6) for place in drawn},
+    )
 
 
 def pairs_to_label(a: RunReport, b: RunReport, choice: LabelChoice) -> Sheet:
@@ -178,7 +290,7 @@ def _checked_metrics(wanted: Sequence[str], known: set[str]) -> set[str]:
 class Given(Struct, frozen=True):
     """One person's word on one output; None as `label`: nothing yet. `annotator` is "" for nobody in particular.
 
-    `draw` names the random draw that the output is from; "" for none.
+    `draw` names the random draw that the output is from; "" for none. `weight` is 1 / its chance in an unequal draw.
     """
 
     label: float | None = None
@@ -186,11 +298,11 @@ class Given(Struct, frozen=True):
     annotator: str = ""
     note: str = ""
     draw: str = ""
+    weight: float | None = None
 
 
 def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[str, JsonValue]:
     """Return a label as a line of a file of labels has it: the ends of 0 to 1 are written as `fail` and `pass`."""
-    document = item.metadata.get("doc")
     row: dict[str, JsonValue] = {
         "id": item.id,
         "metric": metric,
@@ -199,13 +311,14 @@ def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[
         "annotator": given.annotator or None,
         "note": given.note.strip() or None,
         DRAW_COLUMN: given.draw or None,
+        "weight": given.weight,
         "run_id": run_id or None,
         "output_sha256": item.output_sha256,
         "test_key": item.test_key,
         "prompt": item.prompt[1] or None,
         "provider": item.provider[1] or None,
         "repeat": item.repeat,
-        "doc": document if isinstance(document, str | int) and not isinstance(document, bool) else None,
+        "doc": document_of(item.metadata),
     }
     return {key: value for key, value in row.items() if value is not None or key == "label"}
 
@@ -307,13 +420,17 @@ def rows_of_sheet(
             continue
         result = fetch(item)
         [judged] = judged_items([result])
-        row = label_row(judged, item.metric, item.run, Given(scale=scales[item.metric], draw=drawn))
+        given = Given(
+            scale=scales[item.metric],
+            draw=sheet.draws.get(item.metric, drawn),
+            weight=sheet.weights.get(item.id),
+        )
+        row = label_row(judged, item.metric, item.run, given)
         if sheet.is_blind:
             row = {key: value for key, value in row.items() if key not in _TELLING}
-        given = {"description": result.description} if result.description else {}
         yield {
             **row,
-            **given,
+            **({"description": result.description} if result.description else {}),
             **({"vars": dict(result.vars)} if result.vars else {}),
             **({"test": result.asked.texts} if result.asked else {}),
             "output": result.output,
@@ -406,8 +523,9 @@ def labels_to_keep(
                 note = match.label.notes.get(name, "")
                 given = Given(said, match.label.scale, name or annotator, note)
                 row = label_row(match.item, match.label.metric, run_id, given)
-                doc = {} if match.label.doc is None else {"doc": match.label.doc}
-                stored.append(stored_label({**row, **doc, **match.label.columns}))
+                more = {"doc": match.label.doc, "weight": match.label.weight}
+                told = {key: value for key, value in more.items() if value is not None}
+                stored.append(stored_label({**row, **told, **match.label.columns}))
     return kept
 
 

@@ -192,7 +192,7 @@ def _csv_row(cells: Mapping[str, str]) -> dict[str, JsonValue]:
             continue
         elif name.startswith(VAR_COLUMN):
             row.setdefault("vars", {})[name.removeprefix(VAR_COLUMN)] = cell
-        elif name in {"label", "repeat"}:
+        elif name in {"label", "repeat", "weight"}:
             row[name] = _number_or_text(cell)
         elif name == "scale":
             found = _SCALE_TEXT.fullmatch(cell)
@@ -285,7 +285,7 @@ _TEXT_KEYS = (
     "description",
 )
 _NAME_KEYS = ("id", "doc", "system")
-KEYS = (*_NAME_KEYS, *_TEXT_KEYS, "label", "labels", "scale", "repeat", "vars", "output", "score")
+KEYS = (*_NAME_KEYS, *_TEXT_KEYS, "label", "labels", "scale", "repeat", "vars", "output", "score", "weight")
 """Keys of a row that mean something here. Others are kept: `--cluster` may name one."""
 
 _MOST_SHOWN = 40
@@ -332,6 +332,7 @@ class Label(Struct, frozen=True):
         score: the judge's, 0..1, where the file has it; None: the judge broke, or the file has no scores.
         words: of the output, where the file holds its text.
         notes: by annotator, of those who wrote one.
+        weight: for how many outputs it stands, if `geval label --next` drew it: 1 / its chance; None otherwise.
         columns: keys of the row that have no meaning of their own.
         place: of the row in its file.
     """
@@ -348,6 +349,7 @@ class Label(Struct, frozen=True):
     words: int | None = None
     columns: Mapping[str, JsonValue] = {}
     notes: Mapping[str, str] = {}
+    weight: float | None = None
 
     @property
     def human(self) -> float:
@@ -515,6 +517,7 @@ class _Collector:
             words=words,
             columns={key: value for key, value in row.items() if key not in KEYS},
             notes={name: str(row["note"]) for name in marks if row.get("note")},
+            weight=None if row.get("weight") is None else float(row["weight"]),
         )
         self._keep(label)
 
@@ -523,7 +526,7 @@ class _Collector:
 
     def _check_keys(self, row: Mapping[str, JsonValue], place: SourcePath) -> None:
         for key in row:
-            near = None if key in KEYS else did_you_mean(key, KEYS)
+            near = None if key in KEYS or key == DRAW_COLUMN else did_you_mean(key, KEYS)
             if near is not None and near not in row:
                 self._report(f"unknown key `{key}`", place.key(key), f"did you mean `{near}`?")
         if "metric" not in row:
@@ -550,6 +553,14 @@ class _Collector:
             self._report(
                 f"`repeat` must be a whole number of at least 1, found {_shown(repeat)}",
                 place.value("repeat"),
+                hint,
+            )
+        weight = row.get("weight")
+        if weight is not None and ((number := _finite(weight)) is None or number < 1):
+            hint = "leave it as `geval label --next` wrote it"
+            self._report(
+                f"`weight` must be a number of at least 1, found {_shown(weight)}",
+                place.value("weight"),
                 hint,
             )
         digest = row.get("output_sha256")
@@ -651,7 +662,7 @@ class _Collector:
                 hint,
             )
             return
-        for name in ("score", "doc", "system"):
+        for name in ("score", "doc", "system", "weight"):
             one, other = getattr(earlier, name), getattr(label, name)
             if one is not None and other is not None and one != other:
                 self._report(
@@ -663,6 +674,7 @@ class _Collector:
             marks={**earlier.marks, **label.marks},
             score=label.score if earlier.score is None else earlier.score,
             doc=earlier.doc or label.doc,
+            weight=label.weight if earlier.weight is None else earlier.weight,
             system=earlier.system or label.system,
             words=label.words if earlier.words is None else earlier.words,
             columns={**label.columns, **earlier.columns},
@@ -723,7 +735,7 @@ def _shown(value: JsonValue) -> str:
 T = TypeVar("T")
 
 DRAW_COLUMN = "draw"
-"""The key of a label that says which draw its output came from: `seed 7`."""
+"""The key of a label that says which draw its output came from: `seed 7`, or `next 1 after 0, seed 7`."""
 
 
 def draw(

@@ -5,7 +5,7 @@ another's, or that was made for another run and does not say which text it was a
 one text is nothing about another.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +25,7 @@ from geval_cli.extras.trust.labels import (
     read_labels,
     vars_key,
 )
+from geval_cli.extras.trust.weighted_draw import equally_likely, is_weighted, shares_of_labels
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
 from geval_cli.numbers import plural
@@ -40,6 +41,7 @@ _MOST_NAMED = 20
 _MOST_LISTED = 5
 _MOST_CANDIDATES = 20_000
 _METADATA_ID = "id"
+_ENDLESS = 10**12
 _TEST = "test"
 _WRONG_RUN = "check that it is the right run, or choose another with --run"
 _OTHER_HINT = "label this run's output, give the label's run with --run, or pass --allow-unmatched"
@@ -156,6 +158,12 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             verdicts=verdicts_of(result),
             p_pass=_of_metrics(result, lambda item: item.detail.get(P_PASS)),
         )
+
+
+def document_of(metadata: Mapping[str, JsonValue]) -> str | int | None:
+    """Return the source that a test's output is about, by its metadata."""
+    found = metadata.get("doc")
+    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
 def scores_of(result: CaseResult) -> dict[str, float | None]:
@@ -331,6 +339,16 @@ def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
                 yield Problem(message, label.location, "keep one of them")
 
 
+def labelled_outputs(matches: Iterable[Match]) -> dict[str, dict[str, Label]]:
+    """Return one label of each output, by metric and the output's id; its weight is that of all of them."""
+    found: dict[str, dict[str, Label]] = defaultdict(dict)
+    for match in matches:
+        of_metric = found[match.label.metric]
+        if match.item.id not in of_metric or of_metric[match.item.id].weight is None:
+            of_metric[match.item.id] = match.label
+    return found
+
+
 def marks_of(matches: Iterable[Match]) -> dict[str, dict[str, float]]:
     """Return the mean label of all people, 0..1, by metric and the id of the output."""
     found: dict[str, dict[str, list[Label]]] = defaultdict(lambda: defaultdict(list))
@@ -491,7 +509,11 @@ def passed_at(score: float | None, verdict: bool | None, given: float | None, li
 
 
 class JudgedLabel(Struct):
-    """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known."""
+    """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known.
+
+    `share` is what it counts in a mean over all outputs, beside the others of its metric. Those that are `kept` are as
+    likely as if all had been drawn with equal chances.
+    """
 
     label: Label
     score: float | None
@@ -501,6 +523,13 @@ class JudgedLabel(Struct):
     test: str
     match: Match | None = None
     cluster: str = ""
+    share: float = 1.0
+    is_kept: bool = True
+
+    @property
+    def output(self) -> str:
+        """Return the id of the output."""
+        return self.test if self.match is None else self.match.item.id
 
     def passed_at(self, given: float | None, limit: float) -> bool:
         """Return the judge's verdict; see the function of this name."""
@@ -525,13 +554,26 @@ def hint_of(name: str, known: Iterable[str], what: str = "known") -> str:
 
 
 class JudgedLabels(Struct, frozen=True):
-    """Labels with the judge's scores of the same outputs, and what they are grouped by; `unmatched` have no output."""
+    """Labels with the judge's scores of the same outputs, and what they are grouped by; `unmatched` have no output.
+
+    `thinned` are left out, by metric, since outputs of their kind were drawn more often.
+    """
 
     file: LabelFile
     run_id: str
     pairs: Sequence[JudgedLabel]
     unmatched: int
     clustered_by: str
+    thinned: Mapping[str, int] = {}
+
+    def notes_of(self, metric: str) -> tuple[str, ...]:
+        """Return a sentence about labels of a metric that are left out, if there are any."""
+        count = self.thinned.get(metric, 0)
+        if not count:
+            return ()
+        return (
+            f"left out: {plural(count, 'label')}, at random, since `geval label --next` drew their kind more often",
+        )
 
     def by_metric(self, only: Sequence[str] = ()) -> dict[str, list[JudgedLabel]]:
         """Return the labels of each metric; of those in `only` where it names any.
@@ -564,8 +606,12 @@ def judged_labels(
     *,
     cluster: str | None,
     allow_unmatched: bool,
+    uses_shares: bool = False,
 ) -> JudgedLabels:
     """Return labels with their scores, of a run or, without one, of the labels themselves.
+
+    Of labels that were drawn with unequal chances, a random part is returned in which all are as likely; with
+    `uses_shares` all of them.
 
     Raises:
         ConfigError: a row is broken or unmatched; all problems at once.
@@ -574,7 +620,9 @@ def judged_labels(
     file = read_given(labels)
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
     pairs, unmatched = _pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
-    return JudgedLabels(file, run_id, pairs, unmatched, _assign_clusters(pairs, cluster))
+    kept = pairs if uses_shares else [pair for pair in pairs if pair.is_kept]
+    thinned = Counter(pair.label.metric for pair in pairs) - Counter(pair.label.metric for pair in kept)
+    return JudgedLabels(file, run_id, kept, unmatched, _assign_clusters(kept, cluster), thinned)
 
 
 def threshold_of(used: Iterable[float | None], good: float, given: float | None = None) -> float:
@@ -588,13 +636,44 @@ def threshold_of(used: Iterable[float | None], good: float, given: float | None 
 def _pair_labels(
     given: LabelFile, run: Iterable[CaseResult] | None, *, run_id: str, allow_unmatched: bool
 ) -> tuple[list[JudgedLabel], int]:
+    outputs: Counter[str] = Counter()
     if run is not None:
-        found = match_labels(given.labels, judged_items(run), run_id=run_id, allow_unmatched=allow_unmatched)
-        return [_of_match(match) for match in found.matches], len(found.unmatched)
-    if not given.has_scores:
+        items = _counted(judged_items(run), outputs)
+        found = match_labels(given.labels, items, run_id=run_id, allow_unmatched=allow_unmatched)
+        pairs, unmatched = [_of_match(match) for match in found.matches], len(found.unmatched)
+    elif given.has_scores:
+        pairs, unmatched = [_of_label(label) for label in given.labels], 0
+    else:
         hint = "give the labelled run with --run, or add the judge's scores as `score`"
         raise UsageError(f"{given.path} has no judge scores", hint=hint)
-    return [_of_label(label) for label in given.labels], 0
+    if is_weighted(given.labels):
+        _weigh(pairs, outputs)
+    return pairs, unmatched
+
+
+def _counted(items: Iterable[JudgedItem], outputs: Counter[str]) -> Iterator[JudgedItem]:
+    for item in items:
+        outputs.update(metric for metric, score in item.scores.items() if score is not None)
+        yield item
+
+
+def _weigh(pairs: Sequence[JudgedLabel], outputs: Mapping[str, int]) -> None:
+    """Say of labels that were drawn with unequal chances what each counts, and which are a plain draw together.
+
+    Raises:
+        ConfigError: labels that a draw was made after are missing.
+    """
+    by_output: dict[str, dict[str, Label]] = defaultdict(dict)
+    for pair in pairs:
+        by_output[pair.label.metric].setdefault(pair.output, pair.label)
+    for metric, labels in by_output.items():
+        shares = shares_of_labels(labels, outputs.get(metric) or _ENDLESS)
+        if shares is None:
+            continue
+        kept = equally_likely(shares)
+        for pair in pairs:
+            if pair.label.metric == metric:
+                pair.share, pair.is_kept = shares[pair.output], pair.output in kept
 
 
 def _of_match(match: Match) -> JudgedLabel:

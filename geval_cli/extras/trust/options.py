@@ -286,6 +286,15 @@ class LabelCommand:
         int | None,
         Option("--draw", "Label this many random outputs.", OptionGroup.SELECTION, minimum=1),
     ] = None
+    next: Annotated[
+        int | None,
+        Option(
+            "--next",
+            "Label the N outputs whose labels tell most; estimates stay unbiased.",
+            OptionGroup.SELECTION,
+            minimum=1,
+        ),
+    ] = None
     seed: SeedOption = 0
     metrics: Annotated[
         tuple[str, ...],

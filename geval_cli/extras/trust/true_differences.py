@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from geval_cli.engine.gates import is_tagged
-from geval_cli.errors import ConfigError, UsageError
+from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.trust.documents import (
     Quote,
     ReportDocument,
@@ -333,6 +333,10 @@ def labelled_pairs(
         ConfigError: a label has no output in either run, or does not say in which.
         UsageError: the options name columns or groups that there are not.
     """
+    if (weighted := next((label for label in labels if label.weight is not None), None)) is not None:
+        hint = "label a plain draw of both runs: geval label A,B --draw 30"
+        message = "a label that `geval label --next` drew cannot correct a difference of two runs"
+        raise ConfigError([Problem(message, weighted.location, hint)])
     places: dict[tuple[int, int, int], ScoredText] = {}
     match = match_columns(earlier.report.columns, later.columns, options.columns)
     pairs: list[ScoredPair] = []

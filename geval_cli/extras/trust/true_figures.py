@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -10,13 +11,17 @@ from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile, read_labels
 from geval_cli.extras.trust.matching import (
     JudgedItem,
+    Match,
+    document_of,
     hint_of,
     judged_items,
+    labelled_outputs,
     marks_of,
     match_labels,
     passed_at,
     threshold_of,
 )
+from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, GateResult, Status
@@ -36,11 +41,12 @@ from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 class ScoredOutput(Struct, frozen=True):
     """The judge's score and verdict on one output, None where it broke, with the threshold that the run decided by.
 
-    `p_pass` is the chance of being good by the run's calibration.
+    `p_pass` is the chance of being good by the run's calibration. `cluster` is its document, else its test.
     """
 
     id: str
     test: str
+    cluster: str
     score: float | None
     threshold: float | None
     passed: bool | None = None
@@ -68,16 +74,24 @@ class TrueFigures(Struct, frozen=True):
     carry_over: CarryOver | None = None
 
 
-def scored_outputs(metric: str, items: Iterable[JudgedItem]) -> list[ScoredOutput]:
-    """Return the outputs of a run that a metric judged, or should have."""
+def scored_outputs(
+    metric: str, items: Iterable[JudgedItem], documents: Mapping[int, str] = MappingProxyType({})
+) -> list[ScoredOutput]:
+    """Return the outputs of a run that a metric judged, or should have; `documents` are those of tests, by labels."""
+
+    def cluster(item: JudgedItem) -> str:
+        document = documents.get(item.test_index, document_of(item.metadata))
+        return f"test {item.test_index}" if document is None else f"doc {document}"
+
     return [
         ScoredOutput(
-            item.id,
-            f"test {item.test_index}",
-            item.scores[metric],
-            item.thresholds.get(metric),
-            item.verdicts.get(metric),
-            item.p_pass.get(metric),
+            id=item.id,
+            test=f"test {item.test_index}",
+            cluster=cluster(item),
+            score=item.scores[metric],
+            threshold=item.thresholds.get(metric),
+            passed=item.verdicts.get(metric),
+            p_pass=item.p_pass.get(metric),
         )
         for item in items
         if metric in item.scores
@@ -91,6 +105,7 @@ def true_figures(
     good: float,
     threshold: float | None = None,
     margin: float = MARGIN,
+    shares: Mapping[str, float] | None = None,
 ) -> TrueFigures:
     """Return the figures of one metric.
 
@@ -100,39 +115,67 @@ def true_figures(
         good: mean labels from here on are good.
         threshold: scores from here on pass; None for the run's own verdicts.
         margin: what a calibration may be off by.
+        shares: what each label counts, by the output's id, if they do not count the same.
     """
     limit = threshold_of((item.threshold for item in outputs), good, threshold)
     scored = [(item, item.score) for item in outputs if item.score is not None]
-    items = [Item(score, marks.get(item.id), item.test) for item, score in scored]
+    items = [Item(score, marks.get(item.id), item.cluster) for item, score in scored]
     verdicts = [
         Item(
             float(passed_at(item.score, item.passed, threshold, limit)),
             None if (human := marks.get(item.id)) is None else float(passes(human, good)),
-            item.test,
+            item.cluster,
         )
         for item, _ in scored
     ]
     audited = [
-        (item.human - chance, item.cluster, item.human)
+        (item.human - chance, item.cluster, item.human, output.id)
         for item, (output, _) in zip(verdicts, scored, strict=True)
         if item.human is not None and (chance := output.p_pass) is not None
     ]
+    if shares is None:
+        mean, rate = infer_mean(items), infer_rate(verdicts)
+        carry_over = residuals_carry_over(
+            [residual for residual, *_ in audited],
+            [cluster for _, cluster, *_ in audited],
+            margin,
+            marks=[mark for _, _, mark, _ in audited],
+        )
+    else:
+        counted = [shares.get(item.id, 0.0) for item, _ in scored]
+        mean, rate = (
+            infer_by_shares(figures, counted, is_rate=figures is verdicts) for figures in (items, verdicts)
+        )
+        carry_over = None  # a calibration is audited by a plain draw
     return TrueFigures(
-        mean=infer_mean(items),
-        rate=infer_rate(verdicts),
+        mean=mean,
+        rate=rate,
         judged_mean=_mean([item.judged for item in items]),
         judged_rate=_mean([item.judged for item in verdicts]),
         threshold=limit,
         labelled=sum(item.human is not None for item in items),
         outputs=len(scored),
         errored=len(outputs) - len(scored),
-        carry_over=residuals_carry_over(
-            [residual for residual, *_ in audited],
-            [cluster for _, cluster, _ in audited],
-            margin,
-            marks=[mark for *_, mark in audited],
-        ),
+        carry_over=carry_over,
     )
+
+
+def documents_in(matches: Iterable[Match]) -> dict[int, str]:
+    """Return the documents of tests, by their numbers; nothing unless all labels name one."""
+    found = {match.item.test_index: match.label.doc for match in matches}
+    return {test: doc for test, doc in found.items() if doc is not None} if None not in found.values() else {}
+
+
+def shares_in(
+    matches: Iterable[Match], metric: str, outputs: Sequence[ScoredOutput]
+) -> dict[str, float] | None:
+    """Return what each label of a metric counts, by output; None if all count the same.
+
+    Raises:
+        ConfigError: labels that a draw was made after are missing.
+    """
+    count = sum(output.score is not None for output in outputs)
+    return shares_of_labels(labelled_outputs(matches)[metric], count)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -205,8 +248,12 @@ def _judged(
         first = error.problems[0]
         return _unknown(gate, f"no label belongs to an output of this run: {first.message}")
     chosen = (item for item in results() if all(is_tagged(item.metadata, *tag) for tag in gate.tags))
-    outputs = scored_outputs(gate.metric, judged_items(chosen))
-    found = true_figures(outputs, marks_of(matched.matches)[gate.metric], good=GOOD_AT)
+    outputs = scored_outputs(gate.metric, judged_items(chosen), documents_in(matched.matches))
+    try:
+        shares = shares_in(matched.matches, gate.metric, outputs)
+    except ConfigError as error:
+        return _unknown(gate, error.problems[0].message)
+    found = true_figures(outputs, marks_of(matched.matches)[gate.metric], good=GOOD_AT, shares=shares)
     is_mean = gate.statistic is Statistic.TRUE_MEAN
     return _held(
         gate,

@@ -111,6 +111,9 @@ def run_label(name: str, given: LabelCommand) -> None:
     asked = [flag for flag, is_given in _actions(given).items() if is_given]
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} cannot be combined", hint="use one of them")
+    if given.next is not None and (given.draw is not None or given.read is not None or given.review):
+        other = "--draw" if given.draw is not None else asked[0]
+        raise UsageError(f"--next and {other} cannot be combined", hint="use one of them")
     if given.as_json and not given.review:
         raise UsageError("--json needs --review", hint="add --review, or --export FILE.jsonl")
     if given.export is not None:
@@ -126,7 +129,12 @@ def run_label(name: str, given: LabelCommand) -> None:
             _show_review(opened, given)
             return
         choice = LabelChoice(given.metrics, given.draw, given.seed)
+        if given.next is not None:
+            choice = LabelChoice(given.metrics, given.next, given.seed, kept)
         report, *others = opened.reports
+        if others and given.next is not None:
+            hint = f"draw tests of both runs: geval label {name} --draw {given.next}"
+            raise UsageError("--next takes one run", hint=hint)
         if others:
             sheet = pairs_to_label(report, others[0], choice)
         else:
@@ -178,9 +186,11 @@ def _export(
     given: LabelCommand,
 ) -> None:
     metrics = {item.metric for item in sheet.outputs}
-    is_sheet = given.draw is not None or not any(item.metric in metrics for item in kept)
+    is_sheet = given.draw is not None or sheet.weights or not any(item.metric in metrics for item in kept)
     if is_sheet:
         rows = list(rows_of_sheet(sheet, kept, scales=scales, fetch=opened.fetch, drawn=_drawn(given)))
+        if sheet.weights:  # a draw was made after these, and counts only with them
+            rows = [item.row for item in kept if item.metric in metrics] + rows
     else:
         rows = [item.row for item in kept if item.metric in metrics]
     if given.export is not None:
@@ -258,7 +268,9 @@ class _Session:
     def keep(self, output: Output, result: CaseResult, label: float, note: str) -> None:
         """Store a label. Returns when it is committed."""
         [judged] = judged_items([result])
-        given = Given(label, self.scales[output.metric], self.annotator, note, self.drawn)
+        drawn = self.sheet.draws.get(output.metric, self.drawn)
+        weight = self.sheet.weights.get(output.id)
+        given = Given(label, self.scales[output.metric], self.annotator, note, drawn, weight)
         row = label_row(judged, output.metric, output.run, given)
         self.opened.labels.put(output.run, [stored_label(row)])
         self.given += 1
@@ -293,13 +305,16 @@ def _rate(session: _Session, given: LabelCommand) -> None:
 
 def _fewer(sheet: Sheet, given: LabelCommand) -> str:
     """Say that there are fewer outputs than are to be drawn; "" where there are enough."""
-    found = len({output.id for output in sheet.outputs})
-    return f" (--draw {given.draw:,}: only {found:,} found)" if found < (given.draw or 0) else ""
+    found, wanted = len({output.id for output in sheet.outputs}), given.draw or given.next or 0
+    flag = "--next" if given.draw is None else "--draw"
+    return f" ({flag} {wanted:,}: only {found:,} found)" if found < wanted else ""
 
 
-def _resuming(run: str, given: LabelCommand) -> str:
-    """Return the command that shows the rest of the same outputs to the same person."""
+def _resuming(run: str, given: LabelCommand, rest: int) -> str:
+    """Return the command that shows the rest of the same outputs to the same person; of `--next`, as many others."""
     words = ["geval label", quoted(run)]
+    if given.next is not None:
+        words.append(f"--next {rest}")
     if given.draw is not None:
         words.append(f"--draw {given.draw}")
     if given.seed:
@@ -318,7 +333,9 @@ def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> No
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
     if done < total:
-        console.print(Text(f" {_resuming(run, given)}  continues where you stopped"), soft_wrap=True)
+        console.print(
+            Text(f" {_resuming(run, given, total - done)}  continues where you stopped"), soft_wrap=True
+        )
     if done:
         console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
         says = f"geval agree --run {run}  says how far it agrees"

@@ -16,6 +16,7 @@ from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import ProbeCommand, ProbeOptions
 from geval_cli.extras.trust.probes import ProbeVerdict, chosen_probes
 from geval_cli.extras.trust.probing import ProbePlan, plan_probe, probe_document, run_probe
+from geval_cli.extras.trust.weighted_draw import is_weighted
 from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_hanging
@@ -83,6 +84,9 @@ def _options(given: ProbeCommand, state: State) -> ProbeOptions:
         if given.run is not None or given.labels_file is not None:
             raise
         return plain
+    if is_weighted(labels.labels):
+        hint = "pass labels of a plain draw with --labels: geval label RUN --draw 100"
+        raise UsageError("labels that `geval label --next` drew cannot be used by a probe", hint=hint)
     items = tuple(judged_items(report.results()))
     return replace(plain, labels=labels, labelled=items)
 
