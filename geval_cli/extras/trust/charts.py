@@ -265,7 +265,7 @@ def _verdict_chart(metric: str, counts: "Confusion", limit: float) -> Chart:
     for place, (said, count, total, is_right) in enumerate(cells):
         x, y = 8 + (place % 2) * (side + 8), 8 + (place // 2) * 108
         share = count / total if total else 0.0
-        kind = "chart-bar" if is_right else "chart-failed"
+        kind = "chart-bar" if is_right else "chart-bar is-failed"
         opacity = f"{0.08 + 0.5 * share:.2f}"
         drawn.append(
             element("rect", x=x, y=y, width=side, height=100, rx=6, class_=kind, fill_opacity=opacity)
@@ -302,7 +302,9 @@ def _length_chart(metric: str, points: Sequence[LabelledOutput]) -> Chart | None
     for place, (words, error) in enumerate(errors):
         x = LEFT + place * width
         top, bottom = sorted((high.at(0), high.at(error)))
-        bar = rect(x + 6, top, width - 12, max(bottom - top, 1), "chart-failed" if error > 0 else "chart-bar")
+        bar = rect(
+            x + 6, top, width - 12, max(bottom - top, 1), "chart-bar is-failed" if error > 0 else "chart-bar"
+        )
         bars.append(mark(bar + hit_area(x, 22, width, 168), f"{words} words: {error:+.3f}"))
         bars.append(text(x + width / 2, 206, words, anchor="middle", kind="is-muted"))
     foot = text((LEFT + RIGHT) / 2, 222, "words of the output", anchor="middle", kind="is-muted")

@@ -44,7 +44,7 @@ NAME_WIDTH = 160
 """Cells of a name; longer ones are cut. A name takes as many lines as it needs."""
 ROW, LAST = 34.0, 40.0
 """Heights of the row of a column, and of the axis below the last one."""
-_HEAT_LEVELS = 10
+_HEAT_LEVELS = 5
 _DOT = 5.0
 _NUMBER = (15.0, 11.0)
 """The width and the height of the number of a dot."""
@@ -134,9 +134,9 @@ def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
         element("caption", escape(f"{title}. {said}"), class_="visually-hidden"),
         element("thead", element("tr", corner, heads)),
         element("tbody", rows),
-        class_="heat",
+        class_="table is-tight heat",
     )
-    frame = element("div", table, class_="heat-frame", role="region", aria_label=title, tabindex="0")
+    frame = element("div", table, class_="table-frame", role="region", aria_label=title, tabindex="0")
     return Chart(name, title, said, frame, is_wide=True)
 
 

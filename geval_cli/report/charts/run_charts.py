@@ -269,7 +269,7 @@ def repeat_verdicts(
     said += left_out(len(rows), COLUMNS_MAX, "column")
     scale = unit_scale(12, RIGHT)
     shown = rows[:COLUMNS_MAX]
-    kinds, top = legend([(f"chart-{kind}", word) for kind, word in _VERDICT_WORDS], 0)
+    kinds, top = legend([(f"chart-bar is-{kind}", word) for kind, word in _VERDICT_WORDS], 0)
     places, floor = named_rows((name_of(item[1]) for item in shown), top + 8, ROW, WIDTH - 120)
     drawn = [_verdict_row(place, scale, item, links) for place, item in zip(places, shown, strict=True)]
     axis = across(scale, floor, top + 8, "share of tests", percent)
@@ -287,7 +287,7 @@ def _verdict_row(
         count = getattr(item, kind)
         if count:
             left, right = scale.at(start / item.total), scale.at((start + count) / item.total)
-            bar = rect(left + 0.5, place.last_line + 19, right - left - 1, 10, f"chart-{kind}", 2)
+            bar = rect(left + 0.5, place.last_line + 19, right - left - 1, 10, f"chart-bar is-{kind}", 2)
             choice = MarkFilter(index, repeats=kind)
             parts.append(mark(bar, f"{name_of(column)}: {plural(count, 'test')}, {said}", href=links(choice)))
         start += count

@@ -62,7 +62,7 @@ def test_drawings_need_no_script_and_fit_a_phone(visited: Visit) -> None:
         box = page.locator("#chart-leaderboard .chart-drawing").bounding_box()
         assert box["width"] > 300
         assert box["x"] + box["width"] <= 390
-        assert page.locator("#chart-heat .heat-frame").bounding_box()["width"] <= 390
+        assert page.locator("#chart-heat .table-frame").bounding_box()["width"] <= 390
         page.locator(LEADERS).first.click()
         page.wait_for_url("**?column=*")
 
@@ -89,5 +89,5 @@ def test_drawings_stand_row_by_row_in_their_order(visited: Visit) -> None:
     assert before == sorted(before)
     assert len({left for _, left in before}) == 3
     visited.page.locator("#chart-leaderboard summary").click()
-    visited.page.locator("#chart-leaderboard .chart-figures-frame").wait_for()
+    visited.page.locator("#chart-leaderboard .table-frame").wait_for()
     assert [left for _, left in visited.page.evaluate(places)] == [left for _, left in before]

@@ -779,6 +779,30 @@ def classes_in(css: str) -> set[str]:
     )
 
 
+def test_every_style_is_of_something_that_is_shown() -> None:
+    """A class counts as used where a template, a script or Python names it, or its two parts: `heat-{level}`."""
+    package = _STYLES[0].parents[2]
+    files = [path for end in ("html", "js", "py") for path in package.rglob(f"*.{end}")]
+    source = "\n".join(path.read_text("utf-8") for path in files if path.name != "codemirror.js")
+    words, stems = (
+        set(re.findall(r"[\w-]+", source + source.lower())),
+        set(re.findall(r"([\w-]+-)(?:\{|\$\{)", source)),
+    )
+    names = {
+        name
+        for folder in _STYLES
+        for path in folder.glob("*.css")
+        for name in classes_in(path.read_text("utf-8"))
+    }
+    parts = {name: name.rpartition("-") for name in names - words}
+    unused = [
+        name
+        for name, (stem, _, rest) in parts.items()
+        if f"{stem}-" not in stems or not (rest.isdigit() or rest in words)
+    ]
+    assert unused == []
+
+
 def test_pages_load_the_styles_of_what_they_show(tmp_path: Path) -> None:
     """A class that some stylesheet knows, on a page that loads none of those: what is shown there looks broken."""
     first, second = store_judged_run(tmp_path), store_judged_run(tmp_path)
