@@ -92,15 +92,7 @@ def update_expected(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-expected"))
 
 
-@pytest.fixture(autouse=True)
-def process_as_it_was() -> Iterator[None]:
-    """The command makes collections rare and distrusts folders for its process; tests leave neither behind."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    safe_file._distrusted.clear()
-
-
+_COLLECTED_AT = (20_000, 20, 50)
 _opened = ExitStack()
 """What the tests of a group share, until its end."""
 _browsers: list[Any] = []
@@ -123,7 +115,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
     What was loaded stays, and no later search need look at it.
     """
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(*_COLLECTED_AT)
     gc.disable()
     try:
         _load_share(session.config)
@@ -165,10 +157,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Close the browser after the tests that use it, and forget the code of geval after those that read it.
+    """Leave the process as it was: the command makes collections rare and distrusts folders for all of it.
 
-    Every later search for garbage would look at the syntax trees of that code.
+    The browser is closed after the tests that use it, and the code of geval is forgotten after those that read it:
+    every later search for garbage would look at its syntax trees.
     """
+    gc.set_threshold(*_COLLECTED_AT)
+    safe_file._distrusted.clear()
     group = _group_of(item.nodeid)
     if nextitem is not None and group == _group_of(nextitem.nodeid):
         return
