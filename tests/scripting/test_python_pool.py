@@ -29,6 +29,21 @@ def meet(folder, name, others):
 
 def crash():
     os._exit(1)
+
+def loop_of_its_own():
+    import asyncio
+    return asyncio.run(asyncio.sleep(0, "done"))
+
+made = []
+
+async def same_loop():
+    import asyncio
+    made.append(asyncio.get_running_loop())
+    return made[0] is made[-1]
+
+def light(first, *, word=""):
+    import sys
+    return [first, "asyncio" in sys.modules, "inspect" in sys.modules]
 """
 
 
@@ -68,6 +83,18 @@ def test_calls_one_after_another_stay_in_one_process(file: Path) -> None:
     answers = run(body())
     assert [count for _, count in answers] == [1, 2, 3]
     assert len({pid for pid, _ in answers}) == 1
+
+
+def test_plain_functions_may_run_a_loop_and_coroutines_share_one(file: Path) -> None:
+    async def body() -> list[object]:
+        pool = PythonPool(file, size=1)
+        calls = [("light", [1, 2]), ("loop_of_its_own", []), ("same_loop", []), ("same_loop", [])]
+        try:
+            return [await pool.call(name, arguments, timeout_s=60) for name, arguments in calls]
+        finally:
+            await pool.aclose()
+
+    assert run(body()) == [[1, False, False], "done", True, True]
 
 
 def test_no_more_processes_than_its_size(file: Path) -> None:

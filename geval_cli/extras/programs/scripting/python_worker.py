@@ -1,20 +1,18 @@
 """The child process that runs a user's Python file: one JSON request a line in, one JSON answer a line out.
 
 Started as a script with the file's path; it imports nothing of geval. What the user's code prints goes to stderr, so
-that it cannot be taken for an answer.
+that it cannot be taken for an answer. asyncio and inspect take longer to load than all else here: they are loaded for
+code that needs them.
 """
 
-import asyncio
-import importlib.util
-import inspect
 import json
 import os
 import sys
-import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TextIO
 
 try:
@@ -24,6 +22,7 @@ except ImportError:  # not on Windows
 
 _OWNER = os.getpid()
 _HIGH = 700  # below 1024, the number of files that systems allow at least
+_CO_VARARGS = 0x04
 
 
 def main() -> None:
@@ -32,51 +31,59 @@ def main() -> None:
     path = Path(sys.argv[1]).resolve()
     sys.path.insert(0, str(Path(sys.argv[2]).resolve()))
     sys.argv = [str(path)]
-    with asyncio.Runner() as runner:
-        runner.run(_serve(path, requests, answers))
-
-
-async def _serve(path: Path, requests: TextIO, answers: TextIO) -> None:
     module: ModuleType | None = None
     for line in requests:
         request = json.loads(line)
-        number = request["id"]
-        if module is None:
-            # Gathered, so that whatever the user's code raises comes back as a value.
-            (loaded,) = await asyncio.gather(_load(path), return_exceptions=True)
-            if isinstance(loaded, BaseException):
-                _send(answers, number, _failure(loaded))
-                continue
-            module = loaded
-        outcome: Any = (await asyncio.gather(_call(module, request), return_exceptions=True))[0]
-        _send(
-            answers, number, _failure(outcome) if isinstance(outcome, BaseException) else {"result": outcome}
-        )
+        try:
+            module = module or _load(path)
+            answer = {"result": _call(module, request)}
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an answer
+            answer = _failure(error)
+        _send(answers, request["id"], answer)
 
 
-async def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+def _load(path: Path) -> ModuleType:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path.name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
+def _call(module: ModuleType, request: dict[str, Any]) -> Any:
     function: Any = module
     for name in request["function"].split("."):
         function = getattr(function, name)
     arguments = request["arguments"][: _accepted_count(function)]
     result = function(*arguments)
-    if inspect.isawaitable(result):
-        result = await result
+    if hasattr(result, "__await__"):
+        result = _runner().run(_awaited(result))
     if "rows_into" in request:
-        return await _write_rows(result, request["rows_into"])
+        return _runner().run(_write_rows(result, request["rows_into"]))
     # What is no JSON fails here, as an error of the call, and not in the middle of writing the answer.
     json.dumps(result)
     return result
+
+
+@cache
+def _runner() -> Any:
+    """Return what runs all coroutines, one after another, in the same event loop."""
+    import asyncio
+    import atexit
+
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
 
 
 async def _write_rows(made: Any, path: str) -> int:
@@ -118,6 +125,11 @@ def _plain(value: Any) -> Any:
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
     """Return the number of positional arguments that `function` takes; None for any number."""
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+        code = function.__code__
+        return None if code.co_flags & _CO_VARARGS else code.co_argcount
+    import inspect
+
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return None
@@ -132,6 +144,8 @@ class RowsError(Exception):
 def _failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, RowsError):
         return {"error": str(error), "traceback": ""}
+    import traceback
+
     lines = traceback.format_exception(error)
     return {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
 
