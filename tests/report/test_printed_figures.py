@@ -25,7 +25,7 @@ GATE = re.compile(r"[\w.-]+(\[[^\]]*\])? (>=|<=|>|<|==) [\d.]+%?")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    store_history(folder, Shape(tests=12, repeats=2), runs=3)
+    store_history(folder, Shape(tests=6, repeats=2), runs=2)
     return folder / ".geval"
 
 
