@@ -151,6 +151,7 @@ def rehearse() -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.argv[:] = words
+    tempfile.tempdir = None  # it is looked for once
     for number, handler in handlers.items():
         signal.signal(number, handler)
     assert threading.active_count() == 1, "a process with several threads must not fork"
