@@ -319,6 +319,7 @@ BOUNDARIES = {
     "store/writer.py",
     "providers/wire/openai_client.py",
     "extras/programs/providers/function.py",
+    "extras/programs/scripting/python_worker.py",
     "extras/workers/ray_cluster.py",  # a Ray that cannot start raises a plain Exception
 }
 """The modules that may catch every error.
