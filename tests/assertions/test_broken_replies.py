@@ -34,6 +34,7 @@ class Kind(Struct, frozen=True):
     good: Any
     broken: tuple[str, ...]
     before: Mapping[str, Any] = field(default_factory=dict)
+    output: str = "the output"
 
 
 CHECK = {"1": {"reason": "r", "evidence": "the output", "answer": "yes"}}
@@ -54,6 +55,14 @@ KINDS: dict[str, Kind] = {
     "context-relevance": Kind({}, {"relevant": [1]}, ("relevant",)),
     "context-faithfulness": Kind({}, VERDICTS, ("verdicts", "verdict"), STATEMENTS),
     "context-faithfulness claims": Kind({}, STATEMENTS, ("statements",)),
+    "faithfulness": Kind({}, VERDICTS, ("verdicts", "verdict"), STATEMENTS),
+    "noise-sensitivity": Kind({"value": "a"}, VERDICTS, ("verdicts", "verdict"), STATEMENTS),
+    "context-precision": Kind({"value": "a"}, VERDICTS, ("verdicts", "verdict")),
+    "contextual-precision": Kind({"value": "a"}, VERDICTS, ("verdicts", "verdict")),
+    "contextual-recall": Kind(
+        {"value": "a"}, {"sentences": [{"sentence": "a", "attributed": True}]}, ("sentences", "attributed")
+    ),
+    "citation-correctness": Kind({}, VERDICTS, ("verdicts", "verdict"), output="The output is a [1]."),
     "select-best": Kind({"value": "nice"}, {"reason": "r", "best": 1}, ("best",)),
     "pairwise": Kind({"criteria": "nice", "threshold": 0.1}, {"reason": "r", "winner": "1"}, ("winner",)),
     "classifier": Kind({"value": "good", "provider": OWN}, {"good": 1.0}, ("good",)),
@@ -181,7 +190,7 @@ def verdict_on(kind: str, reply: str | None) -> list[Status]:
             return [Status.ERROR]
         return [Status.ERROR if isinstance(one, GevalError) else one.status for one in row]
     try:
-        return [asyncio.run(judge_assertion(made, Subject(test, "the output", "the prompt"), tools)).status]
+        return [asyncio.run(judge_assertion(made, Subject(test, spec.output, "the prompt"), tools)).status]
     except GevalError:
         return [Status.ERROR]
 

@@ -1,4 +1,4 @@
-"""context-recall, context-relevance, context-faithfulness, answer-relevance: numbers worked by hand."""
+"""The assertions about retrieval, and answer-relevance: numbers worked by hand."""
 
 import json
 from typing import Any
@@ -119,3 +119,112 @@ def test_answer_relevance_is_the_mean_nearness_of_made_up_questions(
 def test_an_empty_question_is_an_error() -> None:
     with pytest.raises(JudgeError):
         graded("answer-relevance", graded_tools(" ", vectors=VECTORS), test=CONTEXT)
+
+
+RANKED = {"vars": {"query": "How much?"}, "retrieval_context": ("a", "b", "c", "d")}
+
+
+def verdicts(*said: str) -> str:
+    return json.dumps({"verdicts": [{"reason": "r", "verdict": item} for item in said]})
+
+
+@pytest.mark.parametrize("name", ["context-precision", "contextual-precision"])
+@pytest.mark.parametrize(
+    ("useful", "score"),
+    [
+        (("yes", "yes", "no", "no"), 1.0),
+        (("no", "yes", "no", "yes"), (1 / 2 + 2 / 4) / 2),
+        (("no", "no", "no", "yes"), 1 / 4),
+        (("no", "no", "no", "no"), 0.0),
+    ],
+)
+def test_precision_is_the_mean_of_the_shares_of_useful_passages_down_to_each(
+    name: str, useful: tuple[str, ...], score: float
+) -> None:
+    judge = SpeakingJudge([verdicts(*useful)])
+    result = graded(name, graded_tools(judge=judge), value="It costs 5.", test=RANKED)
+    assert result.score == pytest.approx(score)
+    assert result.detail["useful"] == [item == "yes" for item in useful]
+    assert "It costs 5." in judge.prompts[0]
+
+
+def test_precision_takes_the_expected_output_of_the_test_or_wants_a_value() -> None:
+    judge = SpeakingJudge([verdicts("yes", "no", "no", "no")])
+    graded("context-precision", graded_tools(judge=judge), test={**RANKED, "expected_output": "Five euros."})
+    assert "Five euros." in judge.prompts[0]
+    [problem] = problems("context-precision", vars={"context": "x"})
+    assert "needs the expected answer" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("true", "in_context", "score", "words"),
+    [
+        (("yes", "yes"), None, 1.0, "none of 2 claims is wrong"),
+        (("yes", "no"), ("yes", "yes"), 0.5, "1 of 2 claims are wrong and come from the context: b"),
+        (("no", "no"), ("no", "no"), 1.0, "(2 are wrong without it)"),
+        (("no", "no"), ("yes", "yes"), 0.0, "2 of 2 claims"),
+    ],
+)
+def test_noise_sensitivity_counts_wrong_claims_that_the_context_makes(
+    true: tuple[str, ...], in_context: tuple[str, ...] | None, score: float, words: str
+) -> None:
+    replies = [json.dumps({"statements": ["a", "b"]}), verdicts(*true)]
+    judge = SpeakingJudge([*replies, *([] if in_context is None else [verdicts(*in_context)])])
+    result = graded("noise-sensitivity", graded_tools(judge=judge), value="The truth.", test=CONTEXT)
+    assert result.score == pytest.approx(score)
+    assert words in result.reason
+    assert "The truth." in judge.prompts[1]
+
+
+def test_an_answer_without_claims_is_not_sensitive() -> None:
+    judge = SpeakingJudge([json.dumps({"statements": []})])
+    assert graded("noise-sensitivity", graded_tools(judge=judge), value="x", test=CONTEXT).score == 1.0
+
+
+SOURCES = {
+    "vars": {
+        "context": ["Paris is the capital of France.", "The tower is 330 m high — with its tip.", "Other."]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "said", "score", "words"),
+    [
+        ("Paris is the capital [1].", ("yes",), 1.0, "the citation holds"),
+        ("Paris is the capital. [1] It has a tower.[2]", ("yes", "no"), 0.5, "passage 2 does not say so"),
+        ("Paris is the capital [1, 3][2].", ("no",), 0.0, "passages 1 and 3 and 2 do not say so"),
+        ("Paris is the capital [7].", (), 0.0, "there is no passage 7 (the context has 3)"),
+        ("Paris [1]. The tower is high [0].", ("yes",), 0.5, "there is no passage 0"),
+        ("It is “330 m high \u2013 with its tip” [2].", ("yes",), 1.0, "the citation holds"),
+        (
+            "It is “330 m high \u2013 with its tip” [1].",
+            (),
+            0.0,
+            "the quotation is not in the cited passages",
+        ),
+        ('It says "the TOWER ... with its tip".', (), 1.0, "the citation holds"),
+        ('It says "France. The tower is" there.', (), 0.0, "the quotation is not in the context"),
+        ('It says "the tower is 400 m high".', (), 0.0, "the quotation is not in the context"),
+        ("Paris is the capital【1†source】。塔は高い【2】。", ("yes", "yes"), 1.0, "all 2 citations hold"),
+        ("Paris [1-2].", ("yes",), 1.0, "the citation holds"),
+        ("Paris is the capital.", (), 0.0, "cites and quotes nothing"),
+        ('He said "yes" to it.', (), 0.0, "cites and quotes nothing"),
+        ("", (), 0.0, "cites and quotes nothing"),
+    ],
+)
+def test_citations_are_looked_up_by_code_and_their_claims_judged(
+    output: str, said: tuple[str, ...], score: float, words: str
+) -> None:
+    judge = SpeakingJudge([verdicts(*said)] if said else [])
+    result = graded("citation-correctness", graded_tools(judge=judge), output=output, test=SOURCES)
+    assert result.score == pytest.approx(score)
+    assert words in result.reason
+    assert len(judge.prompts) == bool(said)
+
+
+def test_a_judge_sees_each_claim_with_the_passages_that_it_cites() -> None:
+    judge = SpeakingJudge([verdicts("yes")])
+    graded("citation-correctness", graded_tools(judge=judge), output="Paris is it [1][3].", test=SOURCES)
+    assert "1. Paris is it. (cites 1, 3)" in judge.prompts[0]
+    assert "2. The tower is 330 m high" in judge.prompts[0]

@@ -1,4 +1,4 @@
-"""context-faithfulness, context-recall, context-relevance: a judge looks at what was retrieved for an answer."""
+"""Assertions about retrieval: a judge looks at what was retrieved for an answer, and at what the answer made of it."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,7 +19,7 @@ from geval_cli.assertions.graded.retrieval import (
     sentences_of,
 )
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.values import check_texts
+from geval_cli.assertions.values import as_text, check_texts
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block, numbered
@@ -45,7 +45,7 @@ _NOTHING = "insufficient information"
 _STATEMENTS_SCHEMA: Mapping[str, Any] = reply_schema(
     {"statements": {"type": "array", "items": {"type": "string"}}}
 )
-_VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
+VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
     {
         "verdicts": {
             "type": "array",
@@ -179,7 +179,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
                 "faithfulness",
                 (Block("Context", context), Block("Statements", numbered(statements))),
                 {"context": context, "statements": list(statements)},
-                _VERDICTS_SCHEMA,
+                VERDICTS_SCHEMA,
             )
             verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(statements)))
         score = sum(verdicts) / len(verdicts) if verdicts else 1.0
@@ -191,6 +191,142 @@ class ContextFaithfulnessAssertion(ContextAssertion):
             is_default=self.threshold is None,
             statements=list(statements),
             verdicts=list(verdicts),
+        )
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+
+class ContextPrecisionAssertion(ContextAssertion):
+    """context-precision: how far up the passages that help to answer stand among those retrieved."""
+
+    value_form = "text"
+
+    value: str | None = Field(
+        None,
+        description="The expected answer; a template, may be file://. [default: the test's expected_output]",
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the expected answer, the context and the user's own prompt in one test."""
+        problems: list[Problem] = []
+        if self.value is not None:
+            check_texts(self.value, self.place.child("value"), context, problems)
+        elif context.test.expected_output is None:
+            message = f"{self.base_type} needs the expected answer ({context.where})"
+            hint = "write it as `value`, or as `expected_output` of the test"
+            problems.append(Problem(message, self.place.value("type"), hint))
+        if self.context_transform is None:
+            check_context_is_there(self, context, problems)
+        check_own_prompt(self, context, ("query", "context", "answer"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score the average precision: the mean, over the useful passages, of the share of useful ones down to each.
+
+        With no useful passage the score is 0. (ragas, `LLMContextPrecisionWithReference`; DeepEval,
+        `ContextualPrecisionMetric`.)
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the test has no context.
+        """
+        passages, query = sentences_of(needed_context(subject)), question_of(subject)
+        test = subject.test
+        written = as_text(test.expected_output) if self.value is None else self.value
+        answer = written if self.value is None else tools.templates.render(written, test.variables)
+        question = Question(
+            "precision",
+            (
+                Block("Question", query),
+                Block("Expected Answer", answer),
+                Block("Context", numbered(passages)),
+            ),
+            {"query": query, "context": list(passages), "answer": answer},
+            VERDICTS_SCHEMA,
+        )
+        judge = JudgeClient(self, subject, tools)
+        useful = await judge.ask(question, lambda text: parse_verdict_list(text, len(passages)))
+        shares = [sum(useful[:rank]) / rank for rank, is_useful in enumerate(useful, 1) if is_useful]
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        ranks = ", ".join(str(rank) for rank, is_useful in enumerate(useful, 1) if is_useful)
+        reason = (
+            f"{len(shares)} of {len(passages)} passages are useful, at rank {ranks}"
+            if shares
+            else f"none of the {len(passages)} passages is useful"
+        )
+        outcome = Outcome.graded(
+            sum(shares) / len(shares) if shares else 0.0,
+            reason,
+            threshold,
+            is_default=self.threshold is None,
+            useful=list(useful),
+        )
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+
+class NoiseSensitivityAssertion(ContextAssertion):
+    """noise-sensitivity: how many of the output's claims are not wrong claims that it took from the context."""
+
+    value_form = "text"
+
+    value: str = Field(description="The known truth; a template, may be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the known truth, the context and the user's own prompts in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        if self.context_transform is None:
+            check_context_is_there(self, context, problems)
+        check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 minus the share of claims that the known truth does not support but the context does.
+
+        That share is ragas' noise sensitivity. An answer without claims scores 1.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the test has no context.
+        """
+        truth = tools.templates.render(self.value, subject.test.variables)
+        context, asked = "\n".join(needed_context(subject)), question_of(subject)
+        judge = JudgeClient(self, subject, tools)
+        statements = await judge.ask(_statements_question(asked, subject.text), _parse_statements)
+
+        async def supported_by(text: str) -> tuple[bool, ...]:
+            question = Question(
+                "faithfulness",
+                (Block("Context", text), Block("Statements", numbered(statements))),
+                {"context": text, "statements": list(statements)},
+                VERDICTS_SCHEMA,
+            )
+            return await judge.ask(question, lambda reply: parse_verdict_list(reply, len(statements)))
+
+        true = await supported_by(truth) if statements else ()
+        in_context = await supported_by(context) if not all(true) else true
+        noise = [
+            text for text, right, said in zip(statements, true, in_context, strict=True) if said and not right
+        ]
+        share = len(noise) / len(statements) if statements else 0.0
+        wrong = len(true) - sum(true)
+        reason = "the answer makes no claims"
+        if noise:
+            reason = (
+                f"{len(noise)} of {len(statements)} claims are wrong and come from the context: {noise[0]}"
+            )
+        elif statements:
+            reason = f"none of {len(statements)} claims is wrong because of the context" + (
+                f" ({wrong} {'is' if wrong == 1 else 'are'} wrong without it)" if wrong else ""
+            )
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        outcome = Outcome.graded(
+            1.0 - share,
+            reason,
+            threshold,
+            is_default=self.threshold is None,
+            statements=list(statements),
+            true=list(true),
+            in_context=list(in_context),
         )
         return replace(outcome, latency_ms=judge.latency_ms)
 
