@@ -282,7 +282,7 @@ def test_each_line_of_an_output_has_its_own_direction(browser: Any, tmp_path: Pa
         places = [window.page.locator(".is-output").evaluate(PLACES)]
         window.go(f"/compare?before={before}&after={after}")
         window.page.get_by_text("What changed in the output").click()
-        places.append(window.page.locator(".difference").evaluate(PLACES))
+        places.append(window.page.locator(".pair-difference .text").evaluate(PLACES))
     assert all(number < word for number, word in places)
 
 

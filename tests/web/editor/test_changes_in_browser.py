@@ -145,7 +145,7 @@ def test_keys_and_items_come_and_go(window: Visit) -> None:
         suite: Any = read_yaml(text, "suite.yaml").value
         for name, (lines, item) in items.items():
             old = suite[name] if isinstance(suite[name], list) else [suite[name]]
-            cases.append(([text, "add", name, lines, item], {**suite, name: [*old, item]}))
+            cases.append(([text, "add", [name], lines, item], {**suite, name: [*old, item]}))
             for at in range(len(old) if isinstance(suite[name], list) else 0):
                 cases.append(([text, "removeItem", name, at], {**suite, name: old[:at] + old[at + 1 :]}))
                 cases.append(([text, "copyItem", name, at], {**suite, name: old[: at + 1] + old[at:]}))
@@ -153,7 +153,7 @@ def test_keys_and_items_come_and_go(window: Visit) -> None:
             path = ["tests", at, "evaluation_schema"]
             cases.append(([text, "setJson", path, schema], with_value(suite, path, schema)))
             more = [*((test or {}).get("assert") or []), {"type": "g-eval", "threshold": 0.5}]
-            asked = [text, "addTo", ["tests", at, "assert"], ["- type: g-eval", "  threshold: 0.5"], more[-1]]
+            asked = [text, "add", ["tests", at, "assert"], ["type: g-eval", "threshold: 0.5"], more[-1]]
             cases.append((asked, with_value(suite, ["tests", at, "assert"], more)))
             for key in test or {}:
                 less = copy.deepcopy(suite)

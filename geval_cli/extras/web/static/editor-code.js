@@ -128,17 +128,13 @@ export class CodeEditor {
     this.#view.dispatch(setDiagnostics(this.#view.state, found.sort((one, other) => one.from - other.from)));
   }
 
-  #around(state, position) {
-    const line = state.doc.lineAt(position);
-    const lines = state.doc.toString().split("\n");
-    const { path, indent } = pathAt(lines, line.number - 1);
-    return { line, path, keys: besides(lines, line.number - 1, indent) };
-  }
-
   async #complete(context) {
     const schema = await this.#loading;
     if (!schema) return null;
-    const { line, path, keys } = this.#around(context.state, context.pos);
+    const line = context.state.doc.lineAt(context.pos);
+    const lines = context.state.doc.toString().split("\n");
+    const { path, indent } = pathAt(lines, line.number - 1);
+    const keys = besides(lines, line.number - 1, indent);
     const before = line.text.slice(0, context.pos - line.from);
     const value = VALUE.exec(before);
     if (value) {

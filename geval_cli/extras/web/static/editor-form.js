@@ -1,17 +1,12 @@
 // The form beside the YAML: prompts, providers and tests as fields. Each change is a change of the text, which stays
 // the one thing that is saved; what the form has no field for stands in the YAML alone.
 
+import { make } from "./page.js";
+
 const TESTS_A_PAGE = 20;
 const MODES = [["", "None: assertions only"], ["llm", "llm: a judge, by criteria"], ["schema", "schema: each test's JSON Schema"]];
 const BODIES = { raw: "Prompt", system: "System message, the test's input as user message" };
-const G_EVAL = ["- type: g-eval", "  criteria: The answer is correct.", "  threshold: 0.5"];
-
-function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
+const G_EVAL = ["type: g-eval", "criteria: The answer is correct.", "threshold: 0.5"];
 
 function icon(name) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -218,7 +213,7 @@ export class Form {
 
   #addAssertion(index, key) {
     const path = ["tests", index, key];
-    const change = this.#suite.addTo(path, G_EVAL, { type: "g-eval", criteria: "The answer is correct.", threshold: 0.5 });
+    const change = this.#suite.add(path, G_EVAL, { type: "g-eval", criteria: "The answer is correct.", threshold: 0.5 });
     if (!change) return;
     this.#change(change);
     const start = change.from + change.insert.indexOf("The answer is correct.");
@@ -234,7 +229,7 @@ export class Form {
     const index = this.#suite.count(name);
     if (name === "tests") this.#page = Math.floor(index / TESTS_A_PAGE);
     this.#open.add(keyPath([name, index]));
-    this.#do(this.#suite.add(name, ...items[name]), [name, index]);
+    this.#do(this.#suite.add([name], ...items[name]), [name, index]);
   }
 
   /** Make a change, then go to the first field of an item. */

@@ -5,10 +5,9 @@ const HEAD = /^(\s*)((?:- +)*)(?:("?[\w$-]+"?)\s*:(?:\s|$))?/;
 /** The keys and dashes that lead to a line, as its indentation says, and the keys beside it. */
 export function pathAt(lines, number) {
   const [, space, dashes] = HEAD.exec(lines[number]);
-  let limit = space.length + dashes.length;
+  const indent = space.length + dashes.length;
   const path = dashes ? Array(dashes.split("-").length - 1).fill(0) : [];
   let start = space.length;
-  if (!dashes) start = limit;
   for (let above = number - 1; above >= 0 && (start > 0 || dashes); above -= 1) {
     const [whole, before, marks, key] = HEAD.exec(lines[above]);
     if (!lines[above].trim() || /^\s*#/.test(lines[above])) continue;
@@ -27,8 +26,7 @@ export function pathAt(lines, number) {
     } else start = column;
     if (start === 0) break;
   }
-  limit = space.length + dashes.length;
-  return { path, indent: limit };
+  return { path, indent };
 }
 
 /** The type that the mapping around a line has, if it says one, and the keys that it has already. */

@@ -39,6 +39,8 @@ function scalarText(value, { indent, isFlow, type = "PLAIN" }) {
   return type !== "QUOTE_DOUBLE" && isPlain(value) ? value : quoted(value);
 }
 
+const isFlow = (node) => Boolean(node?.flow);
+
 const keyed = (key, text) => `${key}:${text.startsWith("\n") ? "" : " "}${text}`;
 
 function behindHead(text, comment) {
@@ -129,7 +131,7 @@ export class SuiteText {
       const comment = wasBlock ? /^[^\n]*?(\s+#[^\n]*)/.exec(old)?.[1] ?? "" : "";
       const [parent] = this.#pair(path);
       const indent = this.#indentBelow(parent, node, path);
-      const text = scalarText(value, { indent, isFlow: this.#isFlow(parent), type: style ?? node.type });
+      const text = scalarText(value, { indent, isFlow: isFlow(parent), type: style ?? node.type });
       const [insert, to] = wasBlock ? [behindHead(text, comment), node.range[1]] : this.#withComment(text, node.range[1]);
       return { from: node.range[0], to, insert: insert + tail };
     }
@@ -150,10 +152,6 @@ export class SuiteText {
     return text.startsWith("|") && /^\s*#/.test(rest) ? [behindHead(text, rest), to + rest.length] : [text, to];
   }
 
-  #isFlow(node) {
-    return Boolean(node?.flow);
-  }
-
   #indentBelow(parent, node, path) {
     if (isMap(parent)) return this.#column(parent.items[0].key.range[0]) + 2;
     return isSeq(parent) ? this.#column(parent.range[0]) + 2 : path.length > 1 ? 2 : this.#column(node.range[0]);
@@ -166,7 +164,7 @@ export class SuiteText {
       const pair = parent.items[index];
       const from = this.text.indexOf(":", pair.key.range[1]) + 1;
       const end = pair.value ? pair.value.range[0] + this.text.slice(pair.value.range[0], pair.value.range[1]).trimEnd().length : from;
-      const text = render({ indent: this.#column(parent.items[0].key.range[0]) + 2, isFlow: this.#isFlow(parent) });
+      const text = render({ indent: this.#column(parent.items[0].key.range[0]) + 2, isFlow: isFlow(parent) });
       const [insert, to] = this.#withComment(text, Math.max(from, end));
       return { from, to, insert: insert.startsWith("\n") ? insert : ` ${insert}` };
     }
@@ -177,7 +175,7 @@ export class SuiteText {
   }
 
   #newPair(parent, key, render) {
-    if (this.#isFlow(parent)) {
+    if (isFlow(parent)) {
       const last = parent.items.at(-1);
       const from = last ? (last.value ?? last.key).range[1] : parent.range[0] + 1;
       return { from, to: from, insert: `${last ? ", " : ""}${quoted(key)}: ${render({ indent: 0, isFlow: true })}` };
@@ -192,7 +190,7 @@ export class SuiteText {
     const short = "raw";
     const list = this.at(path.slice(0, 1));
     const key = path.at(-1);
-    if (this.#isFlow(list)) return { from: node.range[0], to: node.range[1], insert: `{ ${quoted(short)}: ${quoted(node.value)}, ${quoted(key)}: ${render({ indent: 0, isFlow: true })} }` };
+    if (isFlow(list)) return { from: node.range[0], to: node.range[1], insert: `{ ${quoted(short)}: ${quoted(node.value)}, ${quoted(key)}: ${render({ indent: 0, isFlow: true })} }` };
     const isItem = isSeq(list);
     const column = isItem ? this.#column(list.range[0]) + 2 : 2;
     const text = scalarText(node.value, { indent: column + 2, isFlow: false, type: node.type });
@@ -225,7 +223,7 @@ export class SuiteText {
     const pair = parent.items[index];
     const start = pair.key.range[0];
     const next = parent.items[index + 1];
-    if (this.#isFlow(parent)) {
+    if (isFlow(parent)) {
       const end = (pair.value ?? pair.key).range[1];
       if (next) return { from: start, to: next.key.range[0], insert: "" };
       const before = parent.items[index - 1];
@@ -237,42 +235,25 @@ export class SuiteText {
     return { from: start, to: this.#endOfPair(pair), insert: "{}" };
   }
 
-  /** Add an item to a list: lines of YAML, or for a list in brackets the same as JSON. */
-  add(name, lines, json) {
-    const node = this.at([name]);
-    const item = (indent) => `${" ".repeat(indent)}- ${lines.join(`\n${" ".repeat(indent + 2)}`)}`;
-    if (isSeq(node) && node.flow && node.items.length) {
-      const from = node.items.at(-1).range[1];
-      return { from, to: from, insert: `, ${JSON.stringify(json)}` };
-    }
-    if (this.#isFlow(this.root)) return isSeq(node) ? { from: node.range[0] + 1, to: node.range[0] + 1, insert: JSON.stringify(json) } : this.setJson([name], [json]);
-    if (isSeq(node) && !node.flow) {
-      const from = this.#endOf(node);
-      return { from, to: from, insert: `\n${item(this.#column(node.range[0]))}` };
+  /**
+   * Add an item to a list, which is made where it is not there: lines of YAML, or for a list in brackets the same as JSON.
+   * Null where something else stands there; what stands for a whole list of the suite becomes its first item.
+   */
+  add(path, lines, json) {
+    const node = this.at(path);
+    const item = (indent) => `\n${" ".repeat(indent)}- ${lines.join(`\n${" ".repeat(indent + 2)}`)}`;
+    if (isSeq(node) && (!node.flow || node.items.length)) {
+      const from = node.flow ? node.items.at(-1).range[1] : this.#endOf(node);
+      return { from, to: from, insert: node.flow ? `, ${JSON.stringify(json)}` : item(this.#column(node.range[0])) };
     }
     if (node && !isSeq(node) && !(isScalar(node) && node.value === null)) {
+      if (path.length > 1) return null;
+      if (isFlow(this.root)) return this.setJson(path, [json]);
       const old = this.text.slice(node.range[0], node.range[1]).trimEnd();
       const from = this.text.lastIndexOf(":", node.range[0]) + 1;
-      return { from, to: node.range[0] + old.length, insert: `\n  - ${old.replaceAll("\n", "\n  ")}\n${item(2)}` };
+      return { from, to: node.range[0] + old.length, insert: `\n  - ${old.replaceAll("\n", "\n  ")}${item(2)}` };
     }
-    return this.#write([name], () => `\n${item(2)}`);
-  }
-
-  /** Add an item to a list at a path, which is made where it is not there. */
-  addTo(path, lines, json) {
-    const node = this.at(path);
-    if (isSeq(node) && node.flow) {
-      const last = node.items.at(-1);
-      const from = last ? last.range[1] : node.range[0] + 1;
-      return { from, to: from, insert: `${last ? ", " : ""}${JSON.stringify(json)}` };
-    }
-    if (isSeq(node)) {
-      const from = this.#endOf(node);
-      const space = " ".repeat(this.#column(node.range[0]));
-      return { from, to: from, insert: lines.map((line) => `\n${space}${line}`).join("") };
-    }
-    if (node && !(isScalar(node) && node.value === null)) return null;
-    return this.#write(path, ({ indent, isFlow }) => (isFlow ? JSON.stringify([json]) : lines.map((line) => `\n${" ".repeat(indent)}${line}`).join("")));
+    return this.#write(path, (place) => (place.isFlow ? JSON.stringify([json]) : item(place.indent)));
   }
 
   /** Where an item of a list begins and ends, with its dash. */

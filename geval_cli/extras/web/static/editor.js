@@ -1,6 +1,6 @@
 // The suite editor: the text of the file in a code editor, a form beside it, and what the server says is wrong.
 
-import { announce } from "./page.js";
+import { announce, keep, kept, make, makeButton } from "./page.js";
 import { CodeEditor } from "./editor-code.js";
 import { Form } from "./editor-form.js";
 import { send, sentence } from "./editor-server.js";
@@ -48,12 +48,7 @@ function changed({ isFromForm }) {
 }
 
 function remember() {
-  try {
-    if (isChanged()) localStorage.setItem(storageKey, JSON.stringify({ digest: suite.digest, text: code.text }));
-    else localStorage.removeItem(storageKey);
-  } catch {
-    // No room, or not allowed: leaving the page asks first anyway.
-  }
+  keep(storageKey, isChanged() ? { digest: suite.digest, text: code.text } : null);
 }
 
 // Problems and state
@@ -81,15 +76,9 @@ function takeProblems(found) {
   const words = [[count("error"), "error"], [count("warning"), "warning"]].filter(([number]) => number);
   part("problem-count").textContent = words.length ? words.map(([number, word]) => plural(number, word)).join(", ") : "No problems";
   part("problem-list").replaceChildren(...problems.slice(0, LISTED_PROBLEMS).map((problem) => {
-    const line = document.createElement("li");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = `problem-link is-${problem.severity}`;
     const place = problem.file ? `${problem.file}: ` : problem.line ? `${problem.line}: ` : "";
-    button.textContent = place + problem.message + (problem.hint ? `: ${problem.hint}` : "");
-    button.addEventListener("click", () => goTo(problem));
-    line.append(button);
-    return line;
+    const words = place + problem.message + (problem.hint ? `: ${problem.hint}` : "");
+    return make("li", {}, makeButton(words, () => goTo(problem), `problem-link is-${problem.severity}`));
   }));
   showState();
 }
@@ -105,10 +94,8 @@ function drawDifference(text) {
   const removed = lines.filter((line) => line.startsWith("-")).length;
   part("change-count").textContent = `${plural(added, "line")} added, ${removed} removed`;
   part("diff").replaceChildren(...lines.map((line) => {
-    const row = document.createElement("span");
-    row.className = { "+": "is-added", "-": "is-removed", "@": "is-place" }[line[0]] ?? "";
-    row.textContent = `${line}\n`;
-    return row;
+    const kind = { "+": "is-added", "-": "is-removed", "@": "is-place" }[line[0]] ?? null;
+    return make("span", { class: kind }, `${line}\n`);
   }));
 }
 
@@ -130,22 +117,8 @@ function plural(number, word) {
 
 function say(name, kind, text, actions = []) {
   clear(name);
-  const note = document.createElement("div");
-  note.className = `note ${kind === "info" ? "" : `is-${kind}`}`;
-  note.dataset.message = name;
-  note.setAttribute("role", kind === "error" ? "alert" : "status");
-  const words = document.createElement("p");
-  words.textContent = text;
-  note.append(words);
-  for (const [label, act] of actions) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "button";
-    button.textContent = label;
-    button.addEventListener("click", act);
-    note.append(button);
-  }
-  part("messages").append(note);
+  const attributes = { class: `note ${kind === "info" ? "" : `is-${kind}`}`, "data-message": name, role: kind === "error" ? "alert" : "status" };
+  part("messages").append(make("div", attributes, make("p", {}, text), ...actions.map((action) => makeButton(...action))));
 }
 
 function clear(name) {
@@ -219,11 +192,7 @@ async function keepMine(digest) {
 
 function forget() {
   window.removeEventListener("beforeunload", askBeforeLeaving);
-  try {
-    localStorage.removeItem(storageKey);
-  } catch {
-    // Then there is nothing to forget either.
-  }
+  keep(storageKey, null);
 }
 
 // Running
@@ -237,21 +206,19 @@ async function run({ anyway = false } = {}) {
   const answer = await send("/api/runs", { config: suite.path, unless_running: !anyway });
   isStarting = false;
   showState();
-  if (answer.ok) openRun(answer.body.id);
-  else if (answer.body.running) askAboutSecond(answer.body.running);
-  else say("run", "error", `Not started: ${sentence(answer.body)}`);
+  const { id, running } = answer.body;
+  if (answer.ok) openRun(id);
+  else if (running) {
+    say("run", "warning", "A run of this suite is in progress. A second run sends the same requests again, except those that are cached.", [
+      ["Open the run in progress", () => openRun(running)],
+      ["Start another one", () => run({ anyway: true })],
+    ]);
+    part("messages").querySelector('[data-message="run"] button').focus();
+  } else say("run", "error", `Not started: ${sentence(answer.body)}`);
 }
 
 function openRun(id) {
   location.assign(`/runs/${encodeURIComponent(id)}`);
-}
-
-function askAboutSecond(id) {
-  say("run", "warning", "A run of this suite is in progress. A second run sends the same requests again, except those that are cached.", [
-    ["Open the run in progress", () => openRun(id)],
-    ["Start another one", () => run({ anyway: true })],
-  ]);
-  part("messages").querySelector('[data-message="run"] button').focus();
 }
 
 // The beginning
@@ -261,20 +228,15 @@ function askBeforeLeaving(event) {
 }
 
 function restoreDraft() {
-  let kept = null;
-  try {
-    kept = JSON.parse(localStorage.getItem(storageKey));
-  } catch {
-    return;
-  }
-  if (typeof kept?.text !== "string" || kept.text === suite.text) return;
+  const draft = kept(storageKey);
+  if (typeof draft?.text !== "string" || draft.text === suite.text) return;
   const discard = ["Discard them", () => { forget(); location.reload(); }];
-  if (kept.digest === suite.digest) {
-    code.replace(kept.text);
+  if (draft.digest === suite.digest) {
+    code.replace(draft.text);
     say("restored", "info", "Your unsaved changes from last time are back.", [discard]);
   } else {
     say("restored", "warning", "You have unsaved changes from last time, made to an earlier version of this file.", [
-      ["Show them", () => { clear("restored"); code.replace(kept.text); }],
+      ["Show them", () => { clear("restored"); code.replace(draft.text); }],
       discard,
     ]);
   }

@@ -2,15 +2,13 @@
 
 import { UNREACHED, send, sentence } from "./editor-server.js";
 import { rateOutputs } from "./label.js";
+import { make, pageAt } from "./page.js";
 import { leadBack } from "./place.js";
 
-async function get(address, accept) {
-  try {
-    return await fetch(address, { headers: { accept } });
-  } catch {
-    throw new Error(sentence(UNREACHED));
-  }
-}
+const isUnreached = () => { throw new Error(sentence(UNREACHED)); };
+
+const api = (runId) => `/api/runs/${encodeURIComponent(runId)}`;
+const pages = (runId) => `/runs/${encodeURIComponent(runId)}`;
 
 class ServerLabels {
   constructor(runId, backLink) {
@@ -19,18 +17,10 @@ class ServerLabels {
     this.backLink = backLink;
   }
 
-  api(runId) {
-    return `/api/runs/${encodeURIComponent(runId)}`;
-  }
-
-  pages(runId) {
-    return `/runs/${encodeURIComponent(runId)}`;
-  }
-
   async sheet(choice) {
     const { against } = this;
     const query = new URLSearchParams(Object.entries({ ...choice, against }).filter(([, value]) => value));
-    const response = await get(`${this.api(this.runId)}/labels/sheet?${query}`, "application/json");
+    const response = await fetch(`${api(this.runId)}/labels/sheet?${query}`).catch(isUnreached);
     const body = await response.json();
     if (!response.ok) throw new Error(sentence(body));
     return body;
@@ -38,10 +28,9 @@ class ServerLabels {
 
   async show(output, { annotator, verdict }) {
     const query = new URLSearchParams({ id: output.id, metric: output.metric, annotator, verdict, blind: Boolean(this.against) });
-    const response = await get(`${this.pages(output.run_id)}/label/output?${query}`, "text/html");
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const { page, status } = await pageAt(`${pages(output.run_id)}/label/output?${query}`).catch(isUnreached);
     const found = page.querySelector("[data-rated]");
-    if (!found) throw new Error(page.querySelector("main")?.textContent.trim().replace(/\s+/g, " ") ?? `the server answered ${response.status}`);
+    if (!found) throw new Error(page.querySelector("main")?.textContent.trim().replace(/\s+/g, " ") ?? `the server answered ${status}`);
     const title = found.querySelector("[data-rated-title]");
     const { label, note } = JSON.parse(found.dataset.rated);
     title.remove();
@@ -51,7 +40,7 @@ class ServerLabels {
   async keep(output, { label, note, annotator, scale, draw }) {
     const given = { id: output.id, metric: output.metric, output_sha256: output.output_sha256, label, note, annotator, scale };
     if (draw) given.seed = Number(draw.replace("seed ", ""));
-    const answer = await send(`${this.api(output.run_id)}/labels`, { labels: [given] });
+    const answer = await send(`${api(output.run_id)}/labels`, { labels: [given] });
     if (!answer.ok) throw new Error(sentence(answer.body));
   }
 
@@ -76,14 +65,10 @@ class ServerLabels {
   }
 
   endLinks() {
-    const reviews = [this.runId, this.against].filter(Boolean).map((runId, place) => {
-      const review = document.createElement("a");
-      review.className = place ? "button" : "button is-primary";
-      review.href = `${this.pages(runId)}/labels`;
-      review.textContent = this.against ? `Judge and human labels, ${place ? "before" : "after"}` : "Judge and human labels";
-      return review;
+    return [this.runId, this.against].filter(Boolean).map((runId, place) => {
+      const words = this.against ? `Judge and human labels, ${place ? "before" : "after"}` : "Judge and human labels";
+      return make("a", { class: place ? "button" : "button is-primary", href: `${pages(runId)}/labels` }, words);
     });
-    return reviews;
   }
 }
 

@@ -2,7 +2,7 @@
 // server's own page, so that all numbers on it belong together. Nodes that stay equal stay the same nodes: focus,
 // scroll and clicks are not disturbed.
 
-import { announce, localTimes } from "./page.js";
+import { announce, localTimes, pageAt } from "./page.js";
 import { showActions } from "./run-actions.js";
 
 const LEAST_PAUSE_MS = 500;
@@ -67,24 +67,12 @@ async function renewPage() {
     return;
   }
   const begun = performance.now();
-  let page;
-  try {
-    const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
-    if (!answer.ok) {
-      say(answer.status === 404 ? "This run is no longer stored." : "The server refuses this page: open the URL that it printed when it started.");
-      return;
-    }
-    page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  } catch {
-    renewSoon(AGAIN_MS);
-    return;
-  }
+  const answer = await pageAt(location.pathname + location.search).catch(() => null);
   cost = performance.now() - begun;
-  if (isBusy()) {
-    renewSoon(LEAST_PAUSE_MS);
-    return;
-  }
-  show(page);
+  if (!answer) renewSoon(AGAIN_MS);
+  else if (answer.status !== 200) say(answer.status === 404 ? "This run is no longer stored." : "The server refuses this page: open the URL that it printed when it started.");
+  else if (isBusy()) renewSoon(LEAST_PAUSE_MS);
+  else show(answer.page);
 }
 
 function show(page) {

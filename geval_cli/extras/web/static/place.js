@@ -1,22 +1,16 @@
 // Where somebody was in a list, for when they come back to it in the same tab.
 
+import { keep, kept } from "./page.js";
+
 const keyOf = (path) => `geval-place:${path}`;
 
 /** Keep parts of the place in the list at `path`; those that are not given stay. */
 export function keepPlace(path, place) {
-  try {
-    sessionStorage.setItem(keyOf(path), JSON.stringify({ ...keptPlace(path), ...place }));
-  } catch {
-    // Not kept, then: the list begins at its top.
-  }
+  keep(keyOf(path), { ...keptPlace(path), ...place }, "sessionStorage");
 }
 
 export function keptPlace(path) {
-  try {
-    return JSON.parse(sessionStorage.getItem(keyOf(path))) ?? {};
-  } catch {
-    return {};
-  }
+  return kept(keyOf(path), "sessionStorage") ?? {};
 }
 
 /** Let a link to the list at `path` lead to it as it was left, with its filters, and to the place in it. */

@@ -38,28 +38,15 @@ async function begin(path, value) {
   if (answer.ok) {
     announce("The run has started.");
     location.assign(pageOf(answer.body.id));
-  } else if (answer.body.running) askAboutSecond(answer.body.running);
-  else refuse(refused, answer.body);
-}
-
-function askAboutSecond(id) {
-  const dialog = dialogs.get("running");
-  dialog.querySelector("[data-open-running]").href = pageOf(id);
-  open(dialog);
+  } else if (answer.body.running) {
+    dialogs.get("running").querySelector("[data-open-running]").href = pageOf(answer.body.running);
+    open(dialogs.get("running"));
+  } else refuse(refused, answer.body);
 }
 
 function open(dialog) {
   dialog.querySelector("[data-refusal]").hidden = true;
   dialog.showModal();
-}
-
-const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
-
-function tagsOf(lines) {
-  return Object.fromEntries(lines.map((line) => {
-    const place = line.indexOf("=");
-    return [line.slice(0, place).trim(), line.slice(place + 1).trim()];
-  }));
 }
 
 const acts = {
@@ -70,26 +57,17 @@ const acts = {
   remove: () => open(dialogs.get("remove")),
 };
 
+/** What each form sends, and the page to go to after it. */
 const forms = {
-  async rename(form) {
-    const lines = linesOf(form.elements.tags.value);
+  rename(form) {
+    const lines = form.elements.tags.value.split("\n").map((line) => line.trim()).filter(Boolean);
     const wrong = lines.find((line) => !/^[^=]*[^=\s][^=]*=/.test(line));
-    if (wrong) return { ok: false, body: { detail: `“${wrong}” is not a tag`, hint: "write name=value" } };
-    const value = { title: form.elements.title.value, tags: tagsOf(lines) };
-    const answer = await sendOnce(address(), value, "PATCH");
-    if (answer?.ok) location.reload();
-    return answer;
+    if (wrong) return { problem: { detail: `“${wrong}” is not a tag`, hint: "write name=value" } };
+    const tags = Object.fromEntries(lines.map((line) => [line.split("=", 1)[0].trim(), line.slice(line.indexOf("=") + 1).trim()]));
+    return { request: [address(), { title: form.elements.title.value, tags }, "PATCH"], next: () => location.pathname + location.search };
   },
-  async remove(form) {
-    const answer = await sendOnce(address(), { keep_answers: form.elements.keep_answers.checked }, "DELETE");
-    if (answer?.ok) location.assign("/");
-    return answer;
-  },
-  async running() {
-    const answer = await sendOnce(address("/again"), {});
-    if (answer?.ok) location.assign(pageOf(answer.body.id));
-    return answer;
-  },
+  remove: (form) => ({ request: [address(), { keep_answers: form.elements.keep_answers.checked }, "DELETE"], next: () => "/" }),
+  running: () => ({ request: [address("/again"), {}], next: ({ id }) => pageOf(id) }),
 };
 
 async function stop() {
@@ -107,8 +85,10 @@ document.addEventListener("click", (event) => {
 for (const form of document.querySelectorAll("[data-form]")) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const answer = await forms[form.dataset.form](form);
-    if (answer && !answer.ok) refuse(form.querySelector("[data-refusal]"), answer.body);
+    const { request, next, problem } = forms[form.dataset.form](form);
+    const answer = problem ? { body: problem } : await sendOnce(...request);
+    if (answer?.ok) location.assign(next(answer.body));
+    else if (answer) refuse(form.querySelector("[data-refusal]"), answer.body);
   });
 }
 showActions();

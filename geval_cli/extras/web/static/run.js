@@ -1,14 +1,15 @@
 // A run's page: its results come from the server.
 
 import { setUpMatrix } from "./matrix.js";
+import { pageAt } from "./page.js";
 import { comesBack, keepPlace, keptPlace } from "./place.js";
 
 const runPath = document.querySelector("[data-filters]").getAttribute("action");
 
 async function page(href) {
-  const answer = await fetch(href, { headers: { accept: "text/html" } });
-  if (answer.status >= 500) throw new Error(`the server answered ${answer.status}`);
-  return new DOMParser().parseFromString(await answer.text(), "text/html");
+  const { status, page: found } = await pageAt(href);
+  if (status >= 500) throw new Error(`the server answered ${status}`);
+  return found;
 }
 
 const withQuery = (path, query) => (query.size ? `${path}?${query}` : path);

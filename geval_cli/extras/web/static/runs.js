@@ -1,6 +1,6 @@
 // The list of runs: two at most are ticked for comparison, and runs under way keep their rows up to date.
 
-import { announce } from "./page.js";
+import { announce, pageAt } from "./page.js";
 import { comesBack, keepPlace, keptPlace } from "./place.js";
 
 const POLL_MS = 2000;
@@ -34,8 +34,7 @@ async function refresh() {
   const rows = [...document.querySelectorAll("tr[data-live]")];
   if (!rows.length) return;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const { page } = await pageAt(location.href);
     for (const row of rows) update(row, page.getElementById(row.id));
   } catch {
     // The server may be away for a moment; the next time will tell.

@@ -1,5 +1,7 @@
 // Drawings: arrow keys move between the marks of one, and a page that holds none yet loads them when they are opened.
 
+import { keep, kept, hasModifier, pageAt } from "./page.js";
+
 /** Make the marks of each drawing one stop of the Tab key. */
 export function setUpDrawings(root) {
   for (const drawing of root.querySelectorAll(".chart-drawing")) {
@@ -7,21 +9,12 @@ export function setUpDrawings(root) {
   }
 }
 
-function targetOf(key, marks, place) {
-  switch (key) {
-    case "ArrowRight": case "ArrowDown": return marks[place + 1];
-    case "ArrowLeft": case "ArrowUp": return marks[place - 1];
-    case "Home": return marks[0];
-    case "End": return marks.at(-1);
-    default: return undefined;
-  }
-}
-
 document.addEventListener("keydown", (event) => {
   const mark = event.target.closest?.(".chart-drawing a");
-  if (!mark || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!mark || hasModifier(event)) return;
   const marks = [...mark.closest(".chart-drawing").querySelectorAll("a")];
-  const target = targetOf(event.key, marks, marks.indexOf(mark));
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -marks.length, End: marks.length }[event.key];
+  const target = steps && marks[Math.min(Math.max(marks.indexOf(mark) + steps, 0), marks.length - 1)];
   if (!target) return;
   event.preventDefault();
   mark.setAttribute("tabindex", "-1");
@@ -37,11 +30,8 @@ async function load(section) {
   if (!link || section.dataset.state) return;
   section.dataset.state = "loading";
   try {
-    const answer = await fetch(link.href, { headers: { accept: "text/html" } });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.querySelector("[data-charts]");
-    if (!answer.ok || !found) throw new Error("no charts");
-    link.closest("p").replaceWith(document.adoptNode(found));
+    const { page } = await pageAt(link.href);
+    link.closest("p").replaceWith(document.adoptNode(page.querySelector("[data-charts]")));
     setUpDrawings(section);
     section.dataset.state = "loaded";
   } catch {
@@ -49,28 +39,12 @@ async function load(section) {
   }
 }
 
-function keep(isOpen) {
-  try {
-    localStorage.setItem(KEPT, isOpen ? "open" : "closed");
-  } catch {
-    // Not kept, then.
-  }
-}
-
-function wasOpen() {
-  try {
-    return localStorage.getItem(KEPT) === "open";
-  } catch {
-    return false;
-  }
-}
-
 setUpDrawings(document);
 const section = document.querySelector("details[data-charts-section]");
 if (section) {
   section.addEventListener("toggle", () => {
-    keep(section.open);
+    keep(KEPT, section.open);
     if (section.open) load(section);
   });
-  if (wasOpen()) section.open = true;
+  if (kept(KEPT)) section.open = true;
 }

@@ -1,31 +1,10 @@
 // The columns of the matrix as the reader wants them: hidden, pinned to the left, wider or narrower.
 
+import { keep, kept, make } from "./page.js";
+
 const STEP = 24;
 const NARROWEST = 120;
 const WIDEST = 900;
-
-function kept(key) {
-  try {
-    return JSON.parse(localStorage.getItem(key)) ?? {};
-  } catch {
-    return {};
-  }
-}
-
-function keep(key, state) {
-  try {
-    localStorage.setItem(key, JSON.stringify(state));
-  } catch {
-    // Storage may be forbidden; then it holds as long as the page is open.
-  }
-}
-
-function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
 
 const heads = (table) => [...table.tHead.rows[0].cells].slice(1);
 const nameOf = (head) => (head.dataset.variable ? "variable " : "") + [...head.querySelectorAll(".column-prompt, .column-provider")].map((part) => part.textContent.trim()).filter(Boolean).join(" × ");

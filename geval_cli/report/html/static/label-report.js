@@ -1,6 +1,7 @@
 // Rating in a report: the outputs are those of the file, and labels stay in the open page until they are downloaded.
 
 import { rateOutputs } from "./label.js";
+import { make, makeButton, offerFile } from "./page.js";
 import { allRows, load } from "./report.js";
 
 const { run_id: runId, metrics, columns } = JSON.parse(document.getElementById("label-data").textContent);
@@ -66,21 +67,16 @@ class ReportLabels {
   async show(output, { annotator, verdict }) {
     const page = (await load(`#case=${output.found.at.join(".")}`)).found;
     const { label, note } = this.#output(output.found, output.metric, annotator);
-    const shown = document.createElement("div");
-    shown.className = "rated";
-    shown.append(...["prompt", "variables", "output"].flatMap((name) => [...page.querySelectorAll(`[data-part="${name}"]`)]));
+    const parts = ["prompt", "variables", "output"].flatMap((name) => [...page.querySelectorAll(`[data-part="${name}"]`)]);
+    const shown = make("div", { class: "rated" }, ...parts);
     const hasVerdict = verdict || label !== null;
     if (hasVerdict) shown.append(this.#verdict(page, output.metric));
     return { element: shown, title: page.querySelector("#case-title").textContent.trim().replace(/\s+/g, " "), label, note, hasVerdict };
   }
 
   #verdict(page, metric) {
-    const box = document.createElement("section");
-    box.className = "rated-part rated-verdict";
-    box.dataset.ratedVerdict = "";
-    box.setAttribute("aria-label", "The judge's verdict");
-    box.append(...[...page.querySelectorAll("[data-assertion-metric]")].filter((item) => item.dataset.assertionMetric === metric));
-    return box;
+    const own = [...page.querySelectorAll("[data-assertion-metric]")].filter((item) => item.dataset.assertionMetric === metric);
+    return make("section", { class: "rated-part rated-verdict", "data-rated-verdict": "", "aria-label": "The judge's verdict" }, ...own);
   }
 
   async keep(output, { label, note, annotator, scale, draw: drawn }) {
@@ -112,20 +108,8 @@ class ReportLabels {
   /** Give the labels as a file, a line each, as `geval agree` and `geval label --import` read it. */
   download() {
     const text = [...this.#rows.values()].map((row) => `${JSON.stringify(row)}\n`).join("");
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/jsonl" }));
-    link.download = `labels-${runId}.jsonl`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    offerFile(`labels-${runId}.jsonl`, "application/jsonl", [text]);
     this.#isDownloaded = true;
-  }
-
-  asked() {
-    return {};
-  }
-
-  remember() {
-    // A file has no address to remember it in.
   }
 
   leave() {
@@ -139,12 +123,8 @@ class ReportLabels {
   }
 
   endLinks() {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "button is-primary";
-    button.textContent = "Download the labels";
+    const button = makeButton("Download the labels", () => this.download(), "button is-primary");
     button.disabled = !this.#rows.size;
-    button.addEventListener("click", () => this.download());
     return [button];
   }
 }

@@ -1,7 +1,7 @@
 // Outputs rated one after the other, by key or by button. Which outputs there are, and where labels are kept, is up to
 // the source: the server's (label-server.js), or that of an open report.
 
-import { announce } from "./page.js";
+import { announce, keep, kept, make, makeButton } from "./page.js";
 
 const NAME_KEPT = "geval-annotator";
 const LARGEST_KEY = 9;
@@ -22,35 +22,11 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e
 /** A text of a judge or a config as it can be shown. */
 const visible = (text) => text.replace(HIDDEN, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-function keptName() {
-  try {
-    return localStorage.getItem(NAME_KEPT) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keepName(name) {
-  try {
-    localStorage.setItem(NAME_KEPT, name);
-  } catch {
-    // Not kept, then; it still holds for this page.
-  }
-}
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
 /** Let a person rate the outputs that a source gives. Begins when `begin` of what it returns is called. */
 export function rateOutputs(root, source) {
   return new Rating(root, source);
 }
 
-/** One person who rates the outputs of one run. */
 class Rating {
   #root;
   #source;
@@ -111,22 +87,22 @@ class Rating {
 
   #bindChoice() {
     const form = this.#part("label-choice");
-    for (const [name, value] of Object.entries(this.#source.asked())) {
+    for (const [name, value] of Object.entries(this.#source.asked?.() ?? {})) {
       const field = form.elements[name];
       if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)) {
         field.add(new Option(value, value));
       }
       field.value = value;
     }
-    form.elements.annotator.value = keptName();
+    form.elements.annotator.value = kept(NAME_KEPT) ?? "";
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      keepName(form.elements.annotator.value.trim());
+      keep(NAME_KEPT, form.elements.annotator.value.trim());
       this.#part("label-settings").open = false;
       this.begin();
     });
     this.#part("label-settings").hidden = false;
-    this.#part("label-settings").open = !keptName();
+    this.#part("label-settings").open = !kept(NAME_KEPT);
   }
 
   #describeChoice() {
@@ -200,14 +176,14 @@ class Rating {
     this.#part("rating-body").querySelector("[data-rated-verdict]")?.scrollIntoView({ block: "nearest" });
     this.#root.querySelector('[data-rating-act="back"]').disabled = !this.#trail.length;
     this.#root.querySelector('[data-rating-act="verdict"]').disabled = shown.hasVerdict;
-    this.#source.remember(this.choice(), this.#output?.id ?? "");
+    this.#source.remember?.(this.choice(), this.#output?.id ?? "");
   }
 
   #drawCriteria() {
     const { criteria, steps } = this.#sheet.metrics.find((metric) => metric.name === this.#output.metric);
     this.#part("rating-criteria").hidden = !criteria && !steps.length;
     this.#part("rating-words").textContent = visible(criteria);
-    this.#part("rating-steps").replaceChildren(...steps.map((step) => element("li", { dir: "auto" }, visible(step))));
+    this.#part("rating-steps").replaceChildren(...steps.map((step) => make("li", { dir: "auto" }, visible(step))));
   }
 
   #drawChoices() {
@@ -215,9 +191,9 @@ class Rating {
     const choices = choicesOf(scale);
     const { label } = this.#output;
     const buttons = choices.map(([key, words, value]) => {
-      const button = element("button", { type: "button", class: "button rating-choice", "aria-pressed": String(label === value), "data-label": key });
+      const button = make("button", { type: "button", class: "button rating-choice", "aria-pressed": String(label === value), "data-label": key });
       if (typeof value === "string") button.classList.add(`is-${value}`);
-      button.append(element("kbd", {}, key), ...(words ? [words] : []));
+      button.append(make("kbd", {}, key), ...(words ? [words] : []));
       button.addEventListener("click", () => this.#rate(value));
       return button;
     });
@@ -229,9 +205,9 @@ class Rating {
 
   #numberField([low, high], label) {
     const words = `${low} to ${high}`;
-    const field = element("input", { class: "input", inputmode: "decimal", placeholder: words, "aria-label": `Your rating, ${words}`, "data-number": "", autocomplete: "off" });
+    const field = make("input", { class: "input", inputmode: "decimal", placeholder: words, "aria-label": `Your rating, ${words}`, "data-number": "", autocomplete: "off" });
     field.value = label ?? "";
-    return [field, element("button", { type: "submit", class: "button" }, "Rate")];
+    return [field, make("button", { type: "submit", class: "button" }, "Rate")];
   }
 
   #drawProgress() {
@@ -363,12 +339,11 @@ class Rating {
     this.#part("label-end-text").textContent = left.length
       ? `${left.length.toLocaleString("en")} of ${outputs.length.toLocaleString("en")} were skipped.`
       : this.#source.endText();
-    const again = element("button", { type: "button", class: "button" }, "Go through the skipped ones");
-    again.addEventListener("click", () => { this.#trail = []; this.#next(-1); });
+    const again = makeButton("Go through the skipped ones", () => { this.#trail = []; this.#next(-1); });
     this.#part("label-end-links").replaceChildren(...(left.length ? [again] : []), ...this.#source.endLinks());
     this.#place = -1;
     this.#drawProgress();
-    this.#source.remember(this.choice(), this.#output?.id ?? "");
+    this.#source.remember?.(this.choice(), this.#output?.id ?? "");
     const end = this.#part("label-end");
     end.hidden = false;
     end.focus();

@@ -11,10 +11,9 @@
 
 import { setUpColumns } from "./columns.js";
 import { offerOthers, setUpOutputs } from "./output.js";
-import { announce } from "./page.js";
+import { announce, hasModifier } from "./page.js";
 
 const TYPING_MS = 250;
-const PAGE_OF_ROWS = 10;
 const MOVES = {
   ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1],
   j: [1, 0], k: [-1, 0], l: [0, 1], h: [0, -1],
@@ -35,8 +34,7 @@ let current = null;
 let opened = null;
 let turn = 0;
 
-const hasModifier = (event) => event.altKey || event.ctrlKey || event.metaKey;
-const isPlainClick = (event) => !event.button && !hasModifier(event) && !event.shiftKey;
+const isPlainClick = (event) => !event.button && !hasModifier(event);
 const addressOf = (cell) => cell.getAttribute("href");
 const cellAt = (href) => grid.flat().find((cell) => cell && addressOf(cell) === href) ?? null;
 
@@ -104,16 +102,8 @@ function neighbour(cell, down, right) {
 
 function targetOf(key, cell) {
   if (MOVES[key]) return neighbour(cell, ...MOVES[key]);
-  const [row, column] = placeOf(cell);
-  const inRow = grid[row].filter(canTake);
-  const inColumn = grid.map((cells) => cells[column]).filter(canTake);
-  switch (key) {
-    case "Home": return inRow[0];
-    case "End": return inRow.at(-1);
-    case "PageDown": return inColumn[Math.min(inColumn.indexOf(cell) + PAGE_OF_ROWS, inColumn.length - 1)];
-    case "PageUp": return inColumn[Math.max(inColumn.indexOf(cell) - PAGE_OF_ROWS, 0)];
-    default: return null;
-  }
+  const place = { Home: 0, End: -1 }[key];
+  return place === undefined ? null : grid[placeOf(cell)[0]].filter(canTake).at(place);
 }
 
 function makeCurrent(cell) {
@@ -310,7 +300,7 @@ function setUpDrawer() {
 
 function setUpKeys() {
   document.addEventListener("keydown", (event) => {
-    if (hasModifier(event) || event.shiftKey || event.target.closest(IS_TYPED_IN)) return;
+    if (hasModifier(event) || event.target.closest(IS_TYPED_IN)) return;
     if (drawer.open) keyInDrawer(event);
     else keyInList(event);
   });

@@ -1,18 +1,56 @@
-// What every page does: the theme's button, and a voice for screen readers.
+// What every page does: the theme's button, and a voice for screen readers; and what several scripts need.
 
 const root = document.documentElement;
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
-function theme() {
-  return root.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+const theme = () => root.dataset.theme ?? (prefersDark.matches ? "dark" : "light");
+
+/** What `keep` kept in this browser; null where nothing is, or where storage is forbidden. */
+export function kept(key, storage = "localStorage") {
+  try {
+    return JSON.parse(globalThis[storage].getItem(key));
+  } catch {
+    return null;
+  }
 }
 
-function keepTheme(name) {
+export function keep(key, value, storage = "localStorage") {
   try {
-    localStorage.setItem("geval-theme", name);
+    globalThis[storage].setItem(key, JSON.stringify(value));
   } catch {
-    // Not kept, then; it still holds for this page.
+    // Not kept, then; it holds as long as the page is open.
   }
+}
+
+/** A new element; attributes that are null are left out. */
+export function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+export function makeButton(words, act, kind = "button") {
+  const button = make("button", { type: "button", class: kind }, words);
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** Another page of the server, and the status of its answer. */
+export async function pageAt(href) {
+  const answer = await fetch(href, { headers: { accept: "text/html" } });
+  return { status: answer.status, page: new DOMParser().parseFromString(await answer.text(), "text/html") };
+}
+
+/** Give the reader a file, made of parts. */
+export function offerFile(name, type, parts) {
+  const link = make("a", { href: URL.createObjectURL(new Blob(parts, { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export function hasModifier(event) {
+  return event.altKey || event.ctrlKey || event.metaKey || event.shiftKey;
 }
 
 function setUpThemeButton(button) {
@@ -23,7 +61,7 @@ function setUpThemeButton(button) {
   };
   button.addEventListener("click", () => {
     root.dataset.theme = theme() === "dark" ? "light" : "dark";
-    keepTheme(root.dataset.theme);
+    keep("geval-theme", root.dataset.theme);
     describe();
   });
   prefersDark.addEventListener("change", describe);

@@ -2,6 +2,7 @@
 // server's. What is packed, and how, stands in report/html/packing.py.
 
 import { setUpMatrix } from "./matrix.js";
+import { make, offerFile } from "./page.js";
 
 const ROWS_PER_PAGE = 50;
 const SEVERITY = { failed: 3, error: 2, not_evaluated: 1, passed: 0 };
@@ -188,9 +189,8 @@ function cellOf(repeats, fitting, metric) {
 function tallyOf(repeats, metric) {
   const count = (status) => repeats.filter((found) => verdictOf(found, metric) === status).length;
   const isFlaky = count("passed") > 0 && count("failed") > 0;
-  const tally = element(`<span class="chip tally${isFlaky ? " is-flaky" : ""}"></span>`);
-  tally.append(`${count("passed")}/${repeats.length}`, isFlaky ? " flaky" : element('<span class="visually-hidden"> repeats passed</span>'));
-  return tally;
+  const words = isFlaky ? " flaky" : make("span", { class: "visually-hidden" }, " repeats passed");
+  return make("span", { class: `chip tally${isFlaky ? " is-flaky" : ""}` }, `${count("passed")}/${repeats.length}`, words);
 }
 
 /** Show the verdict on one metric where that on the whole case stands. */
@@ -203,9 +203,8 @@ function showMetric(link, found, metric) {
   mark.querySelector("use").setAttribute("href", `#icon-${status}`);
   mark.querySelector(".status-word").textContent = WORDS[status];
   mark.querySelector(".score")?.remove();
-  const score = chip?.querySelector("b")?.textContent;
-  if (score) mark.append(" ", element(`<span class="score"></span>`));
-  if (score) mark.querySelector(".score").textContent = score;
+  const score = chip?.querySelector("[data-score]")?.textContent;
+  if (score) mark.append(" ", make("span", { class: "score" }, score));
   const said = link.querySelector(".cell-reason") ?? element('<span class="cell-reason" dir="auto"></span>');
   said.textContent = found.chunk.strings[reason];
   if (!said.textContent) said.remove();
@@ -252,15 +251,16 @@ function lineOf({ row, fitting }, columns, metric) {
 
 function pagesOf(number, count, query) {
   const link = (to, rel, word) => {
-    const made = element(`<a class="button is-quiet" rel="${rel}" data-page="${to}">${word}</a>`);
-    made.href = addressOf(withPage(query, to));
-    return made;
+    const there = new URLSearchParams(query);
+    there.set("page", to);
+    return make("a", { class: "button is-quiet", rel, "data-page": to, href: addressOf(there) }, word);
   };
-  const made = element('<nav class="pages" aria-label="Pages"><span class="muted"></span></nav>');
-  made.firstElementChild.textContent = `Page ${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
-  if (number > 1) made.prepend(link(number - 1, "prev", "Previous"));
-  if (number < count) made.append(link(number + 1, "next", "Next"));
-  return made;
+  return make(
+    "nav", { class: "pages", "aria-label": "Pages" },
+    ...(number > 1 ? [link(number - 1, "prev", "Previous")] : []),
+    make("span", { class: "muted" }, `Page ${number.toLocaleString("en")} of ${count.toLocaleString("en")}`),
+    ...(number < count ? [link(number + 1, "next", "Next")] : []),
+  );
 }
 
 /** A range of numbers in words, as far as it has ends. */
@@ -369,11 +369,7 @@ const EXPORTS = {
 async function exportAs(kind) {
   const { type, parts } = EXPORTS[kind];
   const query = new URLSearchParams(document.querySelector("[data-results]").dataset.shown ?? "");
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob(parts(await fittingCases(query)), { type }));
-  link.download = `${fileName}.${kind}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  offerFile(`${fileName}.${kind}`, type, parts(await fittingCases(query)));
 }
 
 document.addEventListener("click", (event) => {
@@ -385,12 +381,6 @@ document.addEventListener("click", (event) => {
 
 const hashOf = (href) => new URL(href).hash;
 const addressOf = (query) => `#${query}`;
-
-function withPage(query, number) {
-  const changed = new URLSearchParams(query);
-  changed.set("page", number);
-  return changed;
-}
 
 function complain(text) {
   document.querySelector("[data-broken]").hidden = false;
