@@ -6,6 +6,8 @@ with its name, and say in its docstring what its figures should be.
 
 import json
 import math
+import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +65,10 @@ from geval_cli.statistics.paired import (
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
 from geval_cli.suite.gates import Gate, corrected, parse_gate
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.loopback import LoopbackServer, Reply, chat_reply
 
 RUNS = 3_000
 """Runs of a cell through the functions of the library."""
@@ -975,6 +981,101 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
     return held_out_gain(measure, both[0], both[1], cases, 0.5, 1).is_shown
 
 
+IMPROVED = {
+    "ignores examples": (1, "ignores", 0.1),
+    "ignores, noisy labels": (4, "ignores", 0.25),
+    "learns train by heart": (4, "by heart", 0.1),
+    "follows examples": (4, "follows", 0.1),
+    "follows, noisy labels": (4, "follows", 0.25),
+}
+"""Of each judge: one in how many runs is made with it, what examples do to it, and the labels' deviation from truth."""
+
+
+def improvements_by_command(runs: int) -> None:
+    """Judges on a server of this machine, improved by `geval improve`: accepted should be at most 5 % that ignore.
+
+    120 labels on 0 to 10, two of a document. Every judge rates with new luck for each prompt, and its teacher's
+    guidelines change nothing; examples do nothing, show it what people mean, or tell it the ratings of just these.
+    """
+    runs = min(200, max(1, runs // 15))
+    print(
+        f"{'judge':<24} {'runs':>5} {'accepted':>9} {'not better on select':>21} {'not shown':>10} {'requests':>9}"
+    )
+    for name, (fewer, kind, noise) in IMPROVED.items():
+        count = max(1, runs // fewer)
+        found = [_improved(kind, noise, SEED + number) for number in range(count)]
+        accepted = sum(document["accepted"] for document, _ in found)
+        unchanged = sum(document["chosen"] is None for document, _ in found)
+        print(
+            f"{name:<24} {count:5} {accepted:9} {unchanged:21} {count - accepted - unchanged:10}"
+            f" {sum(sent for _, sent in found) / count:9.0f}",
+            flush=True,
+        )
+
+
+def _improved(kind: str, noise: float, seed: int) -> tuple[dict[str, Any], int]:
+    """Return what `geval improve` says of a judge, and how many requests that took."""
+    random = np.random.default_rng(seed)
+    truth = np.repeat(random.uniform(0, 10, 60), 2) + random.normal(0, 1, 120)
+    labels = np.clip(np.rint(truth + random.normal(0, 10 * noise, 120)), 0, 10)
+
+    def respond(body: Any, headers: object) -> Reply:
+        del headers
+        text = body["messages"][-1]["content"]
+        if "Answer with JSON only" in text:
+            return chat_reply(
+                json.dumps({"guidelines": ["Be fair. [1]"], "criteria": ["It helps."], "steps": ["Rate."]})
+            )
+        number = int(re.findall(r"answer (\d+)\.", text)[-1])
+        shown = {
+            int(found)
+            for found in re.findall(r"BEGIN Example \d+ Output.*?\nanswer (\d+)\.", text, re.DOTALL)
+        }
+        luck = Random(f"{kind} {seed} {text}")
+        said = 0.4 * truth[number] + 3 + luck.gauss(0, 2)
+        if kind == "follows" and shown:
+            said = truth[number] + luck.gauss(0, 1)
+        if kind == "by heart" and number in shown:
+            said = labels[number]
+        return chat_reply(json.dumps({"reason": "-", "score": round(min(10, max(0, said)))}))
+
+    check = {"type": "g-eval", "metric": "helpful", "criteria": "It helps.", "evaluation_steps": ["Look."]}
+    defaults = {
+        "options": {"provider": "openai:judge"},
+        "assert": [{**check, "scoring": "single", "score_range": [0, 10]}],
+    }
+    tests = [{"vars": {"n": number}, "output": f"answer {number}."} for number in range(len(truth))]
+    rows = [
+        {
+            "id": f"{n}.0.0",
+            "metric": "helpful",
+            "label": int(label),
+            "scale": [0, 10],
+            "doc": f"document {n // 2}",
+        }
+        for n, label in enumerate(labels)
+    ]
+    with tempfile.TemporaryDirectory() as name, LoopbackServer(respond=respond) as server:
+        folder = Path(name)
+        (folder / "config.json").write_text(
+            json.dumps({"defaultTest": defaults, "tests": tests}), encoding="utf-8"
+        )
+        (folder / "labels.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+        )
+        os.environ |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-loopback"}
+        shared = f"{folder}/config.json --home {folder}/state -j 50"
+        for words in (
+            f"run {shared}",
+            f"improve {shared} --labels {folder}/labels.jsonl -o {folder}/found.json",
+        ):
+            sys.argv[1:] = words.split()
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()), suppress(SystemExit):
+                geval_command()
+        found: dict[str, Any] = json.loads((folder / "found.json").read_text("utf-8"))
+        return found, len(server.requests)
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
@@ -994,4 +1095,5 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "equivalence": equivalence,
     "comparisons_by_command": comparisons_by_command,
     "improvements": improvements,
+    "improvements_by_command": improvements_by_command,
 }

@@ -32,7 +32,7 @@ _VOLATILE = (
 _READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "TYPER_", "PYDANTIC_")
 """How the names of variables begin that decide how Python and libraries are loaded."""
 
-_ABOUT_TRUST = ("agree", "calibrate", "probe")
+_ABOUT_TRUST = ("agree", "calibrate", "improve", "probe")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,10 @@
 import hashlib
 import json
 import re
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from msgspec.structs import replace
+from support.geval_command import clean_environment, run_geval, start_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 from support.product import Finished, Product
 from support.sample_run import make_case
@@ -40,6 +45,7 @@ class World:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.evolved = "It helps if the grade is high."
         self.lesson = "Look at the grade. [1, 2]"
         self.criteria = "The grade is high."
         self.prompts: list[str] = []
@@ -48,18 +54,24 @@ class World:
     def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         del headers
         text = body["messages"][-1]["content"]
+        if "within ``` blocks" in text:
+            self.teacher.append(text)
+            return chat_reply(f"```\n{self.evolved}\n```")
         if "Answer with JSON only" in text:
             self.teacher.append(text)
             if '"guidelines"' in text:
                 return chat_reply(json.dumps({"guidelines": [self.lesson, "Be strict. [99]"]}))
             return chat_reply(json.dumps({"criteria": [self.criteria], "steps": ["Read.", "Rate."]}))
         self.prompts.append(text)
+        if self.kind == "breaks":
+            return chat_reply("I would rather not say.")
         number, grade = map(int, _JUDGED.findall(text)[-1])
         known = {int(found) for found in _EXAMPLE.findall(text)}
         vague = 2 + 5 * noise(number, len(known)) + 0.25 * grade
         score = {
             "follows": grade if known else vague,
             "ignores": vague,
+            "reads": grade if self.evolved in text else vague,
             "by heart": grade if number in known else vague,
         }[self.kind]
         return chat_reply(json.dumps({"reason": "as it is", "score": round(min(10, score))}))
@@ -185,6 +197,64 @@ def test_nothing_that_a_teacher_or_a_model_wrote_is_a_template_of_the_config(pro
     assert pick_examples(hostile, np.zeros(8), 8, (1.0, 5.0)) == ()
 
 
+def test_gepa_is_one_more_way_through_the_gateway(product: Product) -> None:
+    pytest.importorskip("gepa")
+    world = World("reads")
+    words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--gepa")
+    write_labels(product.folder)
+    with LoopbackServer(respond=world.respond) as server:
+        product.run(config(), server, "-j", "50")
+        world.prompts.clear()
+        plan = product.command(server, *words, "--plan", "--json")
+        assert not world.prompts
+        first = product.command(server, *words, "-o", "better.yaml")
+        sent = len(server.requests)
+        again = product.command(server, *words, "--offline")
+        assert len(server.requests) == sent
+    assert first.results["chosen"] == "criteria by GEPA", first.results["notes"]
+    assert first.code == 0, first.stdout
+    [check] = yaml.safe_load((product.folder / "better.yaml").read_text(encoding="utf-8"))["assert"]
+    assert check["criteria"] == world.evolved
+    assert 3 <= len(world.teacher) <= 14
+    assert first.results["usage"]["requests"] >= len(world.prompts) + len(world.teacher)
+    assert again.results["gain"] == first.results["gain"]
+    assert json.loads(plan.stdout)["teacher_calls"] == 14
+    assert json.loads(plan.stdout)["ratings"] >= len(world.prompts)
+
+    # Nothing of a held-out document, and nothing that a config would fill in.
+    taught = {int(number) // PER_DOCUMENT for text in world.teacher for number, _ in _JUDGED.findall(text)}
+    held = {int(item["id"].split(".")[0]) // PER_DOCUMENT for item in first.results["differing"]}
+    assert taught
+    assert held
+    assert not taught & held
+    (product.folder / "better.yaml").unlink()
+    world.evolved = "It helps, {{ env.OPENAI_API_KEY }}."
+    hostile = improved(product, world, "--gepa", "--seed", "3")
+    assert not any("GEPA" in item["name"] for item in hostile.results["candidates"])
+    assert "GEPA found nothing that is better on the training labels" in hostile.results["notes"]
+
+
+def test_a_budget_ends_gepa_too(product: Product) -> None:
+    pytest.importorskip("gepa")
+    world = World("reads")
+    finished = improved(product, world, "--gepa", "--max-requests", "30")
+    assert finished.code == 3
+    assert "stopped before anything was decided" in finished.stdout
+    assert len(world.prompts) + len(world.teacher) <= 30
+
+
+def test_without_the_library_the_hint_installs_it(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "gepa").exists()])
+    product.write(config())
+    write_labels(product.folder)
+    with LoopbackServer() as server:
+        finished = product.command(server, "improve", "config.yaml", "--labels", "labels.jsonl", "--gepa")
+    assert finished.code == 2
+    assert "--gepa needs the package gepa" in finished.stderr
+    assert 'pip install ".[gepa]"' in finished.stderr
+
+
 def test_a_second_look_at_the_same_labels_is_held_to_less_error(product: Product) -> None:
     world = World("follows")
     first = improved(product, world)
@@ -224,6 +294,109 @@ def test_a_budget_stops_before_anything_is_decided_and_the_rest_is_free(product:
         assert len(server.requests) == asked
     assert whole.results["accepted"]
     assert offline.results["gain"] == whole.results["gain"]
+
+
+def test_a_budget_in_dollars_stops_and_names_what_is_lacking(product: Product) -> None:
+    world = World("follows")
+    unpriced = improved(product, world, "--max-cost", "0.01")
+    assert unpriced.code == 2
+    assert "--max-cost" in unpriced.stderr
+    assert "price" in unpriced.stderr
+    assert not world.prompts
+
+    written = config()
+    price = {"id": "openai:judge", "config": {"price": {"input": 100.0, "output": 100.0}}}
+    written["defaultTest"]["options"]["provider"] = price
+    product.write(written)
+    words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
+    with LoopbackServer(respond=world.respond) as server:
+        stopped = product.command(server, *words, "--max-cost", "0.05")
+        assert (stopped.code, stopped.results["accepted"]) == (3, False), stopped.stderr
+        assert "stopped before anything was decided" in stopped.stdout
+        assert 0 < stopped.results["usage"]["cost_usd"] < 0.0501
+        offline = product.command(server, *words, "--offline")
+        assert offline.code == 3, offline.stdout
+        assert "not in the cache, and --offline sends nothing" in " ".join(offline.stdout.split())
+        asked = len(server.requests)
+        whole = product.command(server, *words)
+        assert whole.results["accepted"]
+        sent = [request.body for request in server.requests]
+        assert len(set(sent)) == len(sent) > asked
+        assert product.command(server, *words, "--offline").results["gain"] == whole.results["gain"]
+        assert len(server.requests) == len(sent)
+
+
+def test_a_judge_that_breaks_is_said_and_not_taken_for_a_judge_that_rates(product: Product) -> None:
+    """Broken on most outputs it ends the search at once; a candidate that breaks on many is never chosen."""
+    world = World("follows")
+    labels = str(write_labels(product.folder))
+    with LoopbackServer(respond=world.respond) as server:
+        product.run(config(), server, "-j", "50")
+        sent = len(server.requests)
+        product.write(config(criteria="It helps a lot."))
+        world.kind = "breaks"
+        words = ("improve", "config.yaml", "--labels", labels, "--run", "latest")
+        finished = product.command(server, *words)
+        assert len(server.requests) - sent <= 2 * 36
+    assert finished.code == 3
+    assert "the judge failed on 36 of 36 outputs" in " ".join(finished.stdout.split())
+
+
+def test_a_search_that_is_killed_pays_for_no_answer_twice_and_finds_the_same(tmp_path: Path) -> None:
+    world, at_once = World("follows"), 4
+    answered: list[str] = []
+    waiting: list[str] = []
+    most = [10**9]
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        text = json.dumps(body, sort_keys=True)
+        if len(answered) >= most[0]:
+            waiting.append(text)
+            return Reply(hang=True)
+        answered.append(text)
+        return world.respond(body, headers)
+
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()), encoding="utf-8")
+    write_labels(tmp_path)
+    words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest", "-j", str(at_once))
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-loopback")
+        assert run_geval("run", "config.yaml", cwd=tmp_path, env=env).code == 1
+        shutil.copytree(tmp_path / ".geval", tmp_path / "undisturbed")
+        answered.clear()
+        whole = run_geval(*words, "-o", "whole.json", "--home", "undisturbed", cwd=tmp_path, env=env)
+        assert whole.code == 0, whole.stderr
+        total = len(answered)
+        assert len(set(answered)) == total > 200
+
+        answered.clear()
+        for share in (0.1, 0.45, 0.97):  # while candidates are rated, and held-out outputs
+            most[0] = int(share * total)
+            waiting.clear()
+            process = start_geval(
+                *words, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            while len(waiting) < at_once and process.poll() is None:
+                time.sleep(0.01)
+            assert len(waiting) == at_once
+            process.kill()
+            process.wait()
+            assert len(answered) == most[0]
+        most[0] = 10**9
+        last = run_geval(*words, "-o", "last.json", cwd=tmp_path, env=env)
+    assert last.code == 0, last.stderr
+    assert len(set(answered)) == len(answered) == total
+    found, expected = (
+        json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("last.json", "whole.json")
+    )
+    for name in (
+        "usage",
+        "candidates",
+        "cost_usd_before",
+        "cost_usd_after",
+    ):  # part of it came from the cache
+        del found[name], expected[name]
+    assert found == expected
 
 
 def test_the_function_finds_what_the_command_finds(product: Product) -> None:

@@ -29,10 +29,11 @@ from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedExampleSp
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.errors import BudgetError, GevalError, UndoneError, UsageError
+from geval_cli.errors import BudgetError, GevalError, Problem, Severity, UndoneError, UsageError
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.drift import AskedJob, asked_for
+from geval_cli.extras.trust.gepa_search import CRITERIA, STEPS, Trial, check_installed, search
 from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
 from geval_cli.extras.trust.looks import count_look
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
@@ -81,6 +82,7 @@ EXAMPLE_COUNTS = (2, 4, 8)
 _AT_ONCE = 64
 _MOST_LEVELS = 11
 _MOST_ERRORS = 12
+_MOST_LOST = 0.25
 _ALPHA = 0.05
 _DUST = 1e-9
 _POWER_QUANTILE = float(stats.norm.ppf(0.8))
@@ -152,6 +154,7 @@ class Rated(Struct, frozen=True):
 
     Attributes:
         agreement: with people, by the measure; None where it is undefined.
+        problem: why the first rating that is lacking could not be had.
     """
 
     candidate: JudgeCandidate
@@ -160,6 +163,17 @@ class Rated(Struct, frozen=True):
     usage: Usage
     agreement: float | None = None
     error: float | None = None
+    problem: str = ""
+
+    @property
+    def lost(self) -> int:
+        """Return for how many outputs there is no rating."""
+        return int(np.isnan(self.scores).sum())
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether most outputs were rated, so that it may be compared."""
+        return self.lost <= _MOST_LOST * len(self.scores)
 
     @property
     def cost_usd(self) -> float | None:
@@ -438,6 +452,16 @@ def _input_of(case: CaseResult) -> str:
     return ", ".join(f"{name}: {value_text(value)}" for name, value in case.vars.items())
 
 
+def _texts_of(case: LabelledCase) -> dict[str, str]:
+    """Return what a teacher sees of an output, by title."""
+    texts = {
+        "Input": _input_of(case.case),
+        "Output": value_text(case.case.output),
+        "Note of a person": case.note,
+    }
+    return {title: text[:_SHOWN_CHARACTERS] for title, text in texts.items()}
+
+
 _GUIDELINES = """A judge rates outputs by this criterion, from {low} to {high}:
 
 {criterion}
@@ -481,13 +505,8 @@ def teacher_text(
         case = cases[place]
         given, people = (low + share * (high - low) for share in (rated.scores[place], case.human))
         parts = [f"Output {number}: people {fixed(people, 2)}, the judge {fixed(given, 2)}"]
-        texts = (
-            ("Input", _input_of(case.case)),
-            ("Output", value_text(case.case.output)),
-            ("Note of a person", case.note),
-            ("Reason of the judge", rated.reasons[place]),
-        )
-        parts += [fence(f"{label} {number}", text[:_SHOWN_CHARACTERS]) for label, text in texts if text]
+        texts = {**_texts_of(case), "Reason of the judge": rated.reasons[place][:_SHOWN_CHARACTERS]}
+        parts += [fence(f"{label} {number}", text) for label, text in texts.items() if text]
         shown.append("\n".join(parts))
     text = form.format(low=fixed(low, 0), high=fixed(high, 0), criterion=criterion, errors="\n\n".join(shown))
     return text, [cases[place].case.id for place in errors]
@@ -521,6 +540,7 @@ class _Rater(Struct):
     spec: GEvalFields
     metric: str
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    is_offline: bool = False
     stopped: str = ""
     usage: Usage = Usage()
 
@@ -531,7 +551,14 @@ class _Rater(Struct):
         usage = sum((item[2] for item in found), Usage())
         self.usage += usage
         scores = np.array([math.nan if item[0] is None else item[0] for item in found], dtype=np.float64)
-        return Rated(candidate, scores, tuple(item[1] for item in found), usage)
+        problem = next((item[1] for item in found if item[0] is None and item[1]), "")
+        rated = Rated(candidate, scores, tuple(item[1] for item in found), usage, problem=problem)
+        if self.is_offline and rated.lost and not self.stopped:
+            self.stopped = f"{plural(rated.lost, 'rating')} not in the cache, and --offline sends nothing"
+        elif candidate.name == TODAY and not rated.is_whole and not self.stopped:
+            count = f"{rated.lost:,} of {plural(len(cases), 'output')}"
+            self.stopped = f"the judge failed on {count}: {one_line(problem, 200)}"
+        return rated
 
     async def _one(self, spec: GEvalFields, case: LabelledCase) -> tuple[float | None, str, Usage]:
         nothing = (None, "", Usage())
@@ -669,6 +696,8 @@ async def improve_prepared(
     Raises:
         UsageError: the metric cannot be improved, or there are too few labels.
     """
+    if options.gepa:
+        check_installed()
     cases = labelled_cases(labels, report, metric, allow_unmatched=options.allow_unmatched)
     spec, asking = _assertion(prepared, cases, metric)
     train, select, held = split([case for case in cases if case.case.id in asking], options.seed)
@@ -684,7 +713,8 @@ async def improve_prepared(
     policy = call_policy(prepared, budget or Budget(None, None), None)
     notes: list[str] = []
     async with open_suite_session(prepared, cache, policy) as session:
-        rater = _Rater(job_context(session, prepared), asking, spec, metric)
+        is_offline = prepared.request.is_offline
+        rater = _Rater(job_context(session, prepared), asking, spec, metric, is_offline=is_offline)
         tell(f"rating {plural(len(train), 'training output')} as today")
         today = JudgeCandidate(TODAY)
         as_today = await rater.rate(today, train)
@@ -699,17 +729,28 @@ async def improve_prepared(
         if not rater.stopped:
             tell(f"asking {judge.label} for guidelines")
             guidelines, rewritten = await _ask_teacher(judge, rater, train, as_today, score_range, notes)
-        candidates = [today, *_candidates(guidelines, rewritten, examples)]
+        evolved: list[JudgeCandidate] = []
+        if options.gepa and not rater.stopped:
+            tell(f"GEPA rewrites the criteria, with {judge.label} as its teacher")
+            evolved = await _evolve(judge, rater, train, score_range, options.seed, notes)
+        candidates = [today, *_candidates(guidelines, rewritten, examples), *evolved]
         labelled = Labelled.of(select)
         threshold = spec.threshold if spec.threshold is not None else 0.5
         rated: list[Rated] = []
         for candidate in _valid(candidates, spec, notes):
+            if rater.stopped and rated:
+                break
             tell(f"rating {plural(len(select), 'output')} by {candidate.name}")
             found = await rater.rate(candidate, select)
             value, error, _ = with_error(
                 agreement_on(measure, found.scores, labelled, threshold), labelled.documents
             )
             rated.append(replace(found, agreement=value, error=error))
+            if found.lost and not rater.stopped:
+                why = f": {one_line(found.problem, 160)}" if found.problem else ""
+                notes.append(
+                    f"{candidate.name}: no rating of {found.lost:,} of {plural(len(select), 'output')}{why}"
+                )
         chosen = None if rater.stopped else choose(rated, measure, labelled, threshold)
         gain: Gain | None = None
         differing: tuple[Differing, ...] = ()
@@ -718,6 +759,9 @@ async def improve_prepared(
         if chosen is not None:
             tell(f"looking once at {plural(len(held), 'held-out label')}")
             before, after = await rater.rate(today, held), await rater.rate(chosen.candidate, held)
+            if not after.is_whole and not rater.stopped:
+                count = f"{after.lost:,} of {plural(len(held), 'held-out output')}"
+                rater.stopped = f"{chosen.candidate.name}: no rating of {count}"
             if not rater.stopped:
                 look = 1 if home is None else count_look(home, _digest_of(cases), chosen.candidate.key)
                 gain = held_out_gain(measure, before, after, held, threshold, look)
@@ -799,19 +843,14 @@ async def _ask_teacher(
     What it does not give is noted. What it wrote becomes part of a config, where braces would be filled with values.
     """
     spec = rater.spec
-    written = spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
+    written = _criteria_of(spec)
     criterion = find_dimension(spec.dimension).definition if spec.dimension is not None else written
     guidelines: tuple[Guideline, ...] = ()
     rewritten = JudgeCandidate("criteria and steps rewritten")
 
     async def ask(form: str) -> tuple[str, list[str]]:
         text, ids = teacher_text(form, criterion, train, as_today, score_range)
-        request = ModelRequest(
-            user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING
-        )
-        response = await judge.complete(request)
-        rater.usage += response.usage
-        return response.choices[0].text, ids
+        return await _taught(judge, rater, text), ids
 
     try:
         reply, ids = await ask(_GUIDELINES)
@@ -826,6 +865,74 @@ async def _ask_teacher(
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
     return guidelines, rewritten
+
+
+def _criteria_of(spec: GEvalFields) -> str:
+    return spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
+
+
+async def _taught(judge: Judge, rater: _Rater, text: str) -> str:
+    """Return the teacher's reply."""
+    request = ModelRequest(user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING)
+    response = await judge.complete(request)
+    rater.usage += response.usage
+    return response.choices[0].text
+
+
+async def _evolve(
+    judge: Judge,
+    rater: _Rater,
+    train: Sequence[LabelledCase],
+    score_range: tuple[float, float],
+    seed: int,
+    notes: list[str],
+) -> list[JudgeCandidate]:
+    """Return what GEPA finds best on train, if that is not what there is; why not is noted."""
+    spec, steps = rater.spec, tuple(rater.spec.evaluation_steps or ())
+    today = {CRITERIA: _criteria_of(spec), **({STEPS: "\n".join(steps)} if steps else {})}
+    if spec.dimension is not None or any(map(_is_template, today.values())):
+        notes.append("GEPA: left out, it rewrites criteria of a config without templates only")
+        return []
+
+    def candidate(texts: Mapping[str, str]) -> JudgeCandidate:
+        found = tuple(line.strip() for line in texts.get(STEPS, "").splitlines() if line.strip())
+        return JudgeCandidate("criteria by GEPA", criteria=texts[CRITERIA].strip(), steps=found)
+
+    async def rate(texts: Mapping[str, str], numbers: Sequence[int]) -> list[tuple[float | None, str]]:
+        made = candidate(texts)
+        if any(map(_is_template, texts.values())) or _broken(made, spec):
+            return [(None, "")] * len(numbers)
+        rated = await rater.rate(made, [train[number] for number in numbers])
+        return [
+            (None if math.isnan(score) else float(score), reason)
+            for score, reason in zip(rated.scores, rated.reasons, strict=True)
+        ]
+
+    async def ask(text: str) -> str:
+        try:
+            return await _taught(judge, rater, text)
+        except BudgetError as error:
+            rater.stopped = error.message
+            raise
+
+    trials = [Trial(case.human, _texts_of(case)) for case in train]
+    try:
+        best = await search(
+            today,
+            trials,
+            rate,
+            ask,
+            score_range=score_range,
+            is_stopped=lambda: bool(rater.stopped),
+            seed=seed,
+        )
+    except GevalError as error:
+        notes.append(f"GEPA found nothing usable: {one_line(error.message, 200)}")
+        return []
+    if best == today or any(map(_is_template, best.values())):
+        notes.append("GEPA found nothing that is better on the training labels")
+        return []
+    return [candidate(best)]
 
 
 def _candidates(
@@ -852,12 +959,16 @@ def _is_template(text: str) -> bool:
     return any(mark in text for mark in TEMPLATE_MARKS)
 
 
+def _broken(candidate: JudgeCandidate, spec: GEvalFields) -> list[Problem]:
+    return [item for item in check_metric(candidate.of(spec)) if item.severity is Severity.ERROR]
+
+
 def _valid(
     candidates: Iterable[JudgeCandidate], spec: GEvalFields, notes: list[str]
 ) -> Iterator[JudgeCandidate]:
     """Yield the candidates that would be accepted in a config; a teacher may write what is not."""
     for candidate in candidates:
-        broken = [item for item in check_metric(candidate.of(spec)) if item.severity.value == "error"]
+        broken = _broken(candidate, spec)
         if broken and candidate.name != TODAY:
             notes.append(f"{candidate.name}: left out, {broken[0].message}")
         else:
@@ -871,7 +982,7 @@ def choose(
     threshold: float,
 ) -> Rated | None:
     """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
-    known = [item for item in rated if item.agreement is not None]
+    known = [item for item in rated if item.agreement is not None and item.is_whole]
     if not known:
         return None
     best = max(known, key=lambda item: item.agreement or 0.0)

@@ -440,9 +440,12 @@ class DriftCommand(ReportOptions, RatingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ImproveOptions:
-    """How a better judge is looked for."""
+    """How a better judge is looked for. `gepa`: the library GEPA looks for other words, too."""
 
     seed: SeedOption = 0
+    gepa: Annotated[
+        bool, Option("--gepa", "Also let the library GEPA rewrite the criteria.", OptionGroup.JUDGING)
+    ] = False
     allow_unmatched: AllowUnmatchedOption = False
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import ExitCode
 from geval_cli.extras.trust.documents import check_document_paths, deliver
+from geval_cli.extras.trust.gepa_search import MOST_PROMPTS, check_installed, most_ratings
 from geval_cli.extras.trust.improving import (
     EXAMPLE_COUNTS,
     find_teacher,
@@ -54,6 +55,8 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
     check_document_paths(reports, "an improvement")
     for path in fragments:
         check_is_new(path, "--output")
+    if given.gepa:
+        check_installed()
     teacher = None if given.teacher is None else find_teacher(given.teacher)
     request = RunRequest(config, os.environ, **given.of_request(), asks_judges_only=True)
     prepared = prepare(request, is_going_to_run=not given.plan)
@@ -110,8 +113,10 @@ def _tell_plan(
     """Say what it takes at most: as the answer with --plan, else before anything is sent."""
     cases = labelled_cases(labels, report, metric, allow_unmatched=given.allow_unmatched)
     train, select, held = split(cases, given.seed)
-    candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES
+    candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES + given.gepa
     ratings = len(train) + candidates * len(select) + 2 * len(held)
+    ratings += most_ratings(len(train)) if given.gepa else 0
+    prompts = 2 + (MOST_PROMPTS if given.gepa else 0)
     run = run_async(plan_run(prepared, cache))
     costs = [counts.cost_most_usd for kind, counts in run.rows if kind.role is Role.JUDGE]
     cost = None
@@ -119,15 +124,15 @@ def _tell_plan(
         cost = sum(item or 0.0 for item in costs) / run.cases * ratings
     price = "" if not cost else f", roughly {format_cost(cost)}; examples make a rating dearer"
     told = (
-        f"at most {plural(ratings, 'rating')} and 2 teacher calls{price} ({len(train)} train, {len(select)} select,"
-        f" {len(held)} held-out labels)"
+        f"at most {plural(ratings, 'rating')} and {prompts} teacher calls{price} ({len(train)} train,"
+        f" {len(select)} select, {len(held)} held-out labels)"
     )
     if not given.plan:
         _tell(told)
     elif given.as_json:
         plan = {
             "ratings": ratings,
-            "teacher_calls": 2,
+            "teacher_calls": prompts,
             "cost_usd": cost,
             "labels": {"train": len(train), "select": len(select), "held-out": len(held)},
         }
