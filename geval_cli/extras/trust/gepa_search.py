@@ -179,5 +179,6 @@ class _Adapter:
         if self._is_over:
             made.close()
             raise asyncio.CancelledError
-        self._waiting = asyncio.run_coroutine_threadsafe(made, self._loop)
-        return self._waiting.result()
+        waiting: Future[Result] = asyncio.run_coroutine_threadsafe(made, self._loop)
+        self._waiting = waiting
+        return waiting.result()
