@@ -8,7 +8,6 @@ other requests.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -87,8 +86,10 @@ async def search(
     adapter = _Adapter(trials, rate, ask, score_range)
     low, high = (fixed(end, 0) for end in score_range)
     prompt = _PROMPT.replace("{low}", low).replace("{high}", high)
+    from gepa import optimize  # noqa: PLC0415 - an extra of its own
+
     running = asyncio.to_thread(
-        import_module("gepa").optimize,
+        optimize,
         seed_candidate=dict(texts),
         trainset=list(range(len(trials))),
         adapter=adapter,
@@ -140,8 +141,10 @@ class _Adapter:
             0.0 if score is None else 1 - abs(score - self._trials[number].human)
             for number, (score, _) in zip(batch, rated, strict=True)
         ]
-        made = import_module("gepa.core.adapter").EvaluationBatch
-        return made(outputs=list(rated), scores=scores, trajectories=list(zip(batch, rated, strict=True)))
+        from gepa.core.adapter import EvaluationBatch  # noqa: PLC0415 - as above
+
+        trajectories = list(zip(batch, rated, strict=True))
+        return EvaluationBatch(outputs=list(rated), scores=scores, trajectories=trajectories)
 
     def make_reflective_dataset(
         self, candidate: Mapping[str, str], eval_batch: Any, components_to_update: list[str]
