@@ -116,7 +116,7 @@ class _Silence:
 
 
 class _Adapter:
-    """What GEPA calls, in a thread of its own; the requests are made in the event loop."""
+    """The functions that GEPA calls, in a thread of its own; requests are made in the event loop."""
 
     propose_new_texts = None
 
