@@ -6,11 +6,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.pathlib import import_path, module_name_from_path
 from hypothesis import HealthCheck, settings
 
 from geval_cli.report import safe_file
@@ -73,8 +71,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in the background with SIGINT ignored, and every process inherits that."""
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False  # the order is ours, see below
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_keys_of_the_developer()
@@ -92,6 +88,7 @@ def update_expected(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-expected"))
 
 
+_PROCESSES = pytest.StashKey[int]()
 _COLLECTED_AT = (20_000, 20, 50)
 _opened = ExitStack()
 """What the tests of a group share, until its end."""
@@ -118,28 +115,34 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     gc.set_threshold(*_COLLECTED_AT)
     gc.disable()
     try:
-        _load_share(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _load_share(config: pytest.Config) -> None:
-    """Load some of the modules, if there are several processes, before all of them load all in the same order.
-
-    Most of what loading costs the first time is the rewriting of asserts, and pytest keeps what was rewritten.
-    """
-    worker = getattr(config, "workerinput", None)
-    if worker is None or sys.dont_write_bytecode:
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Take `-n N --dist loadgroup` away from xdist, where processes can be forked."""
+    option = config.option
+    if getattr(option, "dist", "") != "loadgroup" or not option.numprocesses:
         return
-    modules = [path for arg in config.args for path in Path(arg.partition("::")[0]).rglob("test_*.py")]
-    by_size = sorted(modules, key=lambda path: (path.stat().st_size, path))
-    for path in by_size[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        try:
-            import_path(path, mode="importlib", root=config.rootpath, consider_namespace_packages=False)
-        except (Exception, pytest.skip.Exception):  # noqa: BLE001 - it is shown when the module is collected
-            sys.modules.pop(module_name_from_path(path, config.rootpath), None)
+    if sys.platform == "linux" and not getattr(option, "cov_source", None):
+        config.stash[_PROCESSES] = option.numprocesses
+        option.numprocesses, option.dist = None, "no"
+    else:
+        option.dist = "loadfile"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    processes = session.config.stash.get(_PROCESSES, 0)
+    if not processes or session.config.option.collectonly or session.testsfailed or not session.items:
+        return None
+    from support.forked_tests import run_in_forks
+
+    run_in_forks(session, processes, _group_of, _beyond_tests.append)
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -180,18 +183,6 @@ def _group_of(nodeid: str) -> str:
     return next((name for name, modules in GROUPS.items() if module in modules), module)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Groups as they are here: those of xdist's own marker are lost with pytest 9."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class LoadOfGroups(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _group_of(nodeid)
-
-    return LoadOfGroups(config, log) if config.getoption("dist") == "loadgroup" else None
-
-
 _beyond_tests: list[object] = []
 """What went wrong besides tests: modules that cannot be loaded, processes that crashed."""
 
@@ -199,11 +190,6 @@ _beyond_tests: list[object] = []
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
         _beyond_tests.append(report)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str) -> None:
-    _beyond_tests.append(crashitem)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

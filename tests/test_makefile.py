@@ -70,7 +70,7 @@ def test_always():
 def test_what_fails_only_beside_others_is_named_and_no_failure(
     tmp_path: Path, what: str, outcome: bool, code: int, is_tried_again: bool
 ) -> None:
-    for name in ("Makefile", "pyproject.toml", "tests/conftest.py"):
+    for name in ("Makefile", "pyproject.toml", "tests/conftest.py", "tests/support/forked_tests.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(HERE / name, tmp_path / name)
     os.utime(tmp_path / "pyproject.toml", (0, 0))  # what it asks for is installed
