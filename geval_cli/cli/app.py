@@ -102,10 +102,14 @@ def _usage_error(error: Any, kinds: Set[str]) -> UsageError:
         near = did_you_mean(missing[1], list(context.command.commands))
         message = f"there is no command `{where} {missing[1]}`"
         return UsageError(message, hint=f"did you mean `{where} {near}`?" if near else hint)
-    return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=hint)
+    text = text[:1].lower() + text[1:].rstrip(".")
+    if extra := _TOO_MANY.match(text):
+        text = f"too many arguments: `{extra[1]}`"
+    return UsageError(text, hint=hint)
 
 
 _PYDANTIC = "Input should be"
+_TOO_MANY = compile_later(r"got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _NO_COMMAND = compile_later(r"No such command '([^']*)'")
 
 
@@ -200,9 +204,7 @@ def demo(given: RunOptions) -> None:
         _run([demo_config()], given)
     except typer.Exit as end:
         if end.exit_code == ExitCode.OK:
-            typer.echo(
-                " next, your own suite: write a config with `geval init`, then run it with `geval run`"
-            )
+            typer.echo(" for your own suite: write a config with `geval init`, then run it with `geval run`")
         raise
 
 
@@ -561,18 +563,18 @@ _ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
 _IMPORTED = ("suite", "run", "traces")
 _CONFIG_OPTIONS = ("-c", "--config")
 _INSTEAD = {
-    "share": "write a page that you can send: geval run CONFIG -o results.html",
-    "retry": "`geval run CONFIG --retry-errors` re-runs the errored cases",
-    "resume": "`geval run CONFIG --resume` resumes the latest unfinished run",
-    "check": "`geval validate CONFIG` reports every problem of a config",
-    "results": "`geval show` shows the latest run, `geval list` lists all",
-    "history": "`geval list` lists stored runs",
-    "ui": "`geval view` opens runs in the browser",
-    "clear-cache": "`geval cache clear` removes all answers",
-    "delete": "`geval rm RUN` removes a stored run",
-    "remove": "`geval rm RUN` removes a stored run",
-    "generate": "geval has no command for it: write the tests to a .jsonl file",
-    "redteam": "geval has no command for it",
+    "share": "write a page that you can send with `geval run -o results.html`",
+    "retry": "re-run the errored cases with `geval run --retry-errors`",
+    "resume": "resume the latest unfinished run with `geval run --resume`",
+    "check": "check a config with `geval validate`",
+    "results": "show the latest run with `geval show`, or list all with `geval list`",
+    "history": "list the stored runs with `geval list`",
+    "ui": "open runs in the browser with `geval view`",
+    "clear-cache": "remove all cached answers with `geval cache clear`",
+    "delete": "remove a stored run with `geval rm RUN`",
+    "remove": "remove a stored run with `geval rm RUN`",
+    "generate": "geval does not generate tests: write them to a .jsonl file",
+    "redteam": "geval has no red teaming",
 }
 
 

@@ -131,7 +131,7 @@ def _parse_pattern(option: Option, text: str) -> str:
 def _parse_dialect(_: Option, text: str) -> Dialect:
     if text in set(Dialect):
         return Dialect(text)
-    raise UsageError(f"unknown dialect `{text}`", hint=f"one of: {', '.join(Dialect)}")
+    raise UsageError(f"unknown dialect `{text}`", hint=f"use {' or '.join(Dialect)}")
 
 
 def _parse_dollars(option: Option, amount: float) -> float:

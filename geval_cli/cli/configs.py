@@ -14,6 +14,7 @@ from geval_cli.extras.promptfoo.differences import ConfigDifference, differences
 from geval_cli.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
+from geval_cli.report.sanitize import quoted
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
 from geval_cli.runs.starting import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
@@ -91,7 +92,7 @@ def write_starter(path: Path) -> None:
     except OSError as error:
         failed = output_error(path, error, advice="choose a file in a folder that exists")
         raise UsageError(failed.message, hint=failed.hint) from error
-    sys.stdout.write(f"wrote {path}; try: geval run {path}\n{starter.why}\n")
+    sys.stdout.write(f"wrote {path}: {starter.why}\nnext: geval run {quoted(str(path))}\n")
 
 
 def demo_config() -> Path:

@@ -60,11 +60,18 @@ def lock_configs(
 
 
 def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str:
-    lines = [f"{path}: {plural(len(locked.entries), 'entry', 'entries')}, {locked.asked:,} of them new"]
+    pinned = plural(len(locked.entries), "criterion", "criteria")
+    new = f" ({locked.asked:,} new)" if locked.asked else ""
+    lines = [f"{path} pins the evaluation steps of {pinned}{new}"]
     if locked.unlocked:
-        verbs = "criterion names" if locked.unlocked == 1 else "criteria name"
-        lines.append(f"{locked.unlocked:,} {verbs} variables, which are test data: not locked")
+        have = "criterion has" if locked.unlocked == 1 else "criteria have"
+        lines.append(
+            f"not pinned: {locked.unlocked:,} {have} variables, so the steps differ from test to test"
+        )
     for entry in locked.unused:
-        what = "removed" if removes_unused else "unused, --update removes it"
-        lines.append(f"{what}: {one_line(entry.criteria, _SHOWN)}")
+        lines.append(f"{'removed' if removes_unused else 'unused'}: {one_line(entry.criteria, _SHOWN)}")
+    if locked.unused and not removes_unused:
+        lines.append("remove what is unused with --update")
+    elif locked.asked:
+        lines.append(f"commit {path.name}: every run of a config in its folder uses it")
     return "\n".join(lines) + "\n"

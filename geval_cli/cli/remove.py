@@ -99,7 +99,7 @@ def _may_remove(
     chosen: Sequence[RunOutline], damaged: Sequence[str], told: _Told, given: RemoveOptions
 ) -> bool:
     """List what would go and ask, unless the user is sure; what is not confirmed is left."""
-    if not given.as_json:
+    if not given.as_json and not given.is_sure:
         _list(chosen)
     if given.is_sure or _confirmed(len(chosen) + len(damaged), len(told.orphans), as_json=given.as_json):
         return True
@@ -156,14 +156,15 @@ def _list(chosen: Sequence[RunOutline]) -> None:
         return
     console = make_console(sys.stdout, environ=os.environ)
     listed = [RunListEntry(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
-    print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd())
+    would = f"{plural(len(chosen), 'run')} would be removed, with all results"
+    print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd(), sentence=would)
     if len(chosen) > _LISTED:
         sys.stdout.write(f" and {plural(len(chosen) - _LISTED, 'more run')}\n")
     sys.stdout.flush()
 
 
 def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
-    """Ask whether the runs shall go.
+    """Ask whether to remove the runs.
 
     Raises:
         UsageError: nobody can be asked.
@@ -171,7 +172,7 @@ def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
         hint = "add --yes to skip the confirmation"
-        raise UsageError(f"{runs} would be removed, but there is no terminal to confirm it", hint=hint)
+        raise UsageError(f"cannot ask whether to remove {runs}: there is no terminal", hint=hint)
     try:
         return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input
@@ -206,10 +207,10 @@ def _tell(told: _Told, *, as_json: bool) -> None:
         return
     for item in told.left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    parts = [plural(len(told.gone), "run")]
+    parts = [f"run {told.gone[0]}" if len(told.gone) == 1 else plural(len(told.gone), "run")]
     parts += [plural(told.labels_removed, "label")] if told.labels_removed else []
     parts += [f"{plural(told.answers, 'cached answer')} that nothing else used"] if told.answers else []
     sys.stdout.write(f"removed {' and '.join(parts)}\n")
     if told.labels_kept:
-        how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
-        sys.stderr.write(f"note: {plural(told.labels_kept, 'human label')} stay: {how}\n")
+        how = "export them with `geval label RUN --export FILE`, or remove them with `geval rm RUN --labels`"
+        sys.stderr.write(f"note: kept {plural(told.labels_kept, 'human label')}: {how}\n")

@@ -1,8 +1,9 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -181,11 +182,15 @@ def check_plan(
     *,
     is_complete: bool = True,
     is_filtered: bool = False,
+    broken: Sequence[Problem] = (),
+    text: str = "",
 ) -> Checked:
     """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are listed.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
-    said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
+    said about what seems to be absent, except for metrics of gates: they are nowhere else in `text`, which is that of
+    the config, and all of the `broken` parts are in it.
+    With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
     findings, judges = _Findings(), _Judges(defaults)
     of_suite = (
@@ -221,7 +226,8 @@ def check_plan(
             for problem in _check_test(test, plan, seen_by, judges, is_complete=is_complete):
                 findings.add(problem, where)
     except ConfigError as error:
-        return Checked((*error.problems, *findings.all()), totals.tests)
+        may_be = _names_in(text, plan, (*broken, *error.problems))
+        return Checked((*error.problems, *findings.all(), *subjects.unknown_metrics(may_be)), totals.tests)
     for problem in totals.problems(plan) if is_complete else ():
         findings.add(problem, "")
     braces = likely.braces()
@@ -229,7 +235,13 @@ def check_plan(
     # An unknown name is an error already; what seems to be unused beside it is the same mistake.
     is_sound = is_complete and not any(item.severity is Severity.ERROR for item in findings.all())
     of_likely = likely.problems(braces, has_fixed_prompts=bool(of_prompts)) if is_sound else ()
-    of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
+    of_gates: Iterable[Problem] = ()
+    if totals.tests:
+        of_gates = (
+            subjects.problems() if is_complete else subjects.unknown_metrics(_names_in(text, plan, broken))
+        )
+    if is_filtered:
+        of_gates = (dataclasses.replace(problem, severity=Severity.WARNING) for problem in of_gates)
     return Checked(
         (*findings.all(), *of_prompts, *of_likely, *of_gates),
         totals.tests,
@@ -242,6 +254,27 @@ def check_plan(
         is_serial=totals.is_serial,
         is_in_rows=totals.is_in_rows,
     )
+
+
+def _names_in(text: str, plan: Plan, broken: Sequence[Problem]) -> Callable[[str], bool]:
+    """Return whether a name may be that of a metric in parts of the config that could not be read."""
+    places = [problem.location for problem in broken if not is_of_gates(problem)]
+    path, written = plan.suite.path, _letters(text)
+    is_elsewhere = any(place is None or Path(place.file).name != path.name for place in places)
+    if not text or is_elsewhere or "{{" in text.partition("metric:")[2].partition("\n")[0]:
+        return lambda _: True
+    in_gates = "".join(_letters(gate.text) for gate in plan.suite.gates)
+    return lambda name: written.count(_letters(name)) > in_gates.count(_letters(name))
+
+
+def is_of_gates(problem: Problem) -> bool:
+    """Return whether only a gate is missing because of a problem, and no test."""
+    return problem.location is not None and problem.location.key_path.startswith("gates")
+
+
+def _letters(text: str) -> str:
+    """Return a text as names are made of it: a metric may be named by the words of its criteria."""
+    return "".join(filter(str.isalnum, text.lower()))
 
 
 def assertions_of_plan(plan: Plan, templates: Templates) -> Iterator[tuple[Assertion, Subject]]:
@@ -320,11 +353,6 @@ def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator
             f"{describe_test(test)} has no output of `{spec.compared_with}`, which pairwise compares with"
         )
         yield Problem(message, place, "compare with `all`, or with a column that answers the test")
-
-
-def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:
-    for problem in subjects.problems():
-        yield dataclasses.replace(problem, severity=Severity.WARNING) if is_filtered else problem
 
 
 class _AskedTheSame:

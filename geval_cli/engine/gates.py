@@ -1,6 +1,6 @@
 """Gates judged: one pass over the results of a run, a handful of sums for each gate. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -12,7 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
 from geval_cli.numbers import errors_failed, format_interval, format_share, format_share_interval
 from geval_cli.records import NO_ERRORS_NOTE, CaseResult, GateResult, JsonValue, Status, Usage
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.statistics.intervals import ClusteredMean, RunningMean
@@ -207,31 +207,30 @@ class GateSubjects(Struct):
         for member in spec.members:
             self.note_metrics(member, test, templates)
 
+    def unknown_metrics(self, may_be: Callable[[str], bool] = lambda _: False) -> Iterator[Problem]:
+        """Yield one for each gate and margin on a metric that no assertion has, and that none `may_be`."""
+        if self.names_may_come:
+            return
+        named = [
+            (name, f"the margin of `{name}`", self.margin_place.child(name).key())
+            for name in self.margins.by_name
+            if name not in {PASS_RATE, "score"}
+        ]
+        named += [
+            (gate.metric, f"the gate `{gate.text}`", gate.place.value())
+            for gate in self.gates
+            if gate.metric is not None
+        ]
+        for name, what, where in named:
+            if name not in self.metrics and not may_be(name):
+                known = hint_among(name, sorted(self.metrics)) or "no assertion has a metric"
+                yield Problem(f"no assertion has the metric `{name}` of {what}", where, known)
+
     def problems(self) -> Iterator[Problem]:
         """Yield one for each gate and margin for which nothing can be counted, whatever models answer."""
-        for name in self.margins.by_name:
-            if name not in {*self.metrics, PASS_RATE, "score"} and not self.names_may_come:
-                near = did_you_mean(name, self.metrics)
-                known = (
-                    f"metrics: {', '.join(sorted(self.metrics))}"
-                    if self.metrics
-                    else "no assertion has a metric"
-                )
-                message = f"no assertion has the metric `{name}` of the margin"
-                hint = f"did you mean `{near}`?" if near else ""
-                yield Problem(message, self.margin_place.child(name).key(), hint, (known,))
+        yield from self.unknown_metrics()
         for index, gate in enumerate(self.gates):
-            if gate.metric is not None and gate.metric not in self.metrics and not self.names_may_come:
-                near = did_you_mean(gate.metric, self.metrics)
-                known = (
-                    f"metrics: {', '.join(sorted(self.metrics))}"
-                    if self.metrics
-                    else "no assertion has a metric"
-                )
-                message = f"no assertion has the metric `{gate.metric}` of the gate `{gate.text}`"
-                hint = f"did you mean `{near}`?" if near else ""
-                yield Problem(message, gate.place.value(), hint, (known,))
-            elif gate.needs_baseline and gate.metric in self.metrics and gate.metric not in self.own:
+            if gate.needs_baseline and gate.metric in self.metrics and gate.metric not in self.own:
                 message = (
                     f"`{gate.metric}` of the gate `{gate.text}` compares the outputs of one run with each "
                     "other and cannot be compared between runs"

@@ -18,7 +18,7 @@ from geval_cli.judge.prompt import (
     read_prompt,
 )
 from geval_cli.records import JsonValue
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 
 METRICS_KEPT = 64  # of one run; what a metric asks for is put together once, not anew for every test
 _THREE: ScoreRange = (1.0, 3.0)
@@ -64,9 +64,7 @@ def find_dimension(name: str) -> Dimension:
         UsageError: there is none.
     """
     if name not in DIMENSIONS:
-        near = did_you_mean(name, DIMENSIONS)
-        hint = f"did you mean `{near}`?" if near else f"one of: {', '.join(DIMENSIONS)}"
-        raise UsageError(f"there is no dimension `{name}`", hint=hint)
+        raise UsageError(f"there is no dimension `{name}`", hint=hint_among(name, DIMENSIONS))
     return DIMENSIONS[name]
 
 

@@ -138,11 +138,12 @@ def prepare_check(
     from geval_cli.library.suite import Suite, build_suite
     from geval_cli.runs.preparation import prepare
     from geval_cli.runs.requests import RunRequest
+    from geval_cli.source.problems import hint_among
 
     check_is_own(os.environ)
     unknown = sorted(given.keys() - CheckKeywords.__annotations__.keys())
     if unknown:
-        hint = f"use one of {', '.join(CheckKeywords.__annotations__)}"
+        hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
     if "images" in test:

@@ -13,7 +13,7 @@ from geval_cli.library.run import RunKeywords
 from geval_cli.numbers import seconds_of_age
 from geval_cli.runs.options import DECIDED, RunOptions, declared_options
 from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import Scoring
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
@@ -57,9 +57,10 @@ def run_cache(request: RunRequest) -> CacheChoice:
 def _unknown(options: Mapping[str, Any]) -> Iterator[Problem]:
     known = RunKeywords.__annotations__
     for name in options.keys() - known.keys():
-        near = did_you_mean(name, known)
-        hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        yield Problem(f"`run` has no option `{name}`", hint=hint)
+        yield Problem(
+            f"`run` has no option `{name}`",
+            hint=hint_among(name, known, everything="docs/reference/library.md"),
+        )
 
 
 def _wrong(options: Mapping[str, Any]) -> Iterator[Problem]:

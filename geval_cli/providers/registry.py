@@ -24,7 +24,7 @@ from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.providers.wire.vertex import VERTEX
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.specs.base import FunctionSpec, ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of
 
@@ -322,8 +322,5 @@ def _unknown_kind(source: ProviderSource) -> Problem:
         hint = f"write the kind before the model, for example `openai:{source.id}`"
     else:
         hint = "for a server with OpenAI's chat API, write `openai:MODEL` and set base_url"
-    return source.problem(
-        f"unknown provider `{source.id}`",
-        hint=hint,
-        notes=() if near else (f"known kinds: {', '.join((*kinds, NONE_PROVIDER))}",),
-    )
+    known = listing("known kinds", source.kind, (*kinds, NONE_PROVIDER), "`geval models --providers`")
+    return source.problem(f"unknown provider `{source.id}`", hint=hint, notes=() if near else (known,))

@@ -24,8 +24,8 @@ _DIRECTLY = (
 )
 _WIDTH_FOR_TOKENS_OUT = 90
 _REMARKS = (
-    "Equal questions are sent once; retries are not counted. Tokens are estimated at four characters each, and at 200"
-    " for an answer without `max_tokens` that a judge reads.",
+    "Equal requests are sent once; retries are not counted. Tokens are estimated: one for every four characters, and"
+    " 200 for an answer without `max_tokens` that a judge reads.",
 )
 
 
@@ -187,8 +187,12 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     cases = plural(plan.cases, "case")
     calls, cached, _, _, price = _cells(plan.total)
     noun = "call" if plan.total.least == plan.total.most == 1 else "calls"
-    more = f", {cached} more answered by the cache" if plan.total.cached else ""
-    whole = f"{one_line(config, 200)} would make {calls} {noun} for {cases}{more}; price {price}; nothing is sent now"
+    name = one_line(config, 200)
+    if plan.total.most or not plan.total.cached:
+        more = f", beside {cached} cached answers" if plan.total.cached else ""
+        whole = f"{name} would make {calls} {noun} for {cases}{more}; price {price}; nothing was sent"
+    else:
+        whole = f"{name} would make 0 calls: the cache has all {cached} answers for {cases}; nothing was sent"
     print_hanging(Text(), Text(whole, style="bold"), console, indent=1)
     console.print()
     table = plain_table(console)

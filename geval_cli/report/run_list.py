@@ -80,7 +80,13 @@ class _Column(Struct, frozen=True):
 
 
 def print_runs(
-    runs: Sequence[RunListEntry], console: Console, *, now: datetime, folder: Path, total: int | None = None
+    runs: Sequence[RunListEntry],
+    console: Console,
+    *,
+    now: datetime,
+    folder: Path,
+    total: int | None = None,
+    sentence: str = "",
 ) -> None:
     """Print one row a run.
 
@@ -90,11 +96,14 @@ def print_runs(
         now: aware; times are shown relative to it.
         folder: paths of configs are shown relative to it.
         total: how many runs there are; None when these are all.
+        sentence: what is said above the table; "" for what the latest run shows.
     """
     if not runs:
-        console.print(Text(" no runs yet: start one with `geval run CONFIG`"))
+        console.print(Text(" no runs yet: start one with `geval run`"))
         return
-    print_hanging(Text(), Text(_latest(runs, total or len(runs)), style="bold"), console, indent=1)
+    print_hanging(
+        Text(), Text(sentence or _latest(runs, total or len(runs)), style="bold"), console, indent=1
+    )
     console.print()
     is_wide = console.width >= _WIDE
     cells = {column.heading: [column.cell(run, now, folder) for run in runs] for column in _COLUMNS}

@@ -76,8 +76,10 @@ def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
         if option.decides_results and value is not None:
             values[field.name] = _from_json(field.name, value)
     if "filter_failing" in values or _ONLY in written:
-        hint = "select them again in a terminal: `geval run CONFIG --filter-failing RUN`"
-        raise UsageError("this run had only some tests of its suite, and it is not recorded which", hint=hint)
+        hint = "select them again in a terminal, with `geval run --filter-failing RUN`"
+        raise UsageError(
+            "this run had only some of its suite's tests, and which ones was not recorded", hint=hint
+        )
     return RunOptions(**values)
 
 

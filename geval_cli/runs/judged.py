@@ -21,7 +21,7 @@ from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_versio
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn, to_json
 from geval_cli.report.matching import same_labels
 from geval_cli.source.images import without_image_data
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import PromptSpec
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.suite import TestSource
@@ -136,15 +136,7 @@ class JudgedTests(Struct):
         named += [("--threshold", name) for name in self.judged.metrics.thresholds]
         for option, name in named:
             if name not in self.seen:
-                near = did_you_mean(name, sorted(self.seen))
-                known = ", ".join(f"`{item}`" for item in sorted(self.seen))
-                hint = (
-                    f"did you mean `{near}`?"
-                    if near
-                    else f"one of: {known}"
-                    if known
-                    else "no metric has a name"
-                )
+                hint = hint_among(name, sorted(self.seen)) or "no metric has a name"
                 yield Problem(f"{option}: no assertion has the metric `{name}`", hint=hint)
         for name in self.judged.metrics.thresholds:
             if name in self.seen - self.changed:

@@ -23,7 +23,7 @@ from geval_cli.source.source_map import SourcePath
 LOCK_NAME = "geval.lock"
 _VERSION = 1
 _KEYS = ("criteria", "params", "judge", "prompt_version", "steps")
-_HINT = "`geval lock CONFIG` writes it"
+_HINT = "write it again with `geval lock`"
 
 
 StepsKey = tuple[str, tuple[str, ...], str]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.assertions.graded.judges import kind_by_default
-from geval_cli.engine.check import Checked, check_plan
+from geval_cli.engine.check import Checked, check_plan, is_of_gates
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
 from geval_cli.plugins import extra
@@ -32,6 +32,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.sources import sources_for
 from geval_cli.runs.stopping import stop_problems, stops_when_decided
 from geval_cli.runs.verdicts import gates_of
+from geval_cli.source.files import read_text
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
@@ -75,8 +76,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         plan,
         templates,
         defaults,
-        is_complete=all(map(_is_of_gates, opened.problems)),
+        is_complete=all(map(is_of_gates, opened.problems)),
         is_filtered=not request.selection.takes_all or judged is not None,
+        broken=opened.problems,
+        text=_text_of(request) if opened.suite.gates else "",
     )
     refused = [*(watched.refused if watched else ())]
     if not opened.problems:
@@ -132,9 +135,14 @@ def _load_ahead(suite: LoadedSuite) -> None:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
 
 
-def _is_of_gates(problem: Problem) -> bool:
-    """Return whether only a gate is missing because of a problem, and no test."""
-    return problem.location is not None and problem.location.key_path.startswith("gates")
+def _text_of(request: RunRequest) -> str:
+    """Return the text of the config; "" where it has none."""
+    if request.built is not None:
+        return ""
+    try:
+        return request.draft or read_text(request.config, request.access)
+    except ConfigError:
+        return ""
 
 
 def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:

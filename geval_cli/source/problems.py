@@ -249,6 +249,34 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
     return longer[0] if is_clear else None
 
 
+_LIST_MAX, _NEAREST, _ALIKE = 88, 5, 0.6
+
+
+def hint_among(word: str, allowed: Iterable[str], label: str = "use one of", everything: str = "") -> str:
+    """Return the hint for a word that is none of those allowed: `did you mean ...?`, else what `listing` returns."""
+    words = list(dict.fromkeys(allowed))
+    near = did_you_mean(word, words)
+    return f"did you mean `{near}`?" if near else listing(label, word, words, everything)
+
+
+def listing(label: str, word: str, allowed: Iterable[str], everything: str = "") -> str:
+    """Return all allowed words behind a label where they fit on a line, else those most similar to `word`.
+
+    `everything` is where all are listed.
+    """
+    words = list(dict.fromkeys(allowed))
+    whole = f"{label}: {', '.join(words)}"
+    if len(whole) <= _LIST_MAX or len(words) <= _NEAREST:
+        return whole if words else ""
+    likeness = {candidate: _similarity(_plain(word), _plain(candidate)) for candidate in words}
+    alike = sorted((one for one in words if likeness[one] >= _ALIKE), key=lambda one: -likeness[one])
+    nearest = list(dict.fromkeys([*alike, *words]))[:_NEAREST]
+    where = (
+        f"; all {len(words):,} are in {everything}" if everything else f" and {len(words) - _NEAREST:,} more"
+    )
+    return f"{label}: {', '.join(nearest)}{', ...' if everything else ''}{where}"
+
+
 def _plain(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "").replace(" ", "")
 

@@ -409,7 +409,7 @@ class RunStore:
             return found[0]
         count = self._select(_COUNT_RUNS, ())[0][0]
         if not count:
-            raise UsageError("no runs are stored here yet", hint="make one with `geval run CONFIG`")
+            raise UsageError("no runs are stored here yet", hint="start one with `geval run`")
         hint = f"{count} {'run is' if count == 1 else 'runs are'} stored here; `geval list` shows them"
         raise UsageError(f"there is no run `{LATEST}~{back}`", hint=hint)
 

@@ -123,7 +123,7 @@ def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStor
     if not RunStore.exists(folder):
         raise UsageError(
             f"no runs are stored in {folder}",
-            hint="make one with `geval run CONFIG`, or set --home to another folder",
+            hint="start one with `geval run`, or set --home to another folder",
         )
     with ExitStack() as stack:
         try:

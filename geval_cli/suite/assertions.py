@@ -23,7 +23,7 @@ from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.json_source import read_json
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, hint_among, listing
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
@@ -354,7 +354,7 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
     ):
         return kind
     notes = (
-        f"known types: {', '.join(ASSERTION_TYPES)}",
+        listing("known types", str(kind), ASSERTION_TYPES, "docs/assertions.md"),
         "prefix a type with `not-` to invert its verdict",
     )
     if "type" not in value:
@@ -424,8 +424,7 @@ def _read_dimensions(
         if spec is None:
             continue
         if spec.dimension not in DIMENSIONS:
-            near = did_you_mean(spec.dimension, DIMENSIONS)
-            hint = f"did you mean `{near}`?" if near else f"dimensions: {', '.join(DIMENSIONS)}"
+            hint = hint_among(spec.dimension, DIMENSIONS)
             reading.report(f"there is no dimension `{spec.dimension}`", at.value("dimension"), hint)
         elif spec.dimension in found:
             reading.report(

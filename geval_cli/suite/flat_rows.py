@@ -11,7 +11,7 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location
 from geval_cli.records import JsonValue
 from geval_cli.source.json_source import read_json
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import KeyPath, Positions, SourcePath
 from geval_cli.specs.base import spellings
 from geval_cli.suite.assertions import nearest_type
@@ -81,8 +81,7 @@ class FlatColumns:
     def report_missing(self, file: Path) -> None:
         """Report columns that the config renames and the file does not have, once all rows have been read."""
         for name in self._names.names.keys() - self._paths.keys():
-            near = did_you_mean(name, self._paths)
-            hint = f"did you mean `{near}`?" if near else f"it has: {', '.join(self._paths)}"
+            hint = hint_among(name, self._paths, "it has")
             message = f"`{file.name}` has no column `{name}`"
             self._reading.report(message, self._names.place.key(name), hint)
 

@@ -12,7 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.numbers import percent_hint
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.type_messages import describe_value
@@ -242,8 +242,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     named = _statistic(subject)
     if named is None:
         known = [*_OF_RUNS, *(f"METRIC.{name}" for name in _OF_METRICS)]
-        near = did_you_mean(subject, _OF_RUNS)
-        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known)}"
+        hint = hint_among(subject, known, everything="docs/reference/gates-and-filters.md")
         if subject in TRUE_FIGURES:
             hint = f"name the metric that has human labels: `METRIC.{subject}`"
         return Problem(f"unknown figure `{subject}`", place.value(), hint)

@@ -17,7 +17,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.source.images import ConfigImages
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -295,7 +295,7 @@ def _unknown_key(
         hint = f"put it under {elsewhere}"
     else:
         hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
-    allowed = f"allowed: {', '.join(preferred_spellings(model))}"
+    allowed = listing("allowed", key, preferred_spellings(model), "docs/reference/config-keys.md")
     return Problem(f"unknown key `{key}` in {what}", location, hint, () if hint else (allowed,))
 
 

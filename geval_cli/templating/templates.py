@@ -23,7 +23,7 @@ from jinja2.exceptions import SecurityError
 
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.records import JsonValue
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.templating.limits import (
     LimitedEnvironment,
@@ -213,6 +213,6 @@ def template_problem(error: TemplateError, *, where: str, location: Location | N
         hint = error.hint or ("no variables are defined" if error.missing else "")
         return Problem(f"{error.message} ({where})", location, hint)
     guess = did_you_mean(error.missing, error.known) if error.missing else None
-    defined = f"defined here: {', '.join(error.known)}"
+    defined = listing("defined here", error.missing or "", error.known)
     hint = f"did you mean `{guess}`?" if guess else error.hint
     return Problem(f"{error.message} ({where})", location, hint or defined, (defined,) if hint else ())

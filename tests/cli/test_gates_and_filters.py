@@ -9,8 +9,10 @@ import pytest
 from support.geval_command import Finished, run_geval
 
 from geval_cli.cli.arguments import failing_in, parse_option
-from geval_cli.errors import UsageError
+from geval_cli.errors import ConfigError, UsageError
 from geval_cli.runs.options import RunOptions, declared_options, default_of
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.store.runs import RunStore
 
 SUITE = """\
@@ -207,3 +209,26 @@ def test_repeats_of_equal_answers_make_no_interval_narrower(tmp_path: Path) -> N
         lambda run: run["summary"]["pass_interval"],
     ):
         assert read(again) == pytest.approx(read(once))
+
+
+def test_a_gate_on_an_unknown_metric_is_told_beside_mistakes_of_tests_and_providers(tmp_path: Path) -> None:
+    gates = ["nowhere.mean >= 0.5", "tone.mean >= 0.5", "the-answer-is-polite.mean >= 0.5", "nonsense"]
+    config = {
+        "prompts": ["{{ q }}"],
+        "providers": ["opnai:gpt-4o"],
+        "gates": gates,
+        "tests": [
+            {"vars": {"q": "a"}, "assert": [{"type": "contians", "value": "x", "metric": "tone"}]},
+            {"assert": [{"type": "g-eval", "criteria": "The answer is polite", "treshold": 0.5}]},
+        ],
+    }
+    (tmp_path / "c.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunRequest(tmp_path / "c.json", {}))
+    said = "\n".join(problem.message for problem in caught.value.problems)
+
+    assert "no assertion has the metric `nowhere` of the gate `nowhere.mean >= 0.5`" in said
+    assert "metric `tone`" not in said
+    assert "metric `the-answer" not in said
+    for other in ("opnai", "contians", "treshold", "nonsense"):
+        assert other in said, said

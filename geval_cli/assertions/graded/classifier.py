@@ -23,7 +23,7 @@ from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.providers.judge_kinds import CLASSIFICATION, MODERATION
 from geval_cli.records import ModelRequest, Purpose, Role
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import Score
 
 _OPENAI = (
@@ -62,8 +62,7 @@ class ModerationAssertion(ModelGradedAssertion):
         problems = []
         for index, category in enumerate(self.value):
             if category not in _OPENAI:
-                near = did_you_mean(category, _OPENAI)
-                hint = f"did you mean `{near}`?" if near else f"one of: {', '.join(_OPENAI)}"
+                hint = hint_among(category, _OPENAI, everything="docs/assertions.md")
                 message = f"OpenAI's moderator has no category `{category}`, so it never counts"
                 place = self.place.value("value", index)
                 problems.append(Problem(message, place, hint, severity=Severity.WARNING))

@@ -12,7 +12,7 @@ from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.patterns import compiled
 from geval_cli.assertions.time_limit import CHECK_TIMEOUT_S, within
 from geval_cli.errors import Problem
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import hint_among
 
 _PARSING = "geval_cli.assertions.structured.sql_statements"
 """Loaded at the first SQL, since the parser may not be installed and is slow to load."""
@@ -83,8 +83,7 @@ class SqlAssertion(Assertion):
             return problems
         place = self.place.child("value")
         if self.value.database_type.lower() not in _DIALECTS:
-            near = did_you_mean(self.value.database_type.lower(), _DIALECTS)
-            hint = f"did you mean `{near}`?" if near else f"known: {', '.join(sorted(_DIALECTS))}"
+            hint = hint_among(self.value.database_type.lower(), sorted(_DIALECTS))
             location = place.spelled("databaseType", "database_type")
             problems.append(Problem(f"unknown database `{self.value.database_type}`", location, hint))
         for rule in (*(self.value.allowed_tables or ()), *(self.value.allowed_columns or ())):

@@ -46,7 +46,7 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         return
     if not batches:
-        sys.stdout.write("no batches have been submitted here; submit one with `geval run CONFIG --batch`\n")
+        sys.stdout.write("no batches have been submitted here; submit one with `geval run --batch`\n")
         return
     console = make_console(sys.stdout, environ=os.environ)
     waiting = [batch for batch in batches if batch.state.is_open]

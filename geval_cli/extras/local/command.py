@@ -112,21 +112,19 @@ def print_models() -> None:
     console = make_console(sys.stdout, environ=os.environ)
     intact = sum(item.is_intact for item in here.values())
     console.print(
-        Text(
-            f" {intact:,} of {plural(len(KNOWN_MODELS), 'known local model')} on this machine\n", style="bold"
-        )
+        Text(f" {intact:,} of {plural(len(KNOWN_MODELS), 'known local model')} installed\n", style="bold")
     )
     table = plain_table(console)
-    for heading in ("model", "size", "licence", "state"):
+    for heading in ("model", "size", "licence", "file"):
         table.add_column(heading, overflow="fold")
     for model in KNOWN_MODELS.values():
         item = here.get(model.name)
         if item is None:
-            state = f"not here; `geval models pull {model.name}` fetches it"
+            state = f"not installed: geval models pull {model.name}"
         elif item.is_intact:
-            state = f"here: {item.path}"
+            state = str(item.path)
         else:
-            state = f"damaged: {item.path}; `geval models pull {model.name}` fetches it again"
+            state = f"damaged: {item.path}; fetch it again: geval models pull {model.name}"
         table.add_row(f"local:{model.name}", format_bytes(model.size_bytes), model.license, state)
     print_trimmed(indented(table), console)
     for model in KNOWN_MODELS.values():

@@ -50,7 +50,7 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
     sys.stdout.write(
         f"wrote {plural(written, 'test')} to {output}{''.join(f'; {part}' for part in left_out)}\n"
     )
-    sys.stdout.write(f"use them in a config: `tests: file://{output.name}`\n")
+    sys.stdout.write(f"next: add `tests: file://{output.name}` to a config\n")
 
 
 def _check_output(output: Path, *, may_replace: bool) -> None:

@@ -41,7 +41,7 @@ from geval_cli.records import AssertionResult, JsonValue
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.session import unasked_tools
 from geval_cli.source.files import as_reference
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import CALIBRATED, ProviderSpec, Score, Spec
 from geval_cli.specs.type_messages import describe_value
@@ -407,9 +407,7 @@ def _find(
         hint = "calibrate a run judged by the whole jury, for example with `combine: mean`"
         reading.report(f"{calibrations.path} has no judge weights for `{metric}`", where, hint)
     elif found is None:
-        near = did_you_mean(metric, known)
-        named = ", ".join(dict.fromkeys([*known, *calibrations.entries, *calibrations.juries]))
-        hint = f"did you mean `{near}`?" if near else f"it has: {named}"
+        hint = hint_among(metric, [*known, *calibrations.entries, *calibrations.juries], "it has")
         reading.report(f"{calibrations.path} has no calibration of `{metric}`", where, hint)
     return found
 

@@ -32,7 +32,7 @@ from geval_cli.numbers import plural
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import output_digest
-from geval_cli.source.problems import did_you_mean
+from geval_cli.source.problems import did_you_mean, hint_among
 
 T = TypeVar("T")
 
@@ -549,8 +549,7 @@ Labels = LabelFile | Path | str | Iterable[Mapping[str, JsonValue]]
 
 def hint_of(name: str, known: Iterable[str], what: str = "known") -> str:
     """Return what may be meant by a name that is not known, else all that are."""
-    near = did_you_mean(name, known)
-    return f"did you mean `{near}`?" if near else f"{what}: {', '.join(known) or 'none'}"
+    return hint_among(name, known, what) or f"{what}: none"
 
 
 class JudgedLabels(Struct, frozen=True):

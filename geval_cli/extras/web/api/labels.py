@@ -31,6 +31,7 @@ from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.criteria import ShownCriterion
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
+from geval_cli.source.problems import hint_among
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 
@@ -344,7 +345,7 @@ class _LabelWriter:
             hint = "list what can be rated with `GET /api/runs/{id}/labels/sheet`"
             raise _refused(f"the run has no output {asked.id} to rate ({pointer}/id)", _NOT_FOUND, hint)
         if asked.metric not in item.scores:
-            hint = f"use one of: {', '.join(sorted(item.scores))}"
+            hint = hint_among(asked.metric, sorted(item.scores))
             message = f"the output {asked.id} has no metric {asked.metric} ({pointer}/metric)"
             raise _refused(message, _NOT_FOUND, hint)
         if asked.output_sha256 not in (None, item.output_sha256):
