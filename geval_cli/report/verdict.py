@@ -11,6 +11,7 @@ from rich.text import Text
 from geval_cli.numbers import (
     format_comparison,
     format_score,
+    format_score_beside,
     format_share,
     format_share_beside,
     plural,
@@ -294,7 +295,10 @@ def gate_value(gate: GateResult) -> str:
         return format_share(gate.actual) if limit is None else format_share_beside(gate.actual, limit)
     if gate.actual.is_integer() and "." not in gate.gate.split()[-1]:
         return f"{gate.actual:,.0f}"
-    return format_score(gate.actual)
+    try:
+        return format_score_beside(gate.actual, float(gate.gate.split()[-1]))
+    except ValueError:
+        return format_score(gate.actual)
 
 
 def print_flaky(report: RunReport, console: Console) -> None:

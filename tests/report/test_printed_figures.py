@@ -1,10 +1,13 @@
 """What people read has one form of each figure, whichever command prints it: no tails of floats, no raw times."""
 
+import html
 import re
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.browser import serve
 from support.realistic_runs import Shape, store_history
 
 from geval_cli.cli.compare import compare_runs
@@ -12,6 +15,8 @@ from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
 from geval_cli.records import GateResult, Status
 from geval_cli.report.verdict import gate_value
+from geval_cli.store.run_pages import RunChoice
+from geval_cli.store.runs import RunStore
 
 TAIL = re.compile(r"(?<![\w.$:/-])\d+\.\d{5,}")
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
@@ -65,10 +70,54 @@ def test_two_runs_and_the_list(is_verbose: bool, home: Path, capsys: pytest.Capt
     assert list(mistakes(capsys.readouterr().out)) == []
 
 
-@pytest.mark.parametrize("names", [("run.md",)])
+def read_aloud(page: str) -> Iterator[str]:
+    """Yield the texts of a page, each on a line, and those that appear over it or are read to people."""
+    page = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    yield from re.findall(r' (?:title|aria-label)="([^"]*)"', page)
+    yield from re.sub(r"<[^>]*>", "\n", page).splitlines()
+
+
+def mistakes_on(page: str) -> list[str]:
+    text = html.unescape("\n".join(line.strip() for line in read_aloud(page)))
+    figures = re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL)
+    rates = [html.unescape(figure) for figure in figures if "pass rate</h3>" in figure.lower()]
+    texts = [text for rate in rates for text in read_aloud(rate) if re.search(r"(?<!p )\b[01]\.\d\d\b", text)]
+    return [*mistakes(text), *texts]
+
+
+@pytest.mark.parametrize(
+    "bad", ["<p>0.123456</p>", '<p title="12345 ms">', "<figure><h3>Pass rate</h3><b>+0.08</b></figure>"]
+)
+def test_the_walk_over_pages_sees_mistakes(bad: str) -> None:
+    assert mistakes_on(bad)
+
+
+def page_at(address: str) -> str:
+    with urllib.request.urlopen(address) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_pages(home: Path) -> None:
+    folder = home.parent
+    runs = RunStore.open(home)
+    newest, before, *_ = (item.run.id for item in runs.pages().outlines(RunChoice(), offset=0, limit=3)[0])
+    runs.close()
+    pair = f"?before={before}&after={newest}"
+    paths = ["/", f"/compare{pair}", f"/compare/charts{pair}"]
+    rests = ("", "?metric=tone", "/charts", "/labels", "/label", "/results/0/0/0", "/results/1/0/1")
+    paths += [f"/runs/{newest}{rest}" for rest in rests]
+    with serve(folder, token=None) as address:
+        found = {path: mistakes_on(page_at(address + path)) for path in paths}
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("names", [("run.md",), ("run.html",)])
 def test_reports_for_people(names: Sequence[str], home: Path, tmp_path: Path) -> None:
     export_run(home, "latest", outputs=[tmp_path / name for name in names])
-    assert [list(mistakes((tmp_path / name).read_text(encoding="utf-8"))) for name in names] == [[]]
+    for name in names:
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert (mistakes_on(text) if name.endswith(".html") else list(mistakes(text))) == []
 
 
 @pytest.mark.parametrize(
@@ -79,6 +128,7 @@ def test_reports_for_people(names: Sequence[str], home: Path, tmp_path: Path) ->
         ("pass_rate >= 80%", 0.7, "70 %"),
         ("failures <= 3", 1234.0, "1,234"),
         ("tone.mean >= 0.7", 0.664999, "0.66"),
+        ("tone.mean >= 0.7", 0.6985, "0.699"),
     ],
 )
 def test_the_value_of_a_gate(gate: str, actual: float, text: str) -> None:

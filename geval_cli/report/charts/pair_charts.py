@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from geval_cli.numbers import format_difference, format_score, format_share, plural
+from geval_cli.numbers import format_difference, format_points, format_score, format_share, plural
 from geval_cli.report.charts.drawing import (
     LEFT,
     RIGHT,
@@ -248,11 +248,15 @@ def _symmetric(values: Sequence[float], start: float, end: float) -> AxisScale:
     return AxisScale(-limit, limit, start, end)
 
 
-def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) -> Chart:
+def difference_intervals(
+    name: str, what: str, rows: Sequence[DifferenceRow], *, is_share: bool = False
+) -> Chart:
     """Return the mean differences of a metric with their intervals; one that holds 0 shows no difference.
 
-    The intervals are those of each difference by itself; verdicts allow for all that were tested.
+    The intervals are those of each difference by itself; verdicts allow for all that were tested. Differences of
+    shares are in percentage points.
     """
+    say = _points if is_share else _scores
     title = f"Mean differences: {one_line(what, _NAME)}"
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
@@ -264,21 +268,15 @@ def difference_intervals(name: str, what: str, rows: Sequence[DifferenceRow]) ->
     ends = [end for row in shown for end in (row.value, *(row.interval or ()))]
     scale = _symmetric(ends, 20, WIDTH - 20)
     places, floor = named_rows((one_line(row.name, _NAME) for row in shown), 8, _ROW, WIDTH - 150)
-    drawn = [_interval_row(place, scale, row) for place, row in zip(places, shown, strict=True)]
-    axis = across(scale, floor, 8, "after minus before; bar: 95 % interval", signed, 5)
+    drawn = [_interval_row(place, scale, row, say(row)) for place, row in zip(places, shown, strict=True)]
+    title_of_axis = f"{'points, ' if is_share else ''}after minus before; bar: 95 % interval"
+    axis = across(
+        scale, floor, 8, title_of_axis, (lambda value: signed(100 * value)) if is_share else signed, 5
+    )
     zero = line(scale.at(0), 8, scale.at(0), floor, "chart-zero")
     figures = FigureTable(
         ("column", "difference", "95 % interval", "pairs", "verdict"),
-        tuple(
-            (
-                one_line(row.name, _NAME),
-                format_difference(row.value),
-                _interval_text(row),
-                _n(row.n),
-                row.verdict,
-            )
-            for row in rows
-        ),
+        tuple((one_line(row.name, _NAME), *say(row), _n(row.n), row.verdict) for row in rows),
     )
     kinds, end = legend(_VERDICTS, floor + 36)
     return Chart(name, title, said, drawing(name, title, said, end, axis, zero, *drawn, kinds), figures)
@@ -291,8 +289,8 @@ _VERDICTS = (
 )
 
 
-def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow) -> str:
-    said = f"{format_difference(row.value)} {_interval_text(row)}".strip()
+def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow, figures: tuple[str, str]) -> str:
+    said = " ".join(figures).strip()
     kind = f"is-{row.verdict}" if row.verdict in {"better", "worse"} else ""
     middle = place.last_line + 24
     words = place.name() + text(RIGHT, place.top + 13, said, anchor="end", kind="is-strong")
@@ -308,10 +306,16 @@ def _interval_row(place: NamedRow, scale: AxisScale, row: DifferenceRow) -> str:
     return words + mark("".join(parts), label, href=row.href)
 
 
-def _interval_text(row: DifferenceRow) -> str:
-    if row.interval is None:
-        return ""
-    return f"[{', '.join(map(format_difference, row.interval))}]"
+def _scores(row: DifferenceRow) -> tuple[str, str]:
+    return format_difference(row.value), _interval_text(row.interval, format_difference)
+
+
+def _points(row: DifferenceRow) -> tuple[str, str]:
+    return f"{format_points(row.value)} pts", _interval_text(row.interval, format_points)
+
+
+def _interval_text(interval: Interval | None, say: Callable[[float], str]) -> str:
+    return "" if interval is None else f"[{', '.join(map(say, interval))}]"
 
 
 class TrendPoint(Struct, frozen=True):

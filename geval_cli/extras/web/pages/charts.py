@@ -28,7 +28,7 @@ from geval_cli.report.charts.pair_charts import (
     trend,
 )
 from geval_cli.report.charts.run_charts import run_charts
-from geval_cli.report.comparison import CasePairs, ComparedRow, RowKind, row_title
+from geval_cli.report.comparison import CasePairs, ComparedRow, is_rate, row_title
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.intervals import Interval
@@ -140,6 +140,7 @@ def _comparison_charts(
 ) -> Iterator[Chart]:
     """Yield the differences of each metric column by column, then its scores before and after."""
     metrics: dict[str, list[DifferenceRow]] = {}
+    shares = {row_title(row) for row in rows if is_rate(row)}
     scored: dict[str, str] = {}
     for row in rows:
         found = DifferenceRow(
@@ -153,10 +154,10 @@ def _comparison_charts(
         what = row_title(row)
         metrics.setdefault(what, []).append(found)
         # Scores are drawn pair by pair; a pass rate is, where a score has the same figures.
-        names = row.same if row.kind is RowKind.PASS_RATE else (row.metric,)
+        names = row.same if is_rate(row) else (row.metric,)
         scored.setdefault(what, next((name for name in names if name in scores), ""))
     for number, (what, differences) in enumerate(list(metrics.items())[:METRICS_MAX], start=1):
-        yield difference_intervals(f"intervals-{number}", what, differences)
+        yield difference_intervals(f"intervals-{number}", what, differences, is_share=what in shares)
         if name := scored[what]:
             to_scores = partial(links.scores, None if name == SCORE else name)
             yield score_scatter(f"pairs-{number}", what, scores[name], to_scores)
