@@ -77,7 +77,7 @@ def test_all_drawings_of_a_run_are_there(site: Site) -> None:
     page = site.page(f"/runs/{site.runs[-1]}/charts")
     names = {"leaderboard", "cost", "latency", "scores-1", "repeats", "spreads", "people-1", "calibration-1"}
     assert names <= drawings(page).keys()
-    assert '<table class="heat">' in page
+    assert '<table class="table is-tight heat">' in page
     assert page.count("<details") == page.count("chart-figures-frame")
 
 

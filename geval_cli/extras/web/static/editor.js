@@ -111,9 +111,7 @@ function showState() {
   part("run-label").textContent = isChanged() ? "Save and run" : "Run";
 }
 
-function plural(number, word) {
-  return `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
-}
+const plural = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
 function say(name, kind, text, actions = []) {
   clear(name);

@@ -246,6 +246,7 @@ function lineOf({ row, fitting }, columns, metric) {
   const line = document.createElement("tr");
   line.innerHTML = row.head;
   line.append(...columns.map((column) => cellOf(row.cases.get(column), fitting, metric)));
+  if (columns.length > 1) columns.forEach((column, place) => { line.cells[line.cells.length - columns.length + place].dataset.name = columnName(column); });
   return line;
 }
 
