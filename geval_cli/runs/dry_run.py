@@ -17,6 +17,7 @@ from geval_cli.assertions.base import (
     Tools,
     each_assertion,
 )
+from geval_cli.assertions.decision_tree import DecisionTreeAssertion
 from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
@@ -56,6 +57,7 @@ _CHARACTERS_PER_TOKEN = 4
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
 _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache has the answers once the config's code has run"
+_ON_PATH = "per output whose path through the decision tree gets there"
 _SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FALLBACK_SAMPLES: "per rating, if the judge gives no usable token probabilities",
@@ -104,11 +106,13 @@ class _Judgement(Struct):
         metric: of a g-eval; None for any other assertion.
         is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
             cache knows.
+        condition: under which it is judged at all; "" for none.
         has_made_up: whether a judge was answered for, so that what is asked from here on hangs on its real answer.
     """
 
     metric: Metric | None
     is_after_code: bool
+    condition: str = ""
     has_made_up: bool = False
 
     @property
@@ -130,6 +134,8 @@ class _Judgement(Struct):
         is_made_up = self.has_made_up and not (is_always and request.purpose is Purpose.EXPLANATION)
         if request.purpose is Purpose.EMBEDDING:  # also of the question that was really asked
             is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
+        if self.condition:
+            return self.condition
         if request.purpose is Purpose.STEPS:
             return ""
         # Ratings of other answers of a conversation hang on none before them.
@@ -198,11 +204,14 @@ class _DryRun(Struct, eq=False):
         self.cases += len(group)
         row = [await self._begin(job, tools) for job in group]
         for pending in row:
-            for spec in _judged(assertions_of(pending.job.prompt, pending.job.test)):
-                if not spec.compares_outputs:
-                    await self._follow(spec, [pending], tools)
-                elif pending is row[-1]:
-                    await self._follow(spec, row, tools)
+            for whole in assertions_of(pending.job.prompt, pending.job.test):
+                first = whole.tree.asked if isinstance(whole, DecisionTreeAssertion) else None
+                for spec in _judged([whole]):
+                    if not spec.compares_outputs:
+                        is_certain = first is None or spec is first
+                        await self._follow(spec, [pending], tools, "" if is_certain else _ON_PATH)
+                    elif pending is row[-1]:
+                        await self._follow(spec, row, tools)
         if self._unreadable is not None:
             raise self._unreadable
 
@@ -228,7 +237,9 @@ class _DryRun(Struct, eq=False):
         name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
         return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
 
-    async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools) -> None:
+    async def _follow(
+        self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools, condition: str = ""
+    ) -> None:
         """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
         columns = row_columns(self.prepared.plan.columns)
         subjects = [
@@ -240,7 +251,7 @@ class _DryRun(Struct, eq=False):
         if subjects and isinstance(spec, GEvalFields):
             with suppress(GevalError):  # it is told where the output is judged
                 metric = metric_of(spec, subjects[0].test, tools)
-        self._judgement = _Judgement(metric, is_after_code)
+        self._judgement = _Judgement(metric, is_after_code, condition)
         tools = replace(tools, earlier=tuple(result for item in row for result in item.earlier))
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)

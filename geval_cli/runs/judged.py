@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.assert_set import AssertSet
 from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
@@ -117,7 +118,8 @@ class JudgedTests(Struct):
             found = (self._judged(member, test, is_of_judged=is_wanted) for member in spec.members)
             members = tuple(member for member in found if member is not None)
             is_wanted = is_wanted or bool(members)
-            changes["assertions"] = members
+            if isinstance(spec, AssertSet):  # of a tree each answer may lead to any node
+                changes["assertions"] = members
         if name is not None and name in self.judged.metrics.thresholds:
             threshold = self.judged.metrics.thresholds[name]
             why = _no_threshold(spec, threshold)

@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
+from geval_cli.assertions.decision_tree import TreeNode
 from geval_cli.assertions.graded.geval_fields import (
     ChecklistItemSpec,
     GEvalFields,
@@ -341,6 +342,96 @@ def _read_members(fields: Fields, reading: LoadContext) -> None:
     fields.values["assertions"] = members
 
 
+_MOST_NODES_DEEP = 50
+_NODE_FORMS = (
+    "{question: ..., yes: NODE, no: NODE}, {question: ..., choices: {NAME: NODE, ...}} or "
+    "{assert: {...}, yes: NODE, no: NODE}, where NODE is a further node or a score from 0 to 1",
+)
+
+
+def _read_tree(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int = 1) -> Any:
+    """Return a node of a decision tree with all that it leads to; None with a problem for each mistake."""
+    before = len(reading.problems)
+    if depth > _MOST_NODES_DEEP:
+        reading.report(f"a decision tree can be {_MOST_NODES_DEEP} questions deep at most", place.value())
+        return None
+    fields = read_fields(TreeNode, value, place, "a node of a decision tree", reading)
+    if fields is None:
+        return None
+    values = fields.values
+    if ("question" in values) == ("assertion" in values):
+        what = "both `question` and `assert`" if "question" in values else "neither `question` nor `assert`"
+        reading.report(f"a node of a decision tree has {what}", place.value(), notes=_NODE_FORMS)
+        return None
+    answers = [name for name in ("yes", "no") if name in values]
+    if "choices" in values and (answers or "assertion" in values):
+        what = f"`{answers[0]}`" if answers else "`assert`"
+        reading.report(
+            f"a node cannot have both `choices` and {what}", place.key("choices"), notes=_NODE_FORMS
+        )
+        return None
+    if "choices" in values:
+        choices, at = values["choices"], fields.child("choices")
+        if not isinstance(choices, dict) or len(choices) < 2:  # noqa: PLR2004
+            reading.report(
+                "`choices` must be a mapping of at least two choices", at.value(), notes=_NODE_FORMS
+            )
+            return None
+        values["choices"] = {
+            name: _read_branch(end, at.child(name), reading, depth) for name, end in choices.items()
+        }
+    else:
+        for name in [name for name in ("yes", "no") if name not in values]:
+            hint = "write a score from 0 to 1, or a further node"
+            reading.report(f"a node of a decision tree has no `{name}`", place.value(), hint)
+        for name in answers:
+            values[name] = _read_branch(values[name], fields.child(name), reading, depth)
+    asked = _asked_in(fields, reading)
+    if asked is None or len(reading.problems) > before:
+        return None
+    node = build_spec(TreeNode, fields, reading)
+    return None if node is None else node.with_asked(asked)
+
+
+def _read_branch(value: JsonValue, place: SourcePath, reading: LoadContext, depth: int) -> Any:
+    if isinstance(value, dict):
+        return _read_tree(value, place, reading, depth + 1)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        message = f"an end of a decision tree must be a score from 0 to 1, found {describe_value(value)}"
+        reading.report(message, place.value(), "or write a further node")
+        return None
+    return float(value)
+
+
+def _asked_in(fields: Fields, reading: LoadContext) -> Assertion | None:
+    """Return the assertion that decides at a node: its own, or a judge's answer to its question."""
+    values = fields.values
+    if "assertion" in values:
+        place = fields.child("assertion")
+        asked = read_assertion(values["assertion"], place, reading)
+        if asked is None:
+            return None
+        values["assertion"] = asked
+        if asked.members or asked.compares_outputs:
+            message = f"{asked.base_type} cannot decide at a node of a decision tree"
+            reading.report(message, place.value("type"), "use an assertion on a single output")
+        return asked
+    place = fields.child("question")
+    question = reading.text(values["question"], place.value, is_for_models=True)
+    if not isinstance(question, str) or not question.strip():
+        reading.report("the question of a node must be a text", place.value())
+        return None
+    values["question"] = question
+    asked_by = {"value": question, "place": fields.place}
+    choices = values.get("choices")
+    if isinstance(choices, dict):
+        ends = {name: end if isinstance(end, float) else 0.0 for name, end in choices.items()}
+        return ASSERTION_TYPES["choice"].model_validate({"type": "choice", "choices": ends, **asked_by})
+    return ASSERTION_TYPES["model-graded-closedqa"].model_validate(
+        {"type": "model-graded-closedqa", **asked_by}
+    )
+
+
 def _is_known(kind: str) -> bool:
     return kind.removeprefix(_NEGATION) in ASSERTION_TYPES
 
@@ -557,4 +648,5 @@ _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] =
     "examples": _read_examples,
     "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
+    "tree": _read_tree,
 }

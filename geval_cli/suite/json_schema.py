@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.decision_tree import TreeNode
 from geval_cli.assertions.graded.geval_fields import (
     ChecklistItemSpec,
     GEvalFields,
@@ -66,6 +67,7 @@ def config_json_schema() -> JsonSchema:
             "chatMessages": _list_of(_spec_schema(ChatMessageSpec, {}), at_least=1),
             "provider": _provider_schema(),
             "test": _spec_schema(TestSpec, _test_forms()),
+            "treeNode": _tree_schema(),
             "testOptions": _spec_schema(TestOptionsSpec, _judge_forms()),
             "assertion": _assertion_schema(),
             "jsonSchema": {"type": ["object", "boolean", "string", "null"]},
@@ -133,6 +135,7 @@ def _judge_forms() -> dict[str, JsonSchema]:
         "rubric_prompt": _reference("rubricPrompt"),
         "rubric": _reference("rubric"),
         "assertions": _list_of(_reference("assertion"), at_least=1),
+        "tree": _reference("treeNode"),
     }
 
 
@@ -181,6 +184,17 @@ def _assertion_schema() -> JsonSchema:
             }
             for model, group in kinds.items()
         ],
+    }
+
+
+def _tree_schema() -> JsonSchema:
+    end = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, _reference("treeNode")]}
+    choices = {"type": "object", "minProperties": 2, "additionalProperties": end}
+    forms = {"assertion": _reference("assertion"), "yes": end, "no": end, "choices": choices}
+    return {
+        **_spec_schema(TreeNode, forms),
+        "oneOf": [{"required": ["question"]}, {"required": ["assert"]}],
+        "anyOf": [{"required": ["yes", "no"]}, {"required": ["question", "choices"]}],
     }
 
 

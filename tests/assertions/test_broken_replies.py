@@ -63,6 +63,7 @@ KINDS: dict[str, Kind] = {
         {"value": "a"}, {"sentences": [{"sentence": "a", "attributed": True}]}, ("sentences", "attributed")
     ),
     "citation-correctness": Kind({}, VERDICTS, ("verdicts", "verdict"), output="The output is a [1]."),
+    "choice": Kind({"value": "a", "choices": {"b": 1, "c": 0}}, {"reason": "r", "choice": "b"}, ("choice",)),
     "select-best": Kind({"value": "nice"}, {"reason": "r", "best": 1}, ("best",)),
     "pairwise": Kind({"criteria": "nice", "threshold": 0.1}, {"reason": "r", "winner": "1"}, ("winner",)),
     "classifier": Kind({"value": "good", "provider": OWN}, {"good": 1.0}, ("good",)),

@@ -1,4 +1,4 @@
-"""model-graded-closedqa, factuality: a judge picks one of a few given verdicts."""
+"""model-graded-closedqa, factuality, choice: a judge picks one of a few given verdicts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +8,16 @@ from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, MergedTest, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import as_text, check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies.verdicts import parse_category, parse_yes_or_no
+from geval_cli.judge.replies.verdicts import parse_category, parse_named_choice, parse_yes_or_no
 from geval_cli.judge.scoring import passes
 from geval_cli.records import Status
-from geval_cli.specs.base import FactualityWeightsSpec
+from geval_cli.specs.base import FactualityWeightsSpec, Score
 
 _CLOSED_QA_SCHEMA: Mapping[str, Any] = reply_schema(
     {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["Y", "N"]}}
@@ -133,6 +134,71 @@ class FactualityAssertion(ModelGradedAssertion):
             self.threshold,
             detail={"category": category, "meaning": _MEANINGS[category]},
         )
+
+
+class ChoiceAssertion(ModelGradedAssertion):
+    """choice: a judge answers a question with one of the given choices, each worth a score."""
+
+    default_threshold = DEFAULT_THRESHOLD
+    value_form = "text"
+
+    value: str = Field(description="The question; a template, may be file://.")
+    choices: dict[str, Score] = Field(description="The choices, each with its score from 0 to 1.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the question, the choices and the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        if len({_plain(name) for name in self.choices}) != len(self.choices) or len(self.choices) < 2:  # noqa: PLR2004
+            message = "`choices` needs at least two choices that differ in more than case and spaces"
+            problems.append(Problem(message, self.place.key("choices"), "for example {short: 1, long: 0}"))
+        check_own_prompt(self, context, ("question", "choices", "output"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score what the choice is worth.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        asked = tools.templates.render(self.value, subject.test.variables)
+        question = Question(
+            "choice",
+            (
+                Block("Task", subject.rendered_prompt),
+                Block("Output", subject.text),
+                Block("Question", asked),
+                Block("Choices", "\n".join(f"- {name}" for name in self.choices)),
+            ),
+            {"question": asked, "choices": list(self.choices), "output": subject.text},
+            reply_schema(
+                {"reason": {"type": "string"}, "choice": {"type": "string", "enum": list(self.choices)}}
+            ),
+        )
+        names = {_plain(name): name for name in self.choices}
+        judge = JudgeClient(self, subject, tools)
+        chosen, reason = await judge.ask(question, lambda text: parse_named_choice(text, names))
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        outcome = Outcome.graded(
+            self.choices[chosen],
+            f"{chosen}: {reason}" if reason else chosen,
+            threshold,
+            is_default=self.threshold is None,
+            choice=chosen,
+        )
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+    def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
+        """Return what the choice that the judge made is worth today."""
+        score = self.choices.get(str(rated.detail.get("choice")))
+        if score is None:
+            return None
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        return replace(rated, score=score).against(threshold, is_default=self.threshold is None)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.split()).casefold()
 
 
 def weights_of(test: MergedTest) -> FactualityWeightsSpec:

@@ -6,7 +6,7 @@ and a number outside its range a JudgeRangeError. Objects that the words before 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from msgspec import Struct
@@ -251,6 +251,27 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
         span = f"{first} to {first + count - 1}"
         raise JudgeParseError(f"the judge did not choose one of the outputs {span}", raw_text=text)
     return number - first, reason
+
+
+def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return which of some choices a reply names, as JSON or as all that it says, with its reason.
+
+    `names` has the choices by their plain forms: in lower case, with single spaces.
+    """
+
+    def plain(value: str) -> str:
+        return " ".join(value.strip(" \t\n.\"'*`").split()).casefold()
+
+    def read(found: JsonObject) -> tuple[str | None, str | None] | None:
+        members = _members(found, ("choice", "answer"))
+        said = {names.get(plain(_spelled(member.value))) for member in members}
+        return (said.pop() if len(said) == 1 else None, reason_of(found)) if members else None
+
+    alone = names.get(plain(without_thoughts(text)))
+    chosen, reason = (alone, None) if alone is not None else _one_of(text, read, "choice")
+    if chosen is None:
+        raise JudgeParseError("the judge did not name one of the choices", raw_text=text)
+    return chosen, reason
 
 
 def parse_plain(text: str) -> str:

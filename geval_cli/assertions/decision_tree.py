@@ -1,0 +1,104 @@
+"""decision-tree: questions that lead to further questions, and scores at the ends."""
+
+from collections.abc import Iterator
+
+from pydantic import Field, PrivateAttr
+
+from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
+from geval_cli.numbers import format_score
+from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import Score, Spec
+
+_DEFAULT_THRESHOLD = 0.5
+
+
+class TreeNode(Spec):
+    """A question of a decision tree, and where each answer leads: to another node or to a score from 0 to 1."""
+
+    question: str | None = Field(None, description="What the judge is asked; a template.")
+    assertion: Assertion | None = Field(
+        None, alias="assert", description="An assertion in place of a question: `yes` if it passes."
+    )
+    yes: "TreeNode | Score | None" = Field(
+        None, description="Where yes leads: a node, or a score from 0 to 1."
+    )
+    no: "TreeNode | Score | None" = Field(None, description="Where no leads: a node, or a score from 0 to 1.")
+    choices: dict[str, "TreeNode | Score"] | None = Field(
+        None, description="Where each choice leads, in place of `yes` and `no`."
+    )
+
+    _asked: Assertion = PrivateAttr()
+
+    @property
+    def asked(self) -> Assertion:
+        """The assertion that decides: that of the config, or a judge's yes or no, or its choice."""
+        return self._asked
+
+    def with_asked(self, asked: Assertion) -> "TreeNode":
+        """Return the node with the assertion that decides."""
+        self._asked = asked
+        return self
+
+    @property
+    def branches(self) -> "dict[str, TreeNode | Score | None]":
+        """Return the node or the score behind each answer."""
+        return {"yes": self.yes, "no": self.no} if self.choices is None else dict(self.choices)
+
+    def nodes(self) -> "Iterator[TreeNode]":
+        """Yield this node and all that it leads to."""
+        yield self
+        for branch in self.branches.values():
+            if isinstance(branch, TreeNode):
+                yield from branch.nodes()
+
+
+class DecisionTreeAssertion(Assertion):
+    """decision-tree: questions that lead to further questions, and scores at the ends."""
+
+    tree: TreeNode = Field(description="The first question.")
+    threshold: Score | None = Field(None, description="The lowest passing score; 0.5 by default.")
+
+    @property
+    def members(self) -> tuple[Assertion, ...]:
+        """The assertions of all nodes, of which an output meets those on its path."""
+        return tuple(node.asked for node in self.tree.nodes())
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Follow the answers from question to question; the score is the one at the end.
+
+        A question that could not be judged makes the whole an error.
+        """
+        visited: list[AssertionResult] = []
+        path: list[str] = []
+        place: TreeNode | float | None = self.tree
+        while isinstance(place, TreeNode):
+            [result] = await tools.judge_each((place.asked,), subject)
+            visited.append(result)
+            asked = place.question or f"{result.type}?"
+            if result.status is Status.ERROR:
+                reason = f"could not be judged: {asked}"
+                return Outcome(Status.ERROR, None, reason, assertions=tuple(visited))
+            answer = "yes" if result.status is Status.PASSED else "no"
+            if place.choices is not None:
+                answer = str(result.detail["choice"])
+            path.append(f"{asked} {answer}")
+            place = place.branches[answer]
+        assert place is not None  # each answer leads somewhere: the config was checked
+        threshold = _DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        outcome = Outcome.graded(
+            place,
+            f"{' → '.join(path)} → {format_score(place)}",
+            threshold,
+            is_default=self.threshold is None,
+            path=path,
+        )
+        return Outcome(
+            status=outcome.status,
+            score=outcome.score,
+            reason=outcome.reason,
+            threshold=outcome.threshold,
+            threshold_is_default=outcome.threshold_is_default,
+            detail=outcome.detail,
+            assertions=tuple(visited),
+        )
