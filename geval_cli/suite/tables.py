@@ -266,6 +266,8 @@ def sheet_rows(
             written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
         rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
+            if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap before a cell far below
+                continue
             if len(cells) > MAX_COLUMNS:  # a sheet that does not say its size
                 raise ConfigError([_too_wide(len(cells), asked_at)])
             if (

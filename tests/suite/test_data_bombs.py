@@ -58,9 +58,9 @@ def write_sheet(path: Path, cell: str, row: int, *, size: str = "", text: str = 
 
 
 def write_zeros(path: Path) -> None:
-    """A line of 1 GB that takes no room on the disk."""
+    """A line of 256 MB that takes no room on the disk."""
     with path.open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(1 << 28)
 
 
 BOMBS = {

@@ -22,5 +22,6 @@ def violations(page: Any, *rules: str) -> list[str]:
         from axe_core_python.base import AXE_SCRIPT
     except ImportError:
         pytest.skip("axe-core is not installed (pip install axe-core-python)")
-    page.evaluate(AXE_SCRIPT)
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
     return list(page.evaluate(_RUN, list(rules)))
