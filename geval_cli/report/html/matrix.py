@@ -28,7 +28,7 @@ from geval_cli.store.run_pages import ResultRow, SortOrder
 ROWS_PER_PAGE = 50
 _CHIPS_MAX = 6
 _VARIABLES_MAX = 4
-_TITLE_WIDTH = 160
+_TITLE_WIDTH, _NAME_WIDTH = 160, 24
 
 
 class Chip(Struct, frozen=True):
@@ -49,7 +49,8 @@ class Cell(Struct, frozen=True):
         tally: how many repeats passed, `1/2`; empty without repeats.
         is_flaky: some repeats passed and others failed.
         chips: its first metrics; `chips_hidden` more are left out.
-        figure: the score beside the verdict; of a failed case that of the assertion that failed it by most.
+        figure: what is beside the verdict: the score; of a failed case the name and score of the assertion that failed
+            it by most, and how many others failed.
         reason: of that assertion, or the error; empty for a case without a problem. With a metric, the reason of that
             one.
     """
@@ -274,7 +275,9 @@ def _verdict(result: CaseResult, metric: str | None) -> tuple[Status, str]:
     chips = () if metric is None else chips_of(result)
     chosen = next((chip for chip in chips if chip.name == metric), None)
     if chosen is None and result.status is Status.FAILED and (failed := failed_assertions(result)):
-        return result.status, failure_figure(failed[0])
+        name = short_text(failed[0].metric or failed[0].type, _NAME_WIDTH)
+        others = f"+{len(failed) - 1}" if len(failed) > 1 else ""
+        return result.status, " ".join(filter(None, (name, failure_figure(failed[0]), others)))
     status, score = (result.status, result.score) if chosen is None else (chosen.status, chosen.score)
     return status, "" if score is None else format_score(score)
 
