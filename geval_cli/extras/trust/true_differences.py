@@ -138,6 +138,16 @@ class CorrectedComparison(Struct, frozen=True):
         found: dict[str, JsonValue] = to_builtins(self)
         return {"schema_version": 1, "kind": "corrected_comparison", **found}
 
+    @property
+    def sentence(self) -> str:
+        """The sentence that matters: the judge's difference, and what the labels make of it."""
+        return _sentence(self.rows, str)
+
+    @property
+    def figures(self) -> Table:
+        """The judge's difference and the corrected one, row by row."""
+        return _figures(self.rows)[0]
+
     def print(self, console: Console) -> None:
         """Print the sentence that matters, then the figures."""
         print_document(_document(self), console)
@@ -500,25 +510,20 @@ def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], given: LabelFile)
         yield f"not used: {plural(found.unmatched, 'label')} without an output in either run"
 
 
-def _document(found: CorrectedComparison) -> ReportDocument:
-    rows = found.rows
-    several = len({row.column for row in rows}) > 1
-    named = [((row.column, row.metric) if several else (row.metric,), row) for row in rows]
-    first = ("column", "metric") if several else ("metric",)
+def _named(
+    rows: Sequence[CorrectedRow],
+) -> tuple[tuple[str, ...], list[tuple[tuple[str, ...], CorrectedRow]]]:
+    """Return the heads of what names a row, and each row with its names."""
+    if len({row.column for row in rows}) > 1:
+        return ("column", "metric"), [((row.column, row.metric), row) for row in rows]
+    return ("metric",), [((row.metric,), row) for row in rows]
+
+
+def _figures(rows: Sequence[CorrectedRow]) -> list[Table]:
+    """Return the figures for a terminal, the widest table first."""
+    first, named = _named(rows)
     brief = [
         (*names, _change(row.judge), _with_interval(row.corrected), _p(row), _tests(row), _finding(row))
-        for names, row in named
-    ]
-    whole = [
-        (
-            *names,
-            _with_interval(row.judge),
-            _with_interval(row.corrected),
-            _p(row),
-            f"{_tests(row)}, {row.design}",
-            " and ".join(f"{weight:.2f}" for weight in row.weights),
-            _finding(row),
-        )
         for names, row in named
     ]
     header = (*first, "judge", "by labels [95 %]", "p", "labelled", "")
@@ -532,6 +537,24 @@ def _document(found: CorrectedComparison) -> ReportDocument:
         cells = [[row[place] for place in kept] for row in (header, *brief)]
         width = sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True))
         shown.append(Table(cells[0], cells[1:], least=0 if "judge" in left_out else width))
+    return shown
+
+
+def _document(found: CorrectedComparison) -> ReportDocument:
+    rows = found.rows
+    first, named = _named(rows)
+    whole = [
+        (
+            *names,
+            _with_interval(row.judge),
+            _with_interval(row.corrected),
+            _p(row),
+            f"{_tests(row)}, {row.design}",
+            " and ".join(f"{weight:.2f}" for weight in row.weights),
+            _finding(row),
+        )
+        for names, row in named
+    ]
     texts = []
     if equal := max(row.equal for row in rows):
         texts.append(f"{plural(equal, 'labelled pair')} of equal texts: 0 apart, whatever the judge says")
@@ -544,7 +567,7 @@ def _document(found: CorrectedComparison) -> ReportDocument:
         tables=[
             Table((*first, "judge", "by labels", "p", "labels", "weight of the judge", "finding"), whole)
         ],
-        brief=shown,
+        brief=_figures(rows),
         texts=texts,
         notes=found.notes,
         is_overview=True,

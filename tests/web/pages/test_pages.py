@@ -1,6 +1,7 @@
 """The pages as a server sends them, without a browser."""
 
 import csv
+import dataclasses
 import gzip
 import hashlib
 import html
@@ -20,10 +21,12 @@ from msgspec.structs import replace
 from support.browser import serve
 from support.geval_command import run_geval
 from support.pictures import BLUE, data_url, png
-from support.realistic_runs import COLUMNS, Shape, store_realistic_run
+from support.realistic_runs import COLUMNS, Shape, store_history, store_labels, store_realistic_run
 from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
+from geval_cli.extras.trust.labelling import labels_kept_for
+from geval_cli.extras.trust.true_differences import compare as corrected_by_labels
 from geval_cli.extras.web.pages.compare import text_difference
 from geval_cli.numbers import format_points
 from geval_cli.records import ErrorInfo, GitState, Role, RunStatus, RunSummary, Status, TraceStep, Turn, Usage
@@ -764,6 +767,22 @@ def test_repeats_are_one_cell_that_says_how_many_passed(tmp_path: Path) -> None:
     assert "Failed 0.10 1/2 flaky tone 0.10 reason 0.1" in found["metric=tone"][1]
     assert "Passed 0.90 1/2 flaky tone 0.90 reason 0.9" in found["metric=tone&status=passed"][1]
     assert "Repeats" in case
+
+
+def test_comparison_is_corrected_by_the_labels_there_are(tmp_path: Path) -> None:
+    shape = Shape(tests=51, repeats=1, columns=COLUMNS[:1])
+    *_, before, after = store_history(tmp_path, shape, 2)
+    path = f"/compare?before={before}&after={after}"
+    with serve(tmp_path, token=None) as address:
+        site = Site(tmp_path, address)
+        assert "Corrected by human labels" not in site.page(path)  # only the later run has any
+        store_labels(tmp_path, before, dataclasses.replace(shape, drift=-0.05))
+        page = html.unescape(site.page(path))
+    home = tmp_path / ".geval"
+    found = corrected_by_labels(labels_kept_for(before, after, home=home), before, after, home=home)
+    assert found.rows[0].corrected.interval is not None
+    for said in (found.sentence, *found.figures.rows[0], *found.notes):
+        assert said in page
 
 
 _STYLES = [

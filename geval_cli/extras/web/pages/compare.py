@@ -4,12 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec import Struct
 
-from geval_cli.errors import UsageError
+from geval_cli.engine.columns import margins_of
+from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.web.html import error_page, render_page
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
@@ -27,11 +29,13 @@ from geval_cli.extras.web.pages.routing import (
 )
 from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
+from geval_cli.plugins import extra
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.comparison import (
     CasePairs,
     Change,
+    EarlierRun,
     NamedRun,
     Pair,
     RowKind,
@@ -211,6 +215,25 @@ def compared(request: Request, before: RunReport, after: RunReport) -> tuple[Run
     return recent.get(made_of, lambda: compare_with_cases(*runs))
 
 
+def corrected(request: Request, before: RunReport, after: RunReport) -> Any:
+    """Return the comparison as human labels of both runs' outputs correct it; None where they are too few for that."""
+    labels = stored_runs(request).labels()
+    kept = [item.row for side in (before, after) for item in labels.of_run(side.run.id)]
+    if not kept or RunStatus.RUNNING in (before.run.status, after.run.status):
+        return None
+    by_labels = extra("true differences")
+
+    def correct() -> Any:
+        options = by_labels.CorrectOptions(margins=margins_of(after.run))
+        try:
+            return by_labels.correct(kept, EarlierRun(before), after, options, allow_unmatched=True)
+        except (UsageError, ConfigError):
+            return None
+
+    made_of = (before.run.id, after.run.id, before.run.finished_at, after.run.finished_at, repr(kept))
+    return request.app.state.comparisons.get(made_of, correct)
+
+
 def _page(
     request: Request,
     pages: RunPages,
@@ -233,6 +256,7 @@ def _page(
         before=before,
         after=after,
         decided=decided,
+        corrected=corrected(request, before, after),
         outcome=lambda report: run_outcome(report.run, report.summary),
         columns=columns,
         changes=changes_text(decided),
