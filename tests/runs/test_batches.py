@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -15,12 +16,27 @@ from support.pictures import png
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.events import BatchesAdvanced, RunEvent
+from geval_cli.extras.batches import driver
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
 from geval_cli.runs.stored import exit_code
 from geval_cli.store.cache import ResponseCache
 
 WIRES = ("openai", "anthropic")
+
+
+TESTS = 12
+"""As many are enough for a table of faults."""
+
+
+@dataclass
+class SmallSuite(BatchSuite):
+    tests: int = TESTS
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "FEWEST_IN_A_BATCH", 8)
 
 
 @pytest.fixture
@@ -159,13 +175,14 @@ FAULTS = [
     FAULTS,
     ids=[f"{wire} {name} {'+'.join(what)}" for wire, name, what in FAULTS],
 )
+@pytest.mark.usefixtures("small_batches")
 def test_faults_of_the_batch_api_cost_nothing_twice_and_lose_nothing(
     tmp_path, server, wire, operation, faults
 ):
     server.faults[operation] = list(faults)
-    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    ended = SmallSuite(tmp_path, server, wire=wire).run()
     assert not server.faults[operation]
-    assert paid_once(server, 58)
+    assert paid_once(server, 2 * TESTS - 2)
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
 
@@ -320,17 +337,18 @@ UNREADABLE_FILES = (b"", b"<html>\n<p>Sign in</p>\n</html>", b"{}", b"[]", b"nul
 
 
 @pytest.mark.parametrize(("file", "wire"), [*zip(UNREADABLE_FILES, cycle(WIRES), strict=False)])
+@pytest.mark.usefixtures("small_batches")
 def test_a_file_of_which_nothing_can_be_read_stops_the_run_and_is_fetched_when_it_is_resumed(
     tmp_path, server, wire, file
 ):
     server.spoil_file = lambda _: file
-    suite = BatchSuite(tmp_path, server, wire=wire)
+    suite = SmallSuite(tmp_path, server, wire=wire)
     stopped = suite.run()
     assert stopped.reason is StopReason.BATCHES
     assert any("no result of batch" in text for text in stopped.notices), stopped.notices
     server.spoil_file = lambda file: file
     ended = suite.run(resume_latest=True)
-    assert len(ended.results) == 30
+    assert len(ended.results) == TESTS
     assert set(server.paid.values()) == {1}
     assert not asked_twice(server)
 
@@ -344,12 +362,13 @@ ODD_OPERATIONS = {"openai": ("upload", "create", "get"), "anthropic": ("create",
 @pytest.mark.parametrize(
     ("wire", "operation"), [(w, o) for w, names in ODD_OPERATIONS.items() for o in names]
 )
+@pytest.mark.usefixtures("small_batches")
 def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wire, operation, how, bodies):
     server.faults[operation] = [f"{how}:{body}" for body in bodies]
     server.faults["list"] = [f"{how}:{bodies[0]}"]
-    ended = BatchSuite(tmp_path, server, wire=wire).run()
+    ended = SmallSuite(tmp_path, server, wire=wire).run()
     assert not server.faults[operation]
-    assert paid_once(server, 58)
+    assert paid_once(server, 2 * TESTS - 2)
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
     assert any("the batch is checked again later" in text for text in ended.notices)
@@ -359,21 +378,22 @@ def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wi
 @pytest.mark.parametrize(
     ("wire", "operation"), [(w, o) for w, names in ODD_OPERATIONS.items() for o in names]
 )
+@pytest.mark.usefixtures("small_batches")
 def test_a_batch_api_that_answers_oddly_on_and_on_is_given_up(tmp_path, server, wire, operation, first):
     server.faults[operation] = [f"page:{body}" for body in (*ODD_BODIES[first:], *ODD_BODIES[:first]) * 125]
-    suite = BatchSuite(tmp_path, server, wire=wire)
+    suite = SmallSuite(tmp_path, server, wire=wire)
     stopped = suite.run()
     tries = 1000 - len(server.faults[operation])
     if operation == "upload":  # no batch can be there: what was asked is sent directly
         assert stopped.reason is None
-        assert (len(server.direct), len(stopped.results)) == (61, 30)
+        assert (len(server.direct), len(stopped.results)) == (2 * TESTS + 1, TESTS)
         assert tries <= 10
     else:
         assert stopped.reason is StopReason.BATCHES
         assert tries == 5
         assert any("the batch was checked 5 times" in text for text in stopped.notices), stopped.notices
         server.faults[operation] = []
-        assert len(suite.run(resume_latest=True).results) == 30
+        assert len(suite.run(resume_latest=True).results) == TESTS
     assert not asked_twice(server)
 
 
