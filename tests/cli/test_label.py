@@ -434,7 +434,7 @@ class TestAfterwards:
     def test_the_table_fits(self, labelled: Path, columns: str) -> None:
         finished = run_geval("label", "--review", cwd=labelled, env=clean_environment(COLUMNS=columns))
         assert finished.code == 0
-        assert "3 labels: judge and person differ in 1 verdict" in finished.stdout
+        assert "3 labels: the judge and the label disagree on 1 verdict" in finished.stdout
         assert finished.stdout.index("1.0.0") < finished.stdout.index("0.0.0")
         assert "\x1b" not in finished.stdout
         assert max(map(len, finished.stdout.splitlines())) <= int(columns)

@@ -124,9 +124,9 @@ def test_report_of_a_resumed_run_draws_the_labels_that_it_has(
         runs.labels().put(run_id(first), [StoredLabel(labelled["id"], "tone", "", digest, row)])
     report = product.folder / "report.html"
     product.run(config(tests=tests), server, "--resume", "-o", str(report))
-    assert "Judge and people: tone" in report.read_text("utf-8")
+    assert "Judge and human labels: tone" in report.read_text("utf-8")
     product.run(config(tests=tests), server, "-o", str(report))
-    assert "Judge and people: tone" not in report.read_text("utf-8")
+    assert "Judge and human labels: tone" not in report.read_text("utf-8")
 
 
 def test_answers_of_a_killed_run_are_found_again_without_the_cache_of_others(

@@ -364,7 +364,7 @@ def test_intervals_are_drawn_around_zero() -> None:
     chart = difference_intervals("intervals-1", "tone", rows)
     check(chart)
     assert chart.description.startswith(
-        "Shown to be more than chance, all that was tested allowed for: 1 of 42. 12 further differences not drawn."
+        "Clear differences, corrected for everything compared: 1 of 42. 12 further differences not drawn."
     )
     assert "tone: +0.10 [+0.02, +0.18] of 40 pairs, better" in words(chart)
     check(difference_intervals("intervals-1", HOSTILE, []))

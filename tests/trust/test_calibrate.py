@@ -106,7 +106,10 @@ class TestRecord:
                 [{**row, "score": 1 - row["score"]} for row in rows(40)],
                 "at no threshold do its verdicts agree",
             ),
-            ([*rows(40), *rows(2, score=None, id="x", doc=None)[:1]], "the judge broke on 1 labelled output"),
+            (
+                [*rows(40), *rows(2, score=None, id="x", doc=None)[:1]],
+                "left out: 1 labelled output that could not be judged",
+            ),
         ],
     )
     def test_notes(self, given: list[dict[str, Any]], note: str) -> None:

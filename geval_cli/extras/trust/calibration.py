@@ -418,7 +418,7 @@ def _points(labelled: Labelled) -> Iterator[tuple[float, float, int]]:
 def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: bool) -> Iterator[str]:
     bad = found.n - found.good
     if errored:
-        yield f"the judge broke on {plural(errored, 'labelled output')}, left out"
+        yield f"left out: {plural(errored, 'labelled output')} that could not be judged"
     if found.key is None:
         why = "the run did not keep its criteria" if has_run else "the scores come from no run"
         yield (

@@ -76,7 +76,7 @@ def score_against_label(
         good_at: labels from here on are good.
         links: addresses of the outputs of a dot.
     """
-    title = f"Judge and people: {one_line(metric, _NAME)}"
+    title = f"Judge and human labels: {one_line(metric, _NAME)}"
     if not points:
         return Chart(name, title, "No output has both a label and a score.")
     counts = Counter((_bin(point.label), _bin(point.score)) for point in points)
@@ -84,17 +84,19 @@ def score_against_label(
     shift = sum(point.score - point.label for point in points) / len(points)
     said = f"{plural(len(points), 'labelled output')}; the judge's scores are {_shift_text(shift)}."
     if differing:
-        said += f" Red: the judge's verdict is another than people's ({plural(differing.total(), 'output')})."
+        said += (
+            f" Red: the judge's verdict differs from the human one ({plural(differing.total(), 'output')})."
+        )
     wide, high = unit_scale(LEFT, RIGHT), unit_scale(_END, _TOP)
     axes = across(wide, _END, _TOP, "the mean human label", plain)
     axes += upwards(high, LEFT, RIGHT, "judge's score; dot: how many outputs", plain)
     cuts = [line(LEFT, _END, RIGHT, _TOP, "chart-diagonal")]
-    kinds = [("chart-diagonal", "the judge agrees with people")]
+    kinds = [("chart-diagonal", "the judge agrees with the labels")]
     if threshold is not None and 0 <= threshold <= 1:
         cuts.append(line(LEFT, high.at(threshold), RIGHT, high.at(threshold), "chart-threshold"))
-        kinds.append(("chart-threshold", f"across: passes from {format_score(threshold)}"))
+        kinds.append(("chart-threshold", f"horizontal: the judge passes from {format_score(threshold)}"))
     cuts.append(line(wide.at(good_at), _END, wide.at(good_at), _TOP, "chart-threshold"))
-    kinds.append(("chart-threshold", f"upright: good from {format_score(good_at)}"))
+    kinds.append(("chart-threshold", f"vertical: humans pass from {format_score(good_at)}"))
     most = max(counts.values())
     dots = []
     for (label, score), count in sorted(counts.items()):

@@ -229,7 +229,7 @@ def _by_inference(
 
 def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str]:
     if errored:
-        yield f"the judge broke on {errored:,} outputs of the run; nothing is said about them"
+        yield f"not counted: {plural(errored, 'output')} of the run that could not be judged"
     if labelled < ADVISED:
         yield f"{labelled} labels; from {ADVISED} on the figures say something, 100 are comfortable"
     if found is not None and found.weight == 0 and labelled < found.outputs:

@@ -124,7 +124,7 @@ def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
     )
     rows = "".join(_heat_row(index, column, drawn, links) for index, column in enumerate(shown))
     said = (
-        "Means of each metric; the stronger a cell's colour, the higher."
+        "The mean of each metric; a stronger colour is a higher mean."
         + left_out(len(columns), COLUMNS_MAX, "column")
         + left_out(len(names), METRICS_MAX, "metric")
     )

@@ -261,7 +261,7 @@ def difference_intervals(
     if not rows:
         return Chart(name, title, "Nothing was judged in both runs.")
     decided = sum(row.verdict in {"better", "worse"} for row in rows)
-    said = f"Shown to be more than chance, all that was tested allowed for: {decided:,} of {len(rows):,}."
+    said = f"Clear differences, corrected for everything compared: {decided:,} of {len(rows):,}."
     if len(rows) > ROWS_MAX:
         said += f" {plural(len(rows) - ROWS_MAX, 'further difference')} not drawn."
     shown = rows[:ROWS_MAX]
@@ -285,7 +285,7 @@ def difference_intervals(
 _VERDICTS = (
     ("chart-bar is-better", "better"),
     ("chart-bar is-worse", "worse"),
-    ("chart-bar", "may be chance"),
+    ("chart-bar", "not clear"),
 )
 
 

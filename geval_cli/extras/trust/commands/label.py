@@ -596,8 +596,10 @@ def _show_review(opened: _Opened, given: LabelCommand) -> None:
 
 def _print_review(rows: Sequence[Reviewed], console: Console) -> None:
     flipped, broken = sum(bool(row.is_flipped) for row in rows), sum(row.score is None for row in rows)
-    heading = f" {plural(len(rows), 'label')}: judge and person differ in {plural(flipped, 'verdict')}"
-    console.print(Text(heading + (f"; the judge broke on {broken:,}" if broken else "")))
+    heading = (
+        f" {plural(len(rows), 'label')}: the judge and the label disagree on {plural(flipped, 'verdict')}"
+    )
+    console.print(Text(heading + (f"; {broken:,} could not be judged" if broken else "")))
     console.print()
     table = plain_table(console)
     table.add_column("output", no_wrap=True)
