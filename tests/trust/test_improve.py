@@ -428,6 +428,31 @@ def test_the_plan_sends_nothing(product: Product) -> None:
     assert again.stdout == finished.stdout
 
 
+def test_what_cannot_come_to_a_result_is_refused_before_anything_is_sent(product: Product) -> None:
+    write_labels(product.folder)
+    rows = (product.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
+    equal = [json.dumps({**json.loads(row), "label": 3}) for row in rows]
+    for name, lines in (("two.jsonl", rows[:2]), ("equal.jsonl", equal)):
+        (product.folder / name).write_text("\n".join(lines), encoding="utf-8")
+    (product.folder / "there.yaml").write_text("mine", encoding="utf-8")
+    with LoopbackServer(respond=World("ignores").respond) as server:
+        product.run(config(), server, "-j", "50")
+        sent = len(server.requests)
+        for labels, more, said in (
+            ("two.jsonl", ("--plan",), "2 labels of 1 document are too few"),
+            ("equal.jsonl", (), "all 36 select labels of `helpful` are equal"),
+            ("labels.jsonl", ("-o", "there.yaml"), "may contain your config"),
+            ("labels.jsonl", ("-o", "nowhere/b.yaml"), "mkdir -p nowhere"),
+            ("labels.jsonl", ("-o", "nowhere/b.json"), "mkdir -p nowhere"),
+            ("labels.jsonl", ("-o", "b.txt"), ".html, .json, .md, .yaml, .yml"),
+            ("labels.jsonl", ("--teacher", "nope:x"), "nope:x cannot be the teacher"),
+        ):
+            words = ("improve", "config.yaml", "--labels", labels, *more)
+            finished = product.command(server, *words, writes_results=False)
+            assert (finished.code, said in finished.stderr) == (2, True), finished.stderr
+        assert len(server.requests) == sent
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

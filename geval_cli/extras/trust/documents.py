@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.errors import ConfigError, ExitCode, Problem
+from geval_cli.extras.trust.labels import unwritable
 from geval_cli.extras.trust.options import ReportOptions
 from geval_cli.extras.trust.requirements import GateOutcome
 from geval_cli.numbers import fixed, format_difference, format_share, format_share_interval
@@ -209,28 +210,27 @@ def carry_over_text(what: str, labels: str, audit: CarryOver) -> str:
     return f"does {what} carry over? {audit.verdict.value}: {labels} differ by {off} from what it predicts{within}"
 
 
-def check_document_paths(paths: Iterable[Path], what: str) -> None:
+def check_document_paths(paths: Iterable[Path], what: str, *, others: Sequence[str] = ()) -> None:
     """Check that `what` can be written to each path; to be called before anything is computed.
+
+    Args:
+        paths: of reports.
+        what: that is written.
+        others: endings of further files that the command writes.
 
     Raises:
         ConfigError: with a problem for each path that it cannot be written to.
     """
-    problems = [problem for path in paths if (problem := _path_problem(path, what)) is not None]
+    problems = [problem for path in paths if (problem := _path_problem(path, what, others)) is not None]
     if problems:
         raise ConfigError(problems)
 
 
-def _path_problem(path: Path, what: str) -> Problem | None:
+def _path_problem(path: Path, what: str, others: Sequence[str]) -> Problem | None:
     if path.suffix.lower() not in ENDINGS:
-        hint = f"use a name that ends in one of: {', '.join(ENDINGS)}"
+        hint = f"use a name that ends in one of: {', '.join((*ENDINGS, *others))}"
         return Problem(f"cannot write {what} to {path}: unknown file type", hint=hint)
-    if not path.parent.is_dir():
-        return Problem(
-            f"cannot write {path}: there is no folder {path.parent}", hint=f"mkdir -p {path.parent}"
-        )
-    if path.is_dir():
-        return Problem(f"cannot write {path}: it is a folder", hint="choose another name")
-    return None
+    return unwritable(path)
 
 
 def write_document(path: Path, document: ReportDocument) -> None:

@@ -300,6 +300,28 @@ def split(
     return parts[0], parts[1], parts[2]
 
 
+def check_parts(metric: str, *parts: Sequence[LabelledCase]) -> None:
+    """Check that train, select and held-out labels can tell judges apart.
+
+    Raises:
+        UsageError: they are too few, or those of select or held-out are all equal.
+    """
+    cases = [case for part in parts for case in part]
+    if min(map(len, parts)) < 2:  # noqa: PLR2004 - agreement needs two
+        documents = {case.document for case in cases}
+        raise UsageError(
+            f"{plural(len(cases), 'label')} of {plural(len(documents), 'document')} are too few to split into"
+            " train, select and held-out",
+            hint="label more outputs: geval label RUN --next 100",
+        )
+    for name, part in zip(("select", "held-out"), parts[1:], strict=True):
+        if len({case.human for case in part}) == 1:
+            raise UsageError(
+                f"all {len(part)} {name} labels of `{metric}` are equal, so no judge can agree with them better",
+                hint="label outputs of other quality too: geval label RUN --next 100",
+            )
+
+
 def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
     """Return what fits the labels: pass and fail, a scale of few levels, or anything else."""
     levels = {case.human for case in cases}
@@ -702,12 +724,7 @@ async def improve_prepared(
     spec, asking = _assertion(prepared, cases, metric)
     train, select, held = split([case for case in cases if case.case.id in asking], options.seed)
     counts = {"train": len(train), "select": len(select), "held-out": len(held)}
-    if min(counts.values()) < 2:  # noqa: PLR2004 - agreement needs two
-        raise UsageError(
-            f"{plural(len(cases), 'label')} of {plural(len({case.document for case in cases}), 'document')} are too"
-            " few to split into train, select and held-out",
-            hint="label more outputs: geval label RUN --draw 100",
-        )
+    check_parts(metric, train, select, held)
     measure = measure_of(cases)
     score_range = STRICT_RANGE if spec.strict_mode else range_of(spec)
     policy = call_policy(prepared, budget or Budget(None, None), None)

@@ -23,7 +23,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.csv_file import csv_line, formula_text
 from geval_cli.report.json_file import json_text
-from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.safe_file import SafeFile, obstacle_to, output_error
 from geval_cli.report.sanitize import output_digest, value_text
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import read_text
@@ -769,10 +769,21 @@ def draw_notes(labels: Iterable[Label], unlabelled: int, what: str) -> Iterator[
         )
 
 
-def check_is_new(path: Path, option: str, more: str = "") -> None:
-    """Raise ConfigError where labels cannot be written, or would replace others."""
+def check_is_new(path: Path, option: str, more: str = "", *, holds: str = "labels") -> None:
+    """Raise ConfigError where a file cannot be written, or would replace another, which may hold the user's work."""
     if path.exists():
-        hint = f"choose another file: this one may contain labels{more}"
+        hint = f"choose another file: this one may contain {holds}{more}"
         raise ConfigError([Problem(f"`{path}` already exists, and {option} does not overwrite", None, hint)])
-    if not path.parent.is_dir():
-        raise ConfigError([Problem(f"cannot write {path}: there is no folder {path.parent}", None)])
+    problem = unwritable(path)
+    if problem is not None:
+        raise ConfigError([problem])
+
+
+def unwritable(path: Path) -> Problem | None:
+    """Return why a file cannot be written; None if it can."""
+    try:
+        found = obstacle_to(path)
+    except OSError as error:
+        refused = output_error(path, error)
+        return Problem(refused.message, hint=refused.hint)
+    return None if found is None else Problem(f"cannot write {path}: {found[0]}", hint=found[1])

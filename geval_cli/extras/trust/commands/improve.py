@@ -11,6 +11,7 @@ from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.gepa_search import MOST_PROMPTS, check_installed, most_ratings
 from geval_cli.extras.trust.improving import (
     EXAMPLE_COUNTS,
+    check_parts,
     find_teacher,
     fragment,
     improve_prepared,
@@ -52,9 +53,9 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
     """
     fragments = [path for path in given.outputs if path.suffix.lower() in _YAML]
     reports = tuple(path for path in given.outputs if path not in fragments)
-    check_document_paths(reports, "an improvement")
+    check_document_paths(reports, "an improvement", others=sorted(_YAML))
     for path in fragments:
-        check_is_new(path, "--output")
+        check_is_new(path, "--output", holds="your config")
     if given.gepa:
         check_installed()
     teacher = None if given.teacher is None else find_teacher(given.teacher)
@@ -113,6 +114,7 @@ def _tell_plan(
     """Say what it takes at most: as the answer with --plan, else before anything is sent."""
     cases = labelled_cases(labels, report, metric, allow_unmatched=given.allow_unmatched)
     train, select, held = split(cases, given.seed)
+    check_parts(metric, train, select, held)
     candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES + given.gepa
     ratings = len(train) + candidates * len(select) + 2 * len(held)
     ratings += most_ratings(len(train)) if given.gepa else 0
