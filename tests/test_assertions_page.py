@@ -17,7 +17,10 @@ from geval_cli.suite.json_schema import config_json_schema
 PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 WHOLE = re.findall(r"^```yaml config\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-OTHER_PAGES = frozenset(
+PAGES = "\n".join(
+    path.read_text(encoding="utf-8") for path in (Path(__file__).parents[1] / "docs").rglob("*.md")
+)
+ASK_JUDGES = frozenset(
     name for name, spec in ASSERTION_TYPES.items() if issubclass(spec, ModelGradedAssertion)
 )
 
@@ -50,6 +53,12 @@ def test_every_type_without_a_judge_has_a_config_on_the_page(tmp_path: Path) -> 
     for text in map(config_of, SNIPPETS):
         for spec in assertions_of(tmp_path, text):
             shown |= {spec.base_type, *(member.base_type for member in spec.members)}
-    built_here = {name for name in ASSERTION_TYPES if name not in OTHER_PAGES}
+    built_here = {name for name in ASSERTION_TYPES if name not in ASK_JUDGES}
     in_whole_configs = {"contains", "javascript", "python", "max-score"}
     assert built_here - in_whole_configs <= shown | {"icontains-all", "icontains-any"}
+
+
+def test_every_check_with_a_judge_has_a_config_on_some_page() -> None:
+    shown = {name for name in ASK_JUDGES if re.search(rf"\btype: [\"']?{name}(?=[\"',}}\n])", PAGES)}
+    of_class = {ASSERTION_TYPES[name] for name in shown}
+    assert [name for name in ASK_JUDGES if ASSERTION_TYPES[name] not in of_class] == []

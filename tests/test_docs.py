@@ -179,7 +179,10 @@ def test_every_kind_of_json_document_is_on_the_page_of_reports() -> None:
 
 def test_an_option_that_no_page_names_is_found() -> None:
     missing = options_not_named(TEXT.replace("--fail-under", "--fail-over"))
-    assert missing == {name: [["--fail-under"]] for name in ("geval run", "geval judge")}
+    assert [name for name, options in missing.items() if ["--fail-under"] in options] == [
+        "geval run",
+        "geval judge",
+    ]
 
 
 def keys_of_the_page() -> Iterator[tuple[str, str]]:

@@ -64,8 +64,14 @@ def read_prompt(name: str) -> str:
 
 
 @cache
+def prompt_digest(name: str) -> str:
+    """Return a digest of one prompt file, for `criterion` where `prompt_version` does not hold the file."""
+    return hashlib.sha256(read_prompt(name).encode()).hexdigest()[:12]
+
+
+@cache
 def prompt_version() -> str:
-    """Return a digest of all prompt files: it changes whenever a judge is asked in other words."""
+    """Return a digest of the prompt files that many ratings use: those in no folder, and the dimensions."""
     digest = hashlib.sha256()
     folder = files(_PROMPT_FOLDER)
     entries = [*folder.iterdir(), *folder.joinpath("dimensions").iterdir()]

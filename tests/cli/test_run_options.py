@@ -22,11 +22,6 @@ from geval_cli.runs.requests import RunRequest
 
 DECLARED = list(declared_options(RunOptions))
 BY_FLAG = {option.name: field.name for field, option in DECLARED}
-DOCS = "\n".join(
-    path.read_text(encoding="utf-8")
-    for root in [Path(__file__).parents[2]]
-    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,15 +204,6 @@ def test_every_option_is_in_help_once_under_its_heading() -> None:
             if re.search(rf"^  (-\w, )?{option.name}\b(?!-)", text, re.M)
         ]
         assert found == ([] if option.is_hidden else [option.group]), option.name
-
-
-def test_every_option_is_in_the_docs() -> None:
-    shown = [option for _, option in DECLARED if not option.is_hidden]
-    assert [option.name for option in shown if not any(map(stands_in_docs, option.flags.split()))] == []
-
-
-def stands_in_docs(flag: str) -> bool:
-    return re.search(rf"(?<![\w-]){flag}(?![\w-])", DOCS) is not None
 
 
 def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:

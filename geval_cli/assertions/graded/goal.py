@@ -1,6 +1,5 @@
 """trajectory:goal-success: a judge says whether an agent reached its goal, by its steps and its answer."""
 
-import hashlib
 import json
 
 from pydantic import Field
@@ -11,7 +10,7 @@ from geval_cli.assertions.graded.rubric import RUBRIC_SCHEMA, LlmRubricAssertion
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.trace import known_trace, trace_of
 from geval_cli.errors import Problem
-from geval_cli.judge.prompt import Block, read_prompt
+from geval_cli.judge.prompt import Block, prompt_digest
 from geval_cli.judge.trace import trace_text
 from geval_cli.records import JsonValue, to_json
 
@@ -49,10 +48,7 @@ class GoalSuccessAssertion(LlmRubricAssertion):
 
     def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return the keys that decide a rating, and a digest of the prompt, which no other type uses."""
-        return [
-            super().criterion(test, tools),
-            hashlib.sha256(read_prompt(_PROMPT).encode()).hexdigest()[:12],
-        ]
+        return [super().criterion(test, tools), prompt_digest(_PROMPT)]
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return everything that a judge may be shown, the steps among it."""

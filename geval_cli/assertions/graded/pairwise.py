@@ -1,7 +1,6 @@
 """pairwise: a judge compares the outputs of a test two by two, each pair in both orders."""
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Literal
@@ -30,7 +29,7 @@ from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, Unjud
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase
-from geval_cli.judge.prompt import Block, read_prompt
+from geval_cli.judge.prompt import Block, prompt_digest
 from geval_cli.judge.replies.verdicts import SPELLINGS, parse_winner
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.source import resolve_input
@@ -200,8 +199,7 @@ class PairwiseAssertion(ModelGradedAssertion):
 
     def criterion(self, test: MergedTest, tools: Tools) -> JsonValue:
         """Return the keys that decide a comparison, how it is scored, and the words in which it is asked."""
-        prompt = hashlib.sha256(read_prompt(_PROMPT).encode()).hexdigest()[:12]
-        return [super().criterion(test, tools), _scoring(self, test, tools), prompt]
+        return [super().criterion(test, tools), _scoring(self, test, tools), prompt_digest(_PROMPT)]
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return what the judge is shown, and the column, which the detail of a comparison names."""

@@ -178,6 +178,8 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]
     )
     if rest.startswith("responses:"):
         form = "responses"
+    if form not in _TOOLS:
+        return Finding(name, None, "not tried with this API"), usage
     asked = _request(
         "What is the weather in Paris? Use the tool.", params={"tools": _TOOLS[form]}, role=Role.GENERATION
     )
