@@ -22,6 +22,7 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
 from geval_cli.store.state import open_state
 
+TESTS = 14
 PRICE = {"input": 10_000, "output": 10_000}  # ten tokens: ten cents a request
 
 
@@ -134,7 +135,9 @@ def test_a_stop_leaves_at_most_so_many_answers_without_verdicts_as_requests_may_
             loop.append(asyncio.get_running_loop())
 
     with LoopbackServer(respond=respond) as server:
-        written = config(server, tests=30, columns=columns, judges=2, shares_criteria=True, compares=compares)
+        written = config(
+            server, tests=TESTS, columns=columns, judges=2, shares_criteria=True, compares=compares
+        )
         report = run(tmp_path, written, stop=stop, listen=listen, max_concurrency=concurrency)
         # A row of outputs that are compared takes half of the room of its outputs, as they wait for each other.
         most = max(columns, 2 * concurrency) if compares else concurrency
@@ -142,7 +145,7 @@ def test_a_stop_leaves_at_most_so_many_answers_without_verdicts_as_requests_may_
         assert report.summary.errored == 0
         assert at <= len(server.requests) <= at + 2 * concurrency
         report = run(tmp_path, written, resumes=True, resume_latest=True)
-        assert report.summary.total == count_answers(server) == 30 * columns
+        assert report.summary.total == count_answers(server) == TESTS * columns
 
 
 def test_what_finishes_a_case_goes_before_what_begins_one(tmp_path: Path) -> None:
