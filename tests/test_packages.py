@@ -79,7 +79,7 @@ class TestThePackageOfThePage:
     def test_a_strangers_config_may_not_use_its_provider(self, tmp_path: Path, site: Path) -> None:
         done = geval(tmp_path, "run", "--untrusted", "config.yaml", packages=site)
         assert done.code == 2
-        assert "`haiku:basho` has a URL of its own" in done.stderr
+        assert "`haiku:basho` has its own URL" in done.stderr
 
 
 def test_without_the_package_each_name_is_unknown(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold
     errored = [result for result in results if result.status is Status.ERROR]
     failed = [result for result in results if result.status is Status.FAILED and result.weight]
     if errored:
-        return f"{len(errored)} of {len(results)} assertions of the set could not be judged"
+        return f"{len(errored)} of {len(results)} assertions in the set could not be judged"
     if threshold is not None and score is not None:
         own = format_score_beside(score, threshold)
         return f"the score of the set is {own}; the threshold is {format_threshold(threshold)}"
     if failed:
         return f"{failed[0].type}: {failed[0].reason or 'failed'}"
-    return f"all {len(results)} assertions of the set pass"
+    return f"all {len(results)} assertions in the set pass"

@@ -94,12 +94,12 @@ def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> 
 
 def _reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool) -> str:
     if chosen:
-        return f"the highest score of the row: {format_score(score)}"
+        return f"the highest score in the row: {format_score(score)}"
     if rules.threshold is not None and not passes(highest, rules.threshold):
         own = format_score_beside(score, rules.threshold)
-        return f"no output of the row reaches {format_threshold(rules.threshold)}; this one has {own}"
+        return f"no output in the row reaches {format_threshold(rules.threshold)}; this one has {own}"
     own, best = format_score_beside(score, highest), format_score_beside(highest, score)
-    return f"the score is {own}; the highest of the row is {best}"
+    return f"the score is {own}; the highest in the row is {best}"
 
 
 class SelectBestAssertion(ModelGradedAssertion):
@@ -157,6 +157,6 @@ def check_is_comparable(members: Sequence[RowMember]) -> None:
     """
     if len(members) < _LEAST_COMPARED:
         raise UnjudgeableError(
-            "there are fewer than two outputs of this test to compare",
+            "this test has fewer than two outputs to compare",
             hint="see the errors of the other cases of the test",
         )

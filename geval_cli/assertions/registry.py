@@ -172,7 +172,7 @@ EVALUATION_TYPES = AssertionTypes(
 
 
 _JUDGE = "use g-eval, with criteria that say what to look for"
-_CODE = "check it in an assertion of your own"
+_CODE = "check it in your own assertion"
 _TRACE = "geval sees a model's answer, not the trace of a program; check the answer"
 
 _TRACE_TYPES = "for traces there are " + ", ".join(

@@ -93,7 +93,7 @@ class GuardrailsAssertion(Assertion):
         reason = None if response is None else response.choices[0].finish_reason
         if withheld(reason):
             return Outcome.of(False, f'the provider stopped it ("{reason}"): {shortened(subject.text)}')
-        return Outcome.of(True, "no safety filter of the provider stopped it")
+        return Outcome.of(True, "no provider safety filter stopped it")
 
 
 class FinishReasonAssertion(Assertion):

@@ -111,7 +111,7 @@ class ToolCount(_Bounds, StepMatcher):
         """Return problems of the name and the bounds."""
         never = self.max == 0 and self.min is None
         message = "`max: 0` without `min` can never pass: the tool has to be called at least once"
-        hint = "write `min: 0` beside it, or `not-trajectory:tool-used`"
+        hint = "add `min: 0`, or `not-trajectory:tool-used`"
         open_end = [Problem(message, self.place.value("max"), hint)] if never else []
         return [*_unnamed(self, self.wanted, "a tool count"), *open_end, *super().problems()]
 
@@ -384,9 +384,9 @@ class SpanDurationAssertion(TraceAssertion):
 class ErrorSpans(ValueRules):
     """How many steps may have failed."""
 
-    max_count: Count | None = Field(None, description="The most failed steps that pass; 0 by default.")
+    max_count: Count | None = Field(None, description="Maximum number of failed steps; 0 by default.")
     max_percentage: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        None, description="The largest percentage of failed steps that passes."
+        None, description="Maximum percentage of failed steps."
     )
     pattern: str = Field("*", description="The names of the steps to check; `*` and `?` are wildcards.")
 
@@ -398,7 +398,7 @@ class ErrorSpansAssertion(TraceAssertion):
 
     value: Count | ErrorSpans | None = Field(
         None,
-        description=("The most failed steps that pass (default 0), or {max_count, max_percentage, pattern}."),
+        description=("Maximum number of failed steps (default 0), or {max_count, max_percentage, pattern}."),
     )
 
     @property

@@ -340,7 +340,7 @@ def validate(
     form: options.ProblemForm = ProblemFormat.FULL,
     output: options.ProblemsFile = None,
 ) -> None:
-    """Report every problem of a config; send nothing."""
+    """Report every problem in a config; send nothing."""
     from geval_cli.cli.arguments import asked_dialect, config_groups, named_or_found
     from geval_cli.cli.configs import validate_configs
 

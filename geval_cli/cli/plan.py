@@ -77,7 +77,7 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
             runs = stack.enter_context(open_runs(home, os.environ))
             print_warnings(runs.warnings)
             resumed = find_run(prepared, runs)
-            sys.stderr.write(f"plan of resuming {describe_progress(resumed, prepared)}\n")
+            sys.stderr.write(f"plan for resuming {describe_progress(resumed, prepared)}\n")
         with suppress(UsageError):  # there is none, and a plan is no reason to make one
             cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
             print_warnings(cache.warnings)

@@ -168,7 +168,7 @@ def run_configs(
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
     for path in outputs:
         if path.resolve() in {request.config.resolve() for request in requests}:
-            hint = "choose another file: the config would be lost"
+            hint = "choose another file, or the config would be overwritten"
             raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if wall is not None:

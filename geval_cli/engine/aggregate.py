@@ -296,7 +296,9 @@ class Notices(Struct):
             new.remove("temperature")
         if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
             names = ", ".join(f"`{name}`" for name in new)
-            self.say(f"{event.provider_id} does not take {names}; its cached answers were made without")
+            self.say(
+                f"{event.provider_id} does not accept {names}; its cached answers were generated without"
+            )
 
 
 class _Repeats(Struct):

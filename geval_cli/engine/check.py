@@ -340,7 +340,7 @@ def _check_test(
 def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator[Problem]:
     """Yield a problem where a test has no second output, or none of the column that its outputs are compared with."""
     if plan.cases_of(test) == 1:
-        message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
+        message = f"{spec.base_type} compares outputs, but {describe_test(test)} has only one"
         yield Problem(message, spec.place.value("type"), "add another prompt or provider")
         return
     if spec.compared_with is None:
@@ -350,7 +350,7 @@ def _check_comparison(spec: Assertion, test: MergedTest, plan: Plan) -> Iterator
     yield from unknown
     if not unknown and not plan.answers_in(test, columns_named(plan.columns, spec.compared_with)[0]):
         message = (
-            f"{describe_test(test)} has no output of `{spec.compared_with}`, which pairwise compares with"
+            f"{describe_test(test)} has no output of `{spec.compared_with}` for pairwise to compare with"
         )
         yield Problem(message, place, "compare with `all`, or with a column that answers the test")
 
@@ -470,7 +470,7 @@ def _check_unasked(plan: Plan) -> Iterator[Problem]:
     asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
     if asked is not None:
         yield Problem(
-            "no provider is called: the `turns` of every test end with an answer, which is judged",
+            "no provider is called: every test's `turns` end with an answer, which is judged",
             asked.place.value(),
             "remove the last turn to have a model answer",
             severity=Severity.WARNING,

@@ -161,7 +161,7 @@ def check_column_name(
     else:
         names = {*labels, *(name for column in columns for name in names_of_column(column) if name)}
         near = did_you_mean(name, sorted(names))
-        message = f"there is no prompt, provider or pair of both called `{name}`"
+        message = f"there is no prompt, provider or column called `{name}`"
         hint = f"did you mean `{near}`?" if near else other
     more = f", and {len(labels) - _LABELS_LISTED:,} more" if len(labels) > _LABELS_LISTED else ""
     listed = ", ".join(f"`{label}`" for label in labels[:_LABELS_LISTED])

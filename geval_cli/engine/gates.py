@@ -236,11 +236,11 @@ class GateSubjects(Struct):
                     "other and cannot be compared between runs"
                 )
                 yield Problem(
-                    message, gate.place.value(), "gate on a metric that rates each output by itself"
+                    message, gate.place.value(), "gate on a metric that rates each output on its own"
                 )
             if gate.statistic is Statistic.LATENCY_MEAN and gate.limit <= 1 and _LATENCY in self.metrics:
                 message = (
-                    f"`{gate.text}` is on the run's latency in milliseconds, not on the metric `{_LATENCY}`"
+                    f"`{gate.text}` limits the run's latency in milliseconds, not the metric `{_LATENCY}`"
                 )
                 yield Problem(message, gate.place.value(), "give the metric another name")
             if index not in self.fitting:

@@ -131,7 +131,7 @@ class LikelyMistakes(Struct):
         for prompt, written, name in braces:
             braced.add(name)
             yield Problem(
-                f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as it is",
+                f"the prompt `{_short(prompt.label or prompt.id)}` has `{written}`, which is sent as is",
                 _place_of(prompt),
                 f"write {{{{ {name} }}}} for the variable `{name}` of the tests",
                 severity=Severity.WARNING,
@@ -319,6 +319,6 @@ def _columns_named_alike(plan: Plan) -> Iterator[Problem]:
                 yield Problem(
                     f"{count} {what} have the name `{_short(name)}`, so their columns look alike",
                     second.place.value("id") or second.place.value("label") or second.place.value(),
-                    "give each a `label` of its own",
+                    "give each its own `label`",
                     severity=Severity.WARNING,
                 )

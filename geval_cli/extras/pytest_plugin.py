@@ -27,7 +27,7 @@ _session_key: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options; they are read where something is judged."""
-    group = parser.getgroup("geval", "answers of language models (geval)")
+    group = parser.getgroup("geval", "language model answers (geval)")
     group.addoption(
         "--geval-home", metavar="FOLDER", help="where runs and cache are kept [$GEVAL_HOME or .geval]"
     )
@@ -37,7 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--geval-grader", metavar="PROVIDER", help="the judge, for example openai:gpt-4.1")
     parser.addini(
-        "geval_files", "also collect *.geval.yaml files that are not given", type="bool", default=False
+        "geval_files",
+        "also collect *.geval.yaml files that are not on the command line",
+        type="bool",
+        default=False,
     )
 
 
@@ -45,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "geval(grader=None, samples=None): the judge of this test, and how often it judges an output",
+        "geval(grader=None, samples=None): the judge for this test, and how many times it judges an output",
     )
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_SessionStore(config), "geval-session")

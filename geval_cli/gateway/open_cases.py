@@ -157,7 +157,7 @@ class OpenCases:
             if left - self._reserved < needed:
                 return (
                     f"the budget of {plural(budget.max_requests, 'request')} is used up: "
-                    f"the {left:,} left cannot pay for another case, which takes {needed:,}"
+                    f"{left:,} left, but another case needs {needed:,}"
                 )
         if budget.max_cost_usd is not None and case.is_judged:
             expected_usd = self._expected_usd(case)
@@ -168,8 +168,8 @@ class OpenCases:
             left_usd = budget.max_cost_usd - budget.cost_usd
             if reserved_usd + expected_usd > left_usd + ROUNDING * budget.max_cost_usd:
                 return (
-                    f"the budget of {format_cost(budget.max_cost_usd)} is used up: the {format_cost(left_usd)} left "
-                    f"cannot pay for another case, which takes about {format_cost(expected_usd)}"
+                    f"the budget of {format_cost(budget.max_cost_usd)} is used up: {format_cost(left_usd)} "
+                    f"left, but another case costs about {format_cost(expected_usd)}"
                 )
         return None
 

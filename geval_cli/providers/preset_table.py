@@ -83,7 +83,7 @@ PRESETS: Mapping[str, Preset] = {
         batch="anthropic",
     ),
     "azure": Preset(
-        "Azure OpenAI (the id has the deployment name)",
+        "Azure OpenAI (the id contains the deployment name)",
         "",
         ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
         "azure:my-deployment",

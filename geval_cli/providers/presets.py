@@ -158,11 +158,7 @@ def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
     """Yield a problem where the config says that a server has OpenAI's batch API which cannot have it."""
     wire_format = preset_of(source).wire_format
     if source.spec.config.get("batch") == "openai" and wire_format != "openai":
-        hint = (
-            "leave `batch` out: it has a batch API of its own"
-            if wire_format == "anthropic"
-            else "leave it out"
-        )
+        hint = "leave `batch` out: it has its own batch API" if wire_format == "anthropic" else "leave it out"
         yield source.problem(
             f"`batch: openai` is for servers with OpenAI's API, which {source.kind} does not have",
             key="batch",
@@ -189,7 +185,7 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
             "judge"
         ),
         OtherMode.PROGRAM: "it is a program: run it with `exec:` or from a Python provider",
-        OtherMode.SERVICE: "it is a service with an API of its own: call it from a Python provider",
+        OtherMode.SERVICE: "it is a service with its own API: call it from a Python provider",
     }
     yield source.problem(f"`{source.kind}:{mode}{separator}` is not supported", hint=hints[other])
 

@@ -52,7 +52,7 @@ _ELSEWHERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("slack", "n8n", "elevenlabs", "fal", "quiverai", "modelslab"),
-        "it is a service with an API of its own: call it from a Python provider",
+        "it is a service with its own API: call it from a Python provider",
     ),
 }
 """Vendors, programs and services that others ask and geval does not, with what to do instead."""

@@ -259,7 +259,7 @@ def check(source: ProviderSource) -> list[Problem]:
     problems = check_settings(source, LIMIT_KEYS)
     if not source.name:
         hint = "write its path after the colon: `scripted:replies.yaml`"
-        return [*problems, source.problem("the scripted provider has no file of replies", hint=hint)]
+        return [*problems, source.problem("the scripted provider has no replies file", hint=hint)]
     try:
         read_script(_path(source), source.access, shown_as=_shown_path(source))
     except ConfigError as error:

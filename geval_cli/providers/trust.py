@@ -69,7 +69,7 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
 def _stranger_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
     spec, kind = source.spec, _kind(source.spec)
     if kind in _ADDRESSES or kind not in {*PRESETS, *kinds, "none", "echo"}:
-        return _refused(f"`{spec.public_id}` has a URL of its own", spec)
+        return _refused(f"`{spec.public_id}` has its own URL", spec)
     if kind in _WITH_FILES and _is_outside(source):
         message = (
             f"`{spec.public_id}` refers to a file outside the config's folder, which --untrusted does "
@@ -92,7 +92,7 @@ def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
     if has_own_host or not all(_is_own_address(address, preset) for address in addresses):
         return _refused(f"`{spec.public_id}` sends its requests to another host", spec)
     if own_settings(spec.config, CERTIFICATE_KEYS):
-        return _refused(f"`{spec.public_id}` shows a certificate of this machine's", spec)
+        return _refused(f"`{spec.public_id}` presents a certificate from this machine", spec)
     if key_env is not None and key_env not in preset.key_envs:
         return _refused(f"`{spec.public_id}` reads the environment variable `{key_env}`", spec)
     return None

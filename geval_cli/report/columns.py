@@ -305,7 +305,7 @@ def leader_text(
     ]
     if len(ranked) < 2:  # noqa: PLR2004
         if by_metrics:
-            return f"beside the baseline {titles[base]}: {by_metrics.removeprefix('; ')}"
+            return f"compared with the baseline {titles[base]}: {by_metrics.removeprefix('; ')}"
         is_compared = any(found and found.metrics for found in (column.vs_first for column in columns))
         return (
             f"no metric of any column is shown to differ from the baseline {titles[base]}"

@@ -1122,7 +1122,7 @@ def _warnings(comparing: _Comparing, alike: Alike, a: RunRecord, b: RunRecord) -
     yield from _wrong_pairs(alike)
     both = a.prompt_version and b.prompt_version
     if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
-        yield "not comparable: the judges' prompts are of another version"
+        yield "not comparable: the judges' prompts are from another version"
 
 
 def _wrong_pairs(alike: Alike) -> Iterator[str]:
@@ -1130,11 +1130,14 @@ def _wrong_pairs(alike: Alike) -> Iterator[str]:
     if alike.miscounted:
         tests = plural(alike.miscounted, "test")
         yield (
-            f"perhaps wrong pairs: {tests} that say the same, and not as many in both runs; give each test a "
-            "description of its own"
+            f"pairs may be wrong: {tests} with identical content, and different numbers of them in the two runs;"
+            " give each test its own description"
         )
     if alike.unknown:
-        yield f"perhaps wrong pairs: {_unknown(alike, alike.unknown)}, and not as many in both runs; {_KEYS_HINT}"
+        yield (
+            f"pairs may be wrong: {_unknown(alike, alike.unknown)}, and different numbers of them in the two runs;"
+            f" {_KEYS_HINT}"
+        )
 
 
 def _unknown(alike: Alike, count: int) -> str:
@@ -1152,13 +1155,13 @@ def _notes(
         if lacking := sorted(own - other):
             yield f"only {name} has {plural(len(lacking), 'metric')}: {_listed(lacking)}"
     if relative := sorted(earlier.relative | comparing.relative):
-        yield f"left out, since other columns of the same run decide them: {_listed(relative)}"
+        yield f"left out because they depend on other columns of the run: {_listed(relative)}"
     in_rows = {measure.name for _, measure in comparing.rows if measure.kind is RowKind.METRIC}
     if unpaired := sorted((earlier.metrics & comparing.metrics) - in_rows):
         yield f"no pair of cases has a score in both runs: {_listed(unpaired)}"
     for pair in match.pairs:
         if pair.by is MatchedBy.PLACE:
-            yield f"paired by place: {_columns([pair.before])} -> {_columns([pair.after])}"
+            yield f"paired by position: {_columns([pair.before])} -> {_columns([pair.after])}"
     for name, columns in (("A", match.only_before), ("B", match.only_after)):
         if columns:
             yield f"only {name} has {plural(len(columns), 'column')}: {_columns(columns)}"

@@ -321,7 +321,7 @@ def _paired(found: RunComparison) -> str:
 def changes_text(found: RunComparison) -> str:
     """Return what is different in the configs of two runs: `Changed from A to B: the text of the prompt`."""
     if not found.changes:
-        return "No change of prompts, models, judges, criteria, thresholds or tests is known"
+        return "No known change in prompts, models, judges, criteria, thresholds or tests"
     return f"Changed from A to B: {'; '.join(found.changes)}"
 
 

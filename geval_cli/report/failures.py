@@ -205,7 +205,7 @@ def _normalised(reason: str) -> str:
     return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED].rstrip(" .:")
 
 
-_LINES_SHOWN, _LINES_IN_FULL, _ERRORS_SHOWN = 10, 4, 5
+_LINES_SHOWN, _LINES_IN_FULL, _OUTPUTS_ON_TWO_LINES, _ERRORS_SHOWN = 10, 4, 2, 5
 _GROUPED_FROM = 3
 """So many tests that fail for the same reason are one line."""
 _KEPT_MAX, _KEPT_OF_A_GROUP = 1_000, 10
@@ -468,7 +468,8 @@ class FailedTests(Struct):
                 told += [("reason", f"{whose}{item.reason}"), ("at", item.location or "")]
             for label, text in told:
                 if text:
-                    room = max(2 * (width - 14), _REASON_MIN)
+                    is_one = label == "output" and len(groups) > _OUTPUTS_ON_TWO_LINES
+                    room = max((1 if is_one else 2) * (width - 14), _REASON_MIN)
                     style = "dim" if label == "at" else ""
                     body = Text(one_line(text, room), style=style)
                     print_hanging(Text(f"{label:<8}", style="dim"), body, console, indent=4)

@@ -189,7 +189,7 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     noun = "call" if plan.total.least == plan.total.most == 1 else "calls"
     name = one_line(config, 200)
     if plan.total.most or not plan.total.cached:
-        more = f", beside {cached} cached answers" if plan.total.cached else ""
+        more = f", plus {cached} cached answers" if plan.total.cached else ""
         whole = f"{name} would make {calls} {noun} for {cases}{more}; price {price}; nothing was sent"
     else:
         whole = f"{name} would make 0 calls: the cache has all {cached} answers for {cases}; nothing was sent"

@@ -225,9 +225,9 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
     if any(has_fallback(result.assertions) for row in rows for result in row):
         notes.append("~ scored by a fallback method; the details say why")
     if any(is_split(result.assertions) for row in rows for result in row):
-        notes.append("/ the scores of several judges lie 0.5 or more apart")
+        notes.append("/ the judges' scores are 0.5 or more apart")
     if any(row[0].repeat_index for row in rows):
-        notes.append("#3.2 stands for the second repeat of test 3")
+        notes.append("#3.2 is the second repeat of test 3")
     if not selection.is_whole:
         notes += [
             _what_is_hidden(selection),

@@ -429,7 +429,7 @@ def _run_text(report: RunReport) -> str:
     if report.file:
         return f"{run} in {sanitize(report.file)}"
     if report.is_partly_stored:
-        return f"{run} (partly stored: geval show {run} shows what is)"
+        return f"{run} (partly stored: geval show {run} shows the stored part)"
     if not report.is_stored:
         return f"{run} (not stored, so it cannot be shown again)"
     return run

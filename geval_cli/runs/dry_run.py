@@ -64,7 +64,7 @@ _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FURTHER_SAMPLES: "until the verdict is settled",
     Purpose.EXPLANATION: "one per output that fails, or passes when it should not",
     Purpose.VERDICT: "one per output that makes claims",
-    Purpose.EMBEDDING: "of generated questions, as far as they differ",
+    Purpose.EMBEDDING: "of generated questions, where they differ",
 }
 
 

@@ -77,7 +77,7 @@ def judging_request(
         return request
     if not isinstance(source.run.config, dict) or not source.run.config:
         hint = f"pass one: geval judge {source.run.id} CONFIG"
-        raise UsageError(f"run {source.run.id} has no config of its own", hint=hint)
+        raise UsageError(f"run {source.run.id} has no config", hint=hint)
     request = replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
     changed = [] if not source.parts else list(_changed_files(_parts_of(request), source.parts))
     if changed:

@@ -231,7 +231,7 @@ class RunOptions:
 
     otel: Annotated[
         bool,
-        Option("--otel", "Send traces to a collector, as OTEL_* variables say.", OptionGroup.RESULTS),
+        Option("--otel", "Send traces to the collector set by OTEL_* variables.", OptionGroup.RESULTS),
     ] = False
 
     tags: Annotated[
@@ -472,7 +472,7 @@ class RunOptions:
         int,
         Option(
             "--seed",
-            "Random seed of --filter-sample and --stop-when.",
+            "Random seed for --filter-sample and --stop-when.",
             OptionGroup.SELECTION,
             decides_results=True,
             is_always_written=True,

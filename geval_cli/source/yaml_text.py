@@ -39,7 +39,7 @@ def write_yaml(value: JsonValue) -> str:
         if _reads_back(text, value):
             return text
     raise UsageError(
-        "the suite contains text that YAML cannot represent", hint="keep it in JSON, which geval reads, too"
+        "the suite contains text that YAML cannot represent", hint="keep it in JSON, which geval reads too"
     )
 
 

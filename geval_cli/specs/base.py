@@ -51,8 +51,7 @@ class ProviderSpec(Spec):
         default_factory=dict,
         repr=False,
         description=(
-            "Model parameters, sent as they are, and geval's own settings: base_url, api_key_env,"
-            " timeout_s, ..."
+            "Model parameters, sent as is, and geval's own settings: base_url, api_key_env, timeout_s, ..."
         ),
     )
 
@@ -117,7 +116,7 @@ Scoring = Literal["auto", "logprobs", "samples", "single"]
 class EarlyStopSpec(Spec):
     """Sampling that stops early, once the verdict is settled."""
 
-    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="The most ratings to request.")
+    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="Maximum number of ratings.")
     stop_error: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.02,
         description=(
@@ -284,7 +283,7 @@ class BatchSpec(Spec):
 
     size: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="The most requests per batch; by default the provider's limit.",
+        description="Maximum requests per batch; by default the provider's limit.",
     )
     poll_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         15.0, description="Initial interval between two polls of a batch, in seconds."
@@ -305,9 +304,9 @@ class RunOptionsSpec(Spec):
     max_concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None,
         validation_alias=AliasChoices("max_concurrency", "maxConcurrency"),
-        description="The most concurrent model calls.",
+        description="Maximum number of concurrent model calls.",
     )
-    batch: BatchSpec | None = Field(None, description="Settings of batches, for --batch.")
+    batch: BatchSpec | None = Field(None, description="Batch settings, for --batch.")
     stop_when: Literal["decided"] | None = Field(
         None, description="Stop when the gates, or without gates the comparison of columns, are decided."
     )

@@ -139,7 +139,7 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
     ),
     ("max_concurrency", "maxConcurrency"): (
         {"type": "integer", "minimum": 1},
-        "Most concurrent requests; by default that of the run (20), 4 for `python:` and `exec:`, `n_parallel` for"
+        "Maximum concurrent requests; by default the run's (20), 4 for `python:` and `exec:`, `n_parallel` for"
         " `local:`.",
     ),
     ("requests_per_minute", "requestsPerMinute"): (_CAP, "Most requests per minute."),

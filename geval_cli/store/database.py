@@ -58,8 +58,8 @@ _ADVICE = {
         "reading or writing the disk failed",
         "check the disk and its free space, or choose another folder with --home",
     ),
-    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "move it away and run again; a new one is made"),
-    sqlite3.SQLITE_NOTADB: ("the file is not a database", "move it away and run again; a new one is made"),
+    sqlite3.SQLITE_CORRUPT: ("the file is damaged", "move it away and run again; a new one is created"),
+    sqlite3.SQLITE_NOTADB: ("the file is not a database", "move it away and run again; a new one is created"),
 }
 
 
@@ -338,7 +338,7 @@ def _replace_damaged(path: Path, schema: Schema) -> tuple[str, ...]:
             _prepare(path, schema)
         else:
             return ()
-    return (f"the {schema.name} {path} was damaged; it was moved to {aside.name} and a new one was made",)
+    return (f"the {schema.name} {path} was damaged; it was moved to {aside.name} and a new one was created",)
 
 
 def _move_aside(path: Path) -> Path:

@@ -583,7 +583,7 @@ def _example_rows(
             document = reading.files.document(reference, place.value())
             if isinstance(document.value, list):
                 return [(item, document.place.child(index)) for index, item in enumerate(document.value)]
-            message = f"a file of examples must contain a list, found {describe_value(document.value)}"
+            message = f"an examples file must contain a list, found {describe_value(document.value)}"
             reading.report(message, place.value())
         elif suffix == ".jsonl":
             path = reading.files.resolve(reference, place.value())

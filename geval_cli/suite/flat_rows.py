@@ -140,7 +140,7 @@ class FlatColumns:
     def _report_double(self, name: str, place: SourcePath) -> None:
         if name not in self._doubled:
             self._doubled.add(name)
-            self._reading.report(f"`{name}` says the same as another column", place.key(name), "keep one")
+            self._reading.report(f"`{name}` duplicates another column", place.key(name), "keep one")
 
 
 def _put(test: dict[str, JsonValue], path: KeyPath, value: JsonValue) -> None:
@@ -239,7 +239,7 @@ class TableReader:
             name = cell_text(cell).strip()
             where = header.location(self._path, column)
             if name == "vars" and name not in self._flat.renamed:
-                hint = "give each variable a column of its own"
+                hint = "give each variable its own column"
                 self._reading.report("a table has no column `vars`", where, hint)
             elif name in names:
                 message = f"two columns are called `{name}`"

@@ -329,7 +329,7 @@ def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str
     if statistic in _SHARES and limit > 1:
         return "a limit above 1 (or 100%)"
     if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
-        return "a limit in per cent of something that is not a share"
+        return "a percentage limit on a figure that is not a share"
     return ""
 
 

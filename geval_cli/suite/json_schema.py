@@ -52,7 +52,7 @@ _SIMPLE: dict[Any, JsonSchema] = {
 _TEST_FILE: JsonSchema = {
     "type": "string",
     "pattern": "^(file|https?|s3|huggingface)://.",
-    "description": "A file of tests, or an address of one.",
+    "description": "A tests file or its URL.",
 }
 
 

@@ -111,7 +111,7 @@ def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> P
         reading.report(message, place.value())
         return None
     if "role" in value and "content" in value:
-        hint = "put the messages of one prompt into a list of their own"
+        hint = "put the messages of one prompt into their own list"
         reading.report("found a chat message where a prompt is expected", place.value(), hint)
         return None
     fields = read_fields(PromptSpec, value, place, "a prompt", reading, nullable=_MAY_BE_EMPTY)

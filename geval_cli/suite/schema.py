@@ -97,7 +97,7 @@ class TestSpec(Spec):
     )
     options: TestOptionsSpec = Field(
         default_factory=TestOptionsSpec,
-        description="The judge of this test's assertions, and transforms.",
+        description="The judge for this test's assertions, and transforms.",
     )
     metadata: dict[str, Any] = Field(default_factory=dict, description="Any data; stored with the result.")
 
@@ -178,7 +178,7 @@ class SuiteSpec(Spec):
     calibration: str | None = Field(
         None,
         description=(
-            "A file of `geval calibrate`: adds P(pass) to results and sets `threshold: calibrated`."
+            "A file from `geval calibrate`: adds P(pass) to results and sets `threshold: calibrated`."
         ),
     )
     labels: str | None = Field(
@@ -190,7 +190,7 @@ class SuiteSpec(Spec):
         None,
         min_length=1,
         description=(
-            "A file of `geval drift --save`: its outputs are re-judged before each run to detect a"
+            "A file from `geval drift --save`: its outputs are re-judged before each run to detect a"
             " judge that has moved."
         ),
     )

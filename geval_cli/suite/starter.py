@@ -49,14 +49,14 @@ _UNJUDGED = """\
     # - type: g-eval
     #   criteria: The answer is correct, polite, and answers the question that was asked.
 """
-_OFFLINE_COMMENT = """nobody yet, `echo` gives the prompt back. For a model write its id,
+_OFFLINE_COMMENT = """`echo` returns the prompt itself. For a model, write its id,
 # such as openai:gpt-4.1-mini (needs OPENAI_API_KEY), or local:smollm2 (a small model on this machine)."""
 
 
 def starter_config(model: str | None) -> str:
     """Return the config with `model` as the one that answers and judges; None: one that runs without any."""
     text = _TEMPLATE if model is not None else _without_expectations(_TEMPLATE)
-    comment = _OFFLINE_COMMENT if model is None else "any other model can stand here, and several can."
+    comment = _OFFLINE_COMMENT if model is None else "any model works here, and you can list several."
     judge = "" if model is None else " The judge is a model too; a larger one judges better."
     default = _UNJUDGED if model is None else _JUDGED.replace("JUDGE", model)
     text = text.replace("WHO_COMMENT", comment).replace("ANSWERER", model or "echo")

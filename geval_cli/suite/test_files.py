@@ -49,7 +49,7 @@ _ADDRESSES = ("https://", "http://", "s3://", "huggingface://")
 _FETCHED = _LINES | _DOCUMENTS | _CSV | _SHEETS | {PARQUET_SUFFIX}
 """Programs from elsewhere are never run."""
 _DEFAULT_FUNCTION = "generate_tests"
-_MAKE_FILE = "let the program write its tests to a .jsonl file and use that"
+_MAKE_FILE = "have the program write its tests to a .jsonl file and use that"
 
 
 def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowSource:
@@ -136,7 +136,7 @@ def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -
         return []
     asked_at = place.value("path")
     if not is_file_reference(spec.path) and not is_address(spec.path):
-        reading.report("`path` must name files of tests", asked_at, f"write file://{spec.path}")
+        reading.report("`path` must name tests files", asked_at, f"write file://{spec.path}")
         return []
     return _sources(spec.path, asked_at, reading, ColumnNames(spec.columns, place.child("columns")))
 
@@ -210,7 +210,11 @@ def _address_problem(reference: str, asked_at: Location | None, reading: LoadCon
         )
     suffix = PurePosixPath(parts.path).suffix.lower()
     if suffix not in _FETCHED:
-        what = f"`{suffix}` is not a known file type for tests" if suffix else "the URL has no file of tests"
+        what = (
+            f"`{suffix}` is not a known file type for tests"
+            if suffix
+            else "the URL does not name a tests file"
+        )
         return Problem(what, asked_at, f"known: {', '.join(sorted(_FETCHED))}")
     if is_wildcard(parts.path):
         return Problem("a URL names one file and cannot have wildcards", asked_at, "list each file")
@@ -302,7 +306,7 @@ def _file_rows(
         reading.report(f"only Python programs can make tests: `{path.name}`", asked_at, _MAKE_FILE)
         return None
     if suffix not in _LINES | _CSV | _SHEETS:
-        reading.report(f"`{path.name}` is not a file of tests", asked_at, _KNOWN)
+        reading.report(f"`{path.name}` is not a tests file", asked_at, _KNOWN)
         return None
     try:
         with open_regular(path, reading.files.access):  # so that it is missed before anything else is done
@@ -318,7 +322,7 @@ def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) 
     document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
     items = document.value
     if not isinstance(items, list):
-        message = f"a file of tests must contain a list of tests, found {describe_value(items)}"
+        message = f"a tests file must contain a list of tests, found {describe_value(items)}"
         reading.report(message, document.place.value())
         return None
     if document.may_use_env:

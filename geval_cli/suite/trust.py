@@ -109,7 +109,7 @@ class WatchedTests:
 
 
 def _changed(location: Location | None, number: int) -> Problem:
-    message = f"test {number + 1} has changed since it was checked: a file of tests was modified"
+    message = f"test {number + 1} has changed since it was checked: a tests file was modified"
     return Problem(message, location, "do not change the files during a run, and run again")
 
 

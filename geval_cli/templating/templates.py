@@ -160,7 +160,7 @@ _SYNTAX_ERRORS = (
     (r"end of raw", "`{% raw %}` is never closed"),
     (
         r"unknown tag '(\w+)'.*needs to be closed is '(\w+)'",
-        "`{{% {0} %}}` stands where `{{% {1} %}}` is still open",
+        "`{{% {0} %}}` appears while `{{% {1} %}}` is still open",
     ),
     (r"needs to be closed is '(\w+)'", "`{{% {0} %}}` is never closed: add `{{% end{0} %}}`"),
     (r"unknown tag 'end(\w+)'", "`{{% end{0} %}}` closes nothing"),

@@ -38,7 +38,7 @@ def test_the_reason_names_the_categories_and_the_detail_how_sure_it_is() -> None
     result = moderated(FLAGGED)
     assert '"violence", "hate"' in result.reason
     assert result.detail["flagged"] == {"violence": 0.9, "hate": 0.4}
-    assert "does not count" in moderated(FLAGGED, value=["sexual"]).reason
+    assert "do not count" in moderated(FLAGGED, value=["sexual"]).reason
 
 
 def test_nothing_said_is_nothing_to_moderate_and_asks_nobody() -> None:

@@ -361,8 +361,8 @@ def planned(*providers: ProviderSpec, test: MergedTest | None = None, **keys: An
 @pytest.mark.parametrize(
     ("plan", "problem"),
     [
-        (planned(A), "pairwise compares outputs, and test 1 has only one"),
-        (planned(A, B, against="d"), "there is no prompt, provider or pair of both called `d`"),
+        (planned(A), "pairwise compares outputs, but test 1 has only one"),
+        (planned(A, B, against="d"), "there is no prompt, provider or column called `d`"),
         (planned(A, B, against="P"), "`against: P` matches 2 columns, but must match one"),
         (
             planned(A, B, against="expected_output"),

@@ -50,23 +50,23 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
         ),
         (
             {"prompts": ["{{ q }} {name}"], "tests": written_tests(name="b")},
-            "`{name}`, which is sent as it is; write {{ name }}",
+            "`{name}`, which is sent as is; write {{ name }}",
         ),
         (
             {"prompts": ["{{ q }} ${name}"], "tests": written_tests(name="b")},
-            "`${name}`, which is sent as it is; write {{ name",
+            "`${name}`, which is sent as is; write {{ name",
         ),
         (
             {"prompts": ["{{ q }} <name>"], "tests": written_tests(name="b")},
-            "`<name>`, which is sent as it is; write {{ name }}",
+            "`<name>`, which is sent as is; write {{ name }}",
         ),
         (
             {"prompts": ["Say {q}"], "tests": [*written_tests(), *written_tests(q="y")]},
-            "`{q}`, which is sent as it is; write {{ q }}",
+            "`{q}`, which is sent as is; write {{ q }}",
         ),
         (
             {"prompts": [[{"role": "user", "content": "{{ q }} {name}"}]], "tests": written_tests(name="b")},
-            "`{name}`, which is sent as it is; write {{ name }}",
+            "`{name}`, which is sent as is; write {{ name }}",
         ),
         (
             {"prompts": ["{{ q }} {{ name }}"], "tests": written_tests(q="Hello {{ name }}", name="b")},

@@ -35,7 +35,7 @@ def test_a_budget_of_requests_aborts_the_run_and_leaves_the_rest_undone(product:
     summary = finished.results["summary"]
     assert summary["errored"] == summary["failed"] == 0
     assert summary["total"] == summary["passed"] == 14
-    said = "the budget of 30 requests is used up: the 1 left cannot pay for another case, which takes 2"
+    said = "the budget of 30 requests is used up: 1 left, but another case needs 2"
     assert " ".join(finished.stderr.split()).count(said) == 1
     assert "ABORTED" in finished.stdout
 

@@ -84,7 +84,7 @@ def test_judges_that_are_far_apart_are_marked(
     detail = finished.verdict["detail"]
     assert (detail["spread"], detail["split"]) == (spread, split)
     assert ("  split" in finished.stdout) == split
-    assert ("/ the scores of several judges lie 0.5 or more apart" in finished.stdout) == split
+    assert ("/ the judges' scores are 0.5 or more apart" in finished.stdout) == split
     assert "judge 1" in finished.stdout
     nearest = "m2" if len(says) > 2 else "m0"
     assert f"openai:{nearest}: As {nearest} sees it." in finished.stdout

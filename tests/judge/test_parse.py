@@ -114,7 +114,7 @@ def test_a_bare_number_has_no_reason_and_prose_is_its_own_reason():
 
 
 def test_a_rating_on_another_scale_says_so():
-    with pytest.raises(JudgeError, match=r"out of 5, but was asked for 0 to 10"):
+    with pytest.raises(JudgeError, match=r"out of 5, but should have been 0 to 10"):
         parse_rating("Score: 4/5", score_range=(0, 10))
 
 

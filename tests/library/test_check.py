@@ -91,7 +91,7 @@ def test_every_type_refuses_an_unknown_key_as_a_config_does(kind: str) -> None:
         (
             {"type": "select-best", "value": "best"},
             {},
-            "select-best compares outputs, and test 1 has only one",
+            "select-best compares outputs, but test 1 has only one",
         ),
         ({"type": "max-score"}, {}, "max-score"),
         ({"type": "equals", "value": "{{ city }}"}, {}, "city"),

@@ -105,9 +105,9 @@ def test_javascript_makes_tests(tmp_path: Path, tests: str) -> None:
         (
             "const fs = require('fs');\nmodule.exports = () => [];",
             "loads a module",
-            "let Node write the tests",
+            "have Node write the tests",
         ),
-        ("module.exports = async () => fetch('http://x.example');", "fetch", "let Node write the tests"),
+        ("module.exports = async () => fetch('http://x.example');", "fetch", "have Node write the tests"),
         ("module.exports = () => ({});", "make.js must return a list of tests", ""),
         ("module.exports = () => { throw new Error('no data'); };", "make.js failed: no data", ""),
     ],

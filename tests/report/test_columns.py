@@ -194,7 +194,7 @@ BEST, UNRATED = replace(BASE, pass_rate=Stat(1.0, None, 20, 20)), replace(BASE, 
             (BEST, compared(0.0, of_tests(5, "undecided", -1.0, 6))),
             "(100 %); it takes at least 6 tests to show a difference",
         ),
-        ((UNRATED, compared(None, None, tone="better")), "beside the baseline a: b is better in tone"),
+        ((UNRATED, compared(None, None, tone="better")), "compared with the baseline a: b is better in tone"),
         (
             (UNRATED, compared(None, None, tone="undecided")),
             "no metric of any column is shown to differ from the baseline a",

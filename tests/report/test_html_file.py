@@ -128,7 +128,7 @@ def test_rankings(browser: Any, tmp_path: Path) -> None:
     assert rows[1] == ["1. large | thorough", "1644", "1472 to 1784", "6", "1", "1"]
     assert rows[4] == ["a", "none", "", "1", "0", "0"]
     assert said == [
-        "the judge said the same in both orders for 92 % of the pairs",
+        "the judge chose the same winner in both orders for 92 % of the pairs",
         "no ranking: the comparisons do not connect all columns",
     ]
 

@@ -18,6 +18,7 @@ from geval_cli.report.verdict import gate_value
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 
+ROOT = Path(__file__).parents[2]
 TAIL = re.compile(r"(?<![\w.$:/-])\d+\.\d{5,}")
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 TIGHT_PERCENT = re.compile(r"(?<!= )(?<!=)\b\d+(\.\d+)?%")
@@ -118,6 +119,21 @@ def test_reports_for_people(names: Sequence[str], home: Path, tmp_path: Path) ->
     for name in names:
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert (mistakes_on(text) if name.endswith(".html") else list(mistakes(text))) == []
+
+
+def kept_outputs() -> Iterator[tuple[str, str]]:
+    """Yield what commands print in the cases of tests/cli and on pages: agree, calibrate, estimate, probe, plans ..."""
+    for path in sorted((ROOT / "tests/cli/cases").glob("*/expected.[oe]*")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        blocks = re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        yield str(page.relative_to(ROOT)), "\n".join(blocks)
+
+
+def test_what_all_commands_print() -> None:
+    outputs = dict(kept_outputs())
+    assert len(outputs) > 100
+    assert {name: found for name, text in outputs.items() if (found := list(mistakes(text)))} == {}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_in_a_terminal(width: int) -> None:
     text = stream.getvalue()
     assert max(cell_len(line) for line in text.splitlines()) <= width
     words = " ".join(text.split())
-    assert "the judge said the same in both orders for 92 % of the pairs" in words
+    assert "the judge chose the same winner in both orders for 92 % of the pairs" in words
     assert "no ranking: the comparisons do not connect all columns" in words
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -39,4 +39,4 @@ def test_in_markdown(tmp_path: Path) -> None:
     assert "| ranking: `more-helpful` | rating | 95 % interval | won | tied | lost |" in lines
     assert "| 1. `large \\| thorough` | 1644 | 1472 to 1784 | 6 | 1 | 1 |" in lines
     assert "| `a` | none |  | 1 | 0 | 0 |" in lines
-    assert "the judge said the same in both orders for 92 % of the pairs" in lines
+    assert "the judge chose the same winner in both orders for 92 % of the pairs" in lines

@@ -295,7 +295,7 @@ def test_runs_of_another_prompt_version_are_warned_of() -> None:
     found = compare(
         named("A", cases, prompt_version="1"), named("B", cases, prompt_version="2"), ComparisonOptions()
     )
-    assert found.warnings == ("not comparable: the judges' prompts are of another version",)
+    assert found.warnings == ("not comparable: the judges' prompts are from another version",)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_columns_paired_by_place_are_said_and_unmatched_ones_too() -> None:
     after = [case(test, {"m": 1.0}, column=other) for test in range(3)]
     found = compare(named("A", before), named("B", after, columns=(other,)), ComparisonOptions())
     assert found.columns[0].by is MatchedBy.PLACE
-    assert found.notes == ("paired by place: p × m -> p × other",)  # noqa: RUF001
+    assert found.notes == ("paired by position: p × m -> p × other",)  # noqa: RUF001
     assert found.rows[0].column == "p × m -> p × other"  # noqa: RUF001
     with pytest.raises(UsageError, match="no column in common"):
         compare(named("A", before), named("B", after, columns=(other, further)), ComparisonOptions())
@@ -468,7 +468,7 @@ def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
     text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
 
     assert text.count("brief x small") == 2
-    assert "paired by place: brief x large -> polite x other" in text
+    assert "paired by position: brief x large -> polite x other" in text
 
 
 def test_markdown(check_expected: Callable[[str, str], None]) -> None:
@@ -707,7 +707,7 @@ def test_what_rivals_in_the_run_decide_is_not_compared_between_runs() -> None:
     ]
     assert found.rows[0].flipped == ()
     assert found.notes == (
-        "left out, since other columns of the same run decide them: preferred, select-best",
+        "left out because they depend on other columns of the run: preferred, select-best",
     )
     # Compared with an expected output, a share says something of the output alone.
     own = [
@@ -853,7 +853,7 @@ def test_what_changed_in_the_config_is_named(
     after = named("B", rated(6, "m", **(details | change)), **(config | run))
     found = compare(before, after, ComparisonOptions())
     assert found.changes == said
-    assert changes_text(found).startswith("Changed from A to B: " if said else "No change of prompts")
+    assert changes_text(found).startswith("Changed from A to B: " if said else "No known change in prompts")
 
 
 def test_thresholds_assertions_and_tests_that_changed_are_named() -> None:

@@ -141,7 +141,7 @@ def test_a_run_that_is_not_stored_names_no_command_that_would_need_it() -> None:
 def test_a_run_that_is_partly_stored_says_so() -> None:
     text = printed(RunSummary(2, passed=2), is_stored=False, is_partly_stored=True)
 
-    assert f"(partly stored: geval show {RUN.id} shows what is)" in " ".join(text.split())
+    assert f"(partly stored: geval show {RUN.id} shows the stored part)" in " ".join(text.split())
     assert "not stored" not in text
 
 

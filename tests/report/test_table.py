@@ -64,7 +64,7 @@ def test_repeats_have_rows_of_their_own() -> None:
     text = printed(report_of(make_case(0), make_case(0, repeat_index=1)))
 
     assert [line.split()[0] for line in text.split("\n") if "PASS" in line] == ["1", "1.2"]
-    assert "#3.2 stands for the second repeat of test 3" in text
+    assert "#3.2 is the second repeat of test 3" in text
 
 
 def test_a_missing_cell_stays_empty() -> None:

@@ -139,13 +139,13 @@ def problems_of(folder: Path, baseline: Any, **options: Any) -> tuple[Problem, .
     [
         (
             "something else",
-            "there is no prompt, provider or pair of both called `something else`",
+            "there is no prompt, provider or column called `something else`",
             "write the label of a column, a run's id, `latest` or a results file",
             LABELS,
         ),
         (
             "polite x larg",
-            "there is no prompt, provider or pair of both called `polite x larg`",
+            "there is no prompt, provider or column called `polite x larg`",
             "did you mean `polite x large`?",
             LABELS,
         ),
@@ -173,7 +173,7 @@ def test_a_baseline_that_a_filter_left_out_is_a_warning(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "polite x small", filter_providers="large")
 
     assert problem.severity is Severity.WARNING
-    assert problem.message == "there is no prompt, provider or pair of both called `polite x small`"
+    assert problem.message == "there is no prompt, provider or column called `polite x small`"
 
 
 @pytest.mark.parametrize("name", ["latest", "latest~2", "20261122-0", "before.json", "results/old.jsonl"])

@@ -251,7 +251,7 @@ BAD_TABLES = [
     ("q,__expected\na,b\n", "1:3", "`__expected` is a promptfoo column"),
     ("q,__metadata:area\na,b\n", "1:3", "`__metadata:area` is a promptfoo column"),
     ("q,a,q\n1,2,3\n", "1:5", "two columns are called `q`"),
-    ("q,vars.q\n1,2\n", "2:3", "`vars.q` says the same as another column"),
+    ("q,vars.q\n1,2\n", "2:3", "`vars.q` duplicates another column"),
     ("vars,q\n1,2\n", "1:1", "a table has no column `vars`"),
     ("q,threshold\na,7\n", "2:3", "`threshold` must be a number from 0 to 1, found the number 7"),
     ("q,r\na\n", "2:1", "this row has 1 cells, but the header has 2"),
@@ -392,12 +392,12 @@ def test_columns_can_have_other_names_in_the_config(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     ("entry", "message", "hint"),
     [
-        ({"path": "t.csv"}, "`path` must name files of tests", "write file://t.csv"),
+        ({"path": "t.csv"}, "`path` must name tests files", "write file://t.csv"),
         ({"path": "file://t.csv", "colums": {}}, "unknown key `colums` in an entry of files", "`columns`?"),
         ({"path": "file://t.csv", "columns": {"q": 1}}, "`columns.q` must be text", ""),
         ({"path": "file://t.csv", "vars": {}}, "unknown key `vars` in an entry of files", ""),
         ({"path": "file://t.csv", "columns": {"q": "treshold"}}, "unknown key `treshold`", "`threshold`?"),
-        ({"path": "file://t.csv", "columns": {"q": "r"}}, "`r` says the same as another column", "keep one"),
+        ({"path": "file://t.csv", "columns": {"q": "r"}}, "`r` duplicates another column", "keep one"),
     ],
 )
 def test_mistakes_in_an_entry_of_files_are_shown(
@@ -633,12 +633,12 @@ def test_a_path_without_file_is_refused_with_what_to_write(tmp_path: Path, key: 
     [
         ("file://none.csv", "there is no file", "paths are relative"),
         ("file://none*.csv", "no file matches `none*.csv`", "paths are relative"),
-        (["file://notes.txt"], "`notes.txt` is not a file of tests", "known: .csv"),
+        (["file://notes.txt"], "`notes.txt` is not a tests file", "known: .csv"),
         (["file://t.js"], "only Python programs can make tests: `t.js`", ".jsonl"),
         ("file://", "`file://` has no path after it", "write"),
         (["file://empty"], "contains no files", "use another"),
         ("file://{{ x }}.csv", "cannot contain a template", "env"),
-        ("file://m.yaml", "a file of tests must contain a list of tests, found a mapping", ""),
+        ("file://m.yaml", "a tests file must contain a list of tests, found a mapping", ""),
     ],
 )
 def test_files_that_cannot_be_had_are_refused(tmp_path: Path, tests: object, message: str, hint: str) -> None:

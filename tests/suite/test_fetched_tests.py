@@ -209,7 +209,7 @@ def test_parquet_lines_and_tables_at_addresses_are_the_same_tests(tmp_path: Path
         ("http://127.0.0.1:9/t.csv", "http://127.0.0.1:9/t.csv cannot be reached"),
         ("http://example.org/t.csv", "http:// is not safe: the tests could be changed in transit"),
         ("URL/load.py", "`.py` is not a known file type for tests"),
-        ("URL/t", "the URL has no file of tests"),
+        ("URL/t", "the URL does not name a tests file"),
         ("URL/*.csv", "a URL names one file and cannot have wildcards"),
         ("huggingface://models/x", "has no data set name"),
         ("huggingface://datasets/o/n?splt=test", "unknown data set parameter `splt`"),

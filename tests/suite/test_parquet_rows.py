@@ -108,7 +108,7 @@ def test_a_column_that_json_has_no_form_for_is_a_problem_until_it_is_left_out(
         ({"q": ["a"], "v": [[float("inf")]]}, "1:2", "this cell contains inf"),
         ({"q": ["a", "b"], "threshold": [0.5, 7.0]}, "2:2", "`threshold` must be a number from 0 to 1"),
         ({"q": ["a"], "treshold": [0.5]}, "1:2", "unknown key `treshold` in a test"),
-        ({"q": ["a"], "vars.q": ["b"]}, "1:2", "`vars.q` says the same as another column"),
+        ({"q": ["a"], "vars.q": ["b"]}, "1:2", "`vars.q` duplicates another column"),
         ({"q": ["a"], "context": ["file://none.txt"]}, "1:2", "there is no file"),
         ({"vars": [{"q": "a"}], "topic": ["b"]}, "1:2", "unknown key `topic` in a test"),
         (

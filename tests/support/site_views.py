@@ -19,7 +19,7 @@ SCREEN, PHONE = (1440, 900), (390, 844)
 OPEN_DETAILS = """
 document.querySelectorAll('details:not([data-charts-section])').forEach((item) => { item.open = true; });
 """
-"""All but the drawings, which have pages of their own."""
+"""All but the drawings, which have their own pages."""
 BREAK_AND_SAVE = """
 const text = document.querySelector('[data-path="prompts[0].raw"]');
 text.value = '{{ nothing }}';

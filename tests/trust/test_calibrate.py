@@ -98,7 +98,7 @@ class TestRecord:
                 rows(40),
                 "16 good and 24 bad labels: 31 of each give balanced accuracy to ±0.1; 50 are recommended",
             ),
-            (rows(40), "the scores come from no run"),
+            (rows(40), "the scores do not come from a run"),
             (rows(40), "under 100 labels"),
             (rows(20), "nothing is called clear or borderline: it takes 9 good and 9 bad labels, not 8"),
             (rows(40, score=0.5), "all scores are equal"),
@@ -278,7 +278,7 @@ class TestInARun:
         assert errors == []
         assert any(item.message.endswith("so results get no P(pass)") for item in warnings)
 
-    @pytest.mark.parametrize(("part", "words"), [("params", "other parameters of the judge"), ("new", "")])
+    @pytest.mark.parametrize(("part", "words"), [("params", "other judge parameters"), ("new", "")])
     def test_parts_that_the_file_alone_says(self, calibrated: Path, part: str, words: str) -> None:
         """A part that only another version of geval knows is no difference; the key decides in the run."""
         path = calibrated / "judge.cal.json"
@@ -479,7 +479,7 @@ class TestCommand:
             for case in results
         ]
         found = calibrate(calibrated / "answer-labels.jsonl", bare)
-        assert any(note.startswith("the run did not keep its criteria") for note in found.metrics[0].notes)
+        assert any(note.startswith("the run did not record its criteria") for note in found.metrics[0].notes)
         write_calibration(calibrated / "judge.cal.json", found)
         (error,), _ = prepared(calibrated)
         assert error.message.startswith("the calibration of `helpful` in judge.cal.json has no judge")

@@ -414,7 +414,7 @@ class TestInARun:
         path.write_text(path.read_text(encoding="utf-8") + "# changed\n- default: '3'\n", encoding="utf-8")
         (found,) = problems(shop, "jury-calibrated.yaml")
         assert found.message == (
-            "the weight of `scripted:judge-moody.yaml` in jury.cal.json was found with other parameters of the judge"
+            "the weight of `scripted:judge-moody.yaml` in jury.cal.json was found with other judge parameters"
         )
 
     def test_the_order_of_the_judges_is_nothing(self, shop: Path) -> None:

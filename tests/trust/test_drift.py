@@ -258,4 +258,4 @@ def test_anchors_that_are_not_there_and_a_command_without_any(product: Product) 
         nothing = product.command(server, "drift", writes_results=False)
     assert (missing.code, nothing.code) == (2, 2)
     assert "there is no file" in missing.stderr
-    assert "no file of anchors given" in nothing.stderr
+    assert "no anchors file given" in nothing.stderr

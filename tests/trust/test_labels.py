@@ -118,7 +118,7 @@ ITEM = '"id": "a", "metric": "m"'
     [
         ("", "1:1 the file is empty"),
         ("\ufeff \n", "1:1 the file is empty"),
-        ("[1]\n", "1:1 a row of labels must be a JSON object | write one object per line"),
+        ("[1]\n", "1:1 a label row must be a JSON object | write one object per line"),
         ('{"id": 1', "1:9 a comma or `}` is missing here"),
         ('\n{"id": "a", "id": "b", "metric": "m", "label": 1}', "2:13 the key `id` is given twice"),
         (f'{{{ITEM}, "label": NaN}}', "1:37 a JSON value is missing here"),
@@ -191,7 +191,7 @@ def test_problems_of_lines(tmp_path: Path, text: str | bytes, expected: str) -> 
         ("id,metric,label\na,m,maybe\n", '2:5 a label must be a number, `pass` or `fail`, found "maybe"'),
         ("id,metric,label\na,m,nan\n", "2:5 a label must be a number, `pass` or `fail`, found null"),
         ('id,metric,label\n"a,m,1\n', "2:1 this line cannot be read"),
-        ("id,metric,label\n", "1:1 there are no rows of labels"),
+        ("id,metric,label\n", "1:1 there are no label rows"),
     ],
 )
 def test_problems_of_tables(tmp_path: Path, text: str, expected: str) -> None:

@@ -158,7 +158,7 @@ def test_a_label_follows_its_test(
         (
             ("b", "c"),
             {"id": "1.0.0", "test_key": "b", "prompt": "prompt 7"},
-            "this item has no output by that prompt, provider or repeat",
+            "this item has no output for that prompt, provider or repeat",
         ),
     ],
 )

@@ -364,7 +364,7 @@ def test_from_sheet_to_sheet(tmp_path: Path, ending: str) -> None:
         sheet.unlink(missing_ok=True)
         drawn = run_geval("label", "latest", "--next", str(count), "--export", sheet.name, cwd=tmp_path)
         assert drawn.code == 0, drawn.stderr
-        assert f"{count} of them to be filled in" in drawn.stdout
+        assert f"{count} of them still empty" in drawn.stdout
         rows = read_sheet(sheet)
         for row in rows:
             row["label"] = "pass" if truth[int(row["id"].split(".")[0])] else "fail"
@@ -379,7 +379,10 @@ def test_from_sheet_to_sheet(tmp_path: Path, ending: str) -> None:
     assert len(fill(20)) == 20
     found = estimated()
     assert found["labelled"] == 20
-    assert "labels count by the chance with which `geval label --next` drew their outputs" in found["notes"]
+    assert (
+        "labels are weighted by the probability with which `geval label --next` drew their outputs"
+        in found["notes"]
+    )
     assert run_geval("label", "latest", "--import", filled.name, cwd=tmp_path).code == 0
 
     rows = fill(15)  # with the labels before it, without which they mean nothing

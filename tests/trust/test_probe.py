@@ -204,7 +204,10 @@ class TestJudges:
             ("empty", "helpful"),
         }
         tau = next(item for item in report.findings if item.figure == "tau")
-        assert (tau.verdict, tau.note) == (ProbeVerdict.UNCLEAR, "all scores are equal: they have no order")
+        assert (tau.verdict, tau.note) == (
+            ProbeVerdict.UNCLEAR,
+            "all scores are equal, so they have no order",
+        )
 
     def test_one_that_likes_length_fails_where_text_is_added(self, tmp_path: Path) -> None:
         report = probed(config(tmp_path, items=16, metrics=METRICS[1:2]), longest, items=16)

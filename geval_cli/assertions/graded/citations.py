@@ -193,8 +193,8 @@ def _reason(citations: Sequence[Citation], right: int) -> str:
     if not citations:
         return "the output cites and quotes nothing"
     if right == len(citations):
-        return "the citation holds" if right == 1 else f"all {right} citations hold"
+        return "the citation is correct" if right == 1 else f"all {right} citations are correct"
     first = next(one for one in citations if not one.is_right)
     wrong = len(citations) - right
-    said = f"{wrong} of {plural(len(citations), 'citation')} {'does' if wrong == 1 else 'do'} not hold"
+    said = f"{wrong} of {plural(len(citations), 'citation')} {'is' if wrong == 1 else 'are'} wrong"
     return f"{said}: {first.claim[:200]} ({first.problem})"

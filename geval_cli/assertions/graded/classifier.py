@@ -97,7 +97,7 @@ class ModerationAssertion(ModelGradedAssertion):
         if counted:
             reason = f"flagged: {listed(counted)}"
         elif flagged:
-            reason = f"flagged only for what does not count here: {listed(list(flagged))}"
+            reason = f"flagged only in categories that do not count here: {listed(list(flagged))}"
         return Outcome.of(not counted, reason, flagged=flagged)
 
 

@@ -300,4 +300,4 @@ def _check_doctype(_name: str, _system: str | None, _public: str | None, has_con
 
 
 def _refuse() -> NoReturn:
-    raise _RefusedError("it declares entities or elements of its own, which geval does not read")
+    raise _RefusedError("it declares its own entities or elements, which geval does not read")

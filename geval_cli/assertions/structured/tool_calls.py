@@ -40,7 +40,7 @@ class ToolCallF1Assertion(Assertion):
     value_form = "texts"
 
     value: str | tuple[str, ...] = Field(
-        description="The expected tools: a list of templates, or one text with commas."
+        description="The expected tools: a list of templates, or comma-separated text."
     )
     threshold: Score | None = Field(None, description="The lowest passing F1; 1 by default.")
 

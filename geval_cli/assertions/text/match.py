@@ -53,7 +53,7 @@ class TextListAssertion(Assertion):
     value_form = "texts"
 
     value: Item | tuple[Item, ...] = Field(
-        description="The texts to find: a list of templates, or one text with commas."
+        description="The texts to find: a list of templates, or comma-separated text."
     )
 
     def check(self, context: CheckContext) -> list[Problem]:

@@ -170,7 +170,7 @@ class BatchKeeper:
         if origin is None:
             raise UsageError(
                 f"run {run_id} is not stored here, so its config is unknown",
-                hint="set --home to the folder with its run",
+                hint="set --home to the folder that has its run",
             )
         try:
             prepared = prepare(RunRequest(Path(origin.config_file), self._environ), is_going_to_run=False)

@@ -203,7 +203,7 @@ class BatchSteps:
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
         self._say_once(
-            watched, f"{batch.provider_id} accepts no more tokens at a time; geval submits smaller batches"
+            watched, f"{batch.provider_id} accepts no more tokens at once; geval submits smaller batches"
         )
         return ended
 

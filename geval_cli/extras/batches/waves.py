@@ -206,7 +206,7 @@ def batch_problems(
     if specs and not apis:
         names = ", ".join(dict.fromkeys(f"`{spec.public_id}`" for _, spec in specs))
         yield Problem(
-            f"none of the providers to call in batches has a batch API: {names}",
+            f"none of these providers has a batch API: {names}",
             specs[0][1].place.value("id"),
             "use an openai: or anthropic: model, or set `batch: openai` in the config of a server "
             "that has it",

@@ -127,9 +127,9 @@ def _structured(first: ModelResponse) -> Finding:
         found = None
     follows = isinstance(found, dict) and type(found.get("score")) is int
     if dropped:
-        return Finding(name, False, "refuses a JSON Schema; judges are asked for JSON in words")
+        return Finding(name, False, "rejects a JSON Schema; judges are asked for JSON in the prompt")
     if not follows:
-        return Finding(name, False, "takes a JSON Schema, but its answer does not follow it")
+        return Finding(name, False, "accepts a JSON Schema, but its answer does not follow it")
     return Finding(name, True, "follows a JSON Schema")
 
 
@@ -143,7 +143,7 @@ def _probabilities(first: ModelResponse) -> Finding:
 
 
 def _samples(*, takes_one: bool) -> Finding:
-    said = "samples come with one request" if takes_one else "each sample is a request of its own"
+    said = "all samples come from one request" if takes_one else "each sample is a separate request"
     return Finding("several answers", takes_one, said)
 
 
@@ -163,7 +163,9 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[Finding, Usage
     return Finding(
         name,
         sees,
-        "saw a red square" if sees else f"takes images, but said of a red square: {answer.text[:60]!r}",
+        "saw a red square"
+        if sees
+        else f"accepts images, but described a red square as: {answer.text[:60]!r}",
     ), usage + answer.usage
 
 
@@ -172,7 +174,7 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]
     kind, _, rest = model.provider.id.partition(":")
     preset = PRESETS.get(KIND_ALIASES.get(kind, kind))
     if preset is None and kind != "vertex":
-        return Finding(name, None, "not tried with this kind of provider"), usage
+        return Finding(name, None, "not tested with this kind of provider"), usage
     form: str = (
         "google" if preset is None else "openai" if preset.wire_format == "azure" else preset.wire_format
     )
@@ -193,7 +195,7 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]
         return Finding(name, None, _in_a_line(error)), usage
     calls = any(choice.tool_calls for choice in answer.choices)
     return Finding(
-        name, calls, "called a tool" if calls else "takes tools, but answered without a call"
+        name, calls, "called a tool" if calls else "accepts tools, but answered without a call"
     ), usage + answer.usage
 
 

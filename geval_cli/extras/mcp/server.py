@@ -337,7 +337,7 @@ class AssistantTools:
         if name == "latest":
             newest = next(self._own_runs(), None)
             if newest is None:
-                raise UsageError("no runs of the served folder are stored", hint="start one with start_run")
+                raise UsageError("no runs from the served folder are stored", hint="start one with start_run")
             name = newest.run.id
         run_id = self._state.runs.find(name).run.id
         origin = self._state.runs.origin(run_id)
@@ -423,7 +423,7 @@ def config_below(root: Path, name: str) -> Path:
         is_plain = path.resolve() == path
         is_config = path.suffix.lower() in _CONFIG_SUFFIXES and path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links
-        raise UsageError("this is not the path of a file", hint=hint) from error
+        raise UsageError("this is not a file path", hint=hint) from error
     if not is_plain:
         raise UsageError(f"{name} contains a symbolic link, which is not followed", hint=hint)
     if not is_config:

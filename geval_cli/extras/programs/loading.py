@@ -38,7 +38,7 @@ from geval_cli.suite.suite import LoadedSuite
 TIME_LIMIT_S = 120.0
 """How long one function may take; nothing else happens meanwhile."""
 
-_MAKE_FILE = "let Node write the tests to a .jsonl file and use that"
+_MAKE_FILE = "have Node write the tests to a .jsonl file and use that"
 
 
 @dataclass(slots=True, weakref_slot=True)

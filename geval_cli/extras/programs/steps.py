@@ -107,7 +107,7 @@ async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
             raise
         if not isinstance(made, Mapping) or (made.get("error") is None and made.get("output") is None):
             hint = "return {'output': value}, or {'error': text}"
-            raise CodeFailedError(f"the program of the variable `{name}` returned no `output`", hint=hint)
+            raise CodeFailedError(f"the program for the variable `{name}` returned no `output`", hint=hint)
         if made.get("error") is not None:
             hint = "see its program's error"
             raise CodeFailedError(f"cannot make the variable `{name}`: {js_string(made['error'])}", hint=hint)
@@ -140,11 +140,11 @@ async def _made_prompt(
         params, files = {**params, **own}, files - own.keys()
         made = made["prompt"]
     elif isinstance(made, bool | int | float):
-        message = f"the program of the prompt `{prompt.label}` returned {describe_value(made)}"
+        message = f"the program for the prompt `{prompt.label}` returned {describe_value(made)}"
         raise CodeFailedError(message, hint=_PROMPT_FORMS)
     if made is None or made in ("", [], {}):
         raise CodeFailedError(
-            f"the program of the prompt `{prompt.label}` returned nothing", hint=_PROMPT_FORMS
+            f"the program for the prompt `{prompt.label}` returned nothing", hint=_PROMPT_FORMS
         )
     text = js_json(made) if isinstance(made, dict | list) else js_string(made)
     return prompt.model_copy(update={"raw": text, "params": params, "file_params": files})

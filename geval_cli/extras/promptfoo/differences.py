@@ -464,7 +464,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         "errors-and-failures",
         "a test with one assertion that errors and another that fails",
         "the row is an error",
-        "the row fails; the error is shown beside it",
+        "the row fails; the error is shown next to it",
         test=_mixes_errors_and_failures,
     ),
     PromptfooDifference(
@@ -501,7 +501,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         "kept-state",
         "state that a program keeps between calls (counters, conversations, `this.x`)",
         "kept: one Node and one Python process serve all calls",
-        "JavaScript starts afresh on each call; Python runs in several processes, each with its own state",
+        "JavaScript starts from scratch on each call; Python runs in several processes, each with its own state",
         test=_files_of_javascript,
         suite=_providers(lambda item: bool(_program_suffix(item))),
     ),
@@ -537,7 +537,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "missing-files",
-        "a missing file of tests or prompts",
+        "a missing tests or prompts file",
         "no tests from it, or the path itself is the prompt",
         "refused, with a suggestion",
         never=_REFUSED,
@@ -547,7 +547,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         "unknown keys, misspelt columns",
         "silently ignored in many places",
         "a warning with a suggestion",
-        never="each is listed as the warning that it is",
+        never="each is listed as a warning",
     ),
     PromptfooDifference(
         "unknown-types",
@@ -596,9 +596,9 @@ MATTERS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "gemini-tools",
-        "tools in OpenAI's form for Gemini",
+        "tools in OpenAI's format for Gemini",
         "translated",
-        "sent as they are, which Gemini refuses",
+        "sent as is; Gemini rejects them",
         suite=_providers(
             lambda item: item.id.startswith(("google:", "vertex:")) and _has_openai_tools(item.config)
         ),
@@ -606,7 +606,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
     PromptfooDifference(
         "lists-as-prompts",
         "a prompt that is a JSON list without chat messages",
-        "sent as the messages, which the model refuses",
+        "sent as the messages; the model rejects them",
         "sent as text",
         suite=lambda suite: (
             item.place.key() for item in suite.prompts if _is_list_without_messages(item.raw or "")
@@ -685,7 +685,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "postprocess",
-        "`postprocess` of a test beside a `transform` of defaultTest",
+        "`postprocess` of a test in addition to a `transform` of defaultTest",
         "ignored",
         "used as the test's `transform`",
         suite=_default_transform_meets_postprocess,
@@ -773,7 +773,7 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         "unset `env` values",
         "the expression stays, and is later empty",
         "the same, with a warning",
-        never="each is listed as the warning that it is",
+        never="each is listed as a warning",
     ),
     PromptfooDifference(
         "command-line-variables",
@@ -952,8 +952,8 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
     PromptfooDifference(
         "answer-relevance",
         "`answer-relevance`",
-        "three questions by promptfoo's prompt",
-        "by geval's prompt, so scores differ slightly",
+        "three questions, with promptfoo's prompt",
+        "geval's prompt, so scores differ slightly",
         assertion=_of("answer-relevance"),
     ),
     PromptfooDifference(
@@ -965,7 +965,7 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "context-faithfulness",
-        "`context-faithfulness` of an answer that claims nothing",
+        "`context-faithfulness` of an answer that makes no claims",
         "depends on the reply",
         "1",
         assertion=_of("context-faithfulness"),
@@ -975,7 +975,7 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         "`moderation` with an unknown category",
         "never counts",
         "the same, with a warning",
-        never="each is listed as the warning that it is",
+        never="each is listed as a warning",
     ),
     PromptfooDifference(
         "moderators",
@@ -1009,7 +1009,7 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         "search-rubric",
         "`search-rubric`",
         "accepts any judge",
-        "refuses a judge that cannot search",
+        "rejects a judge that cannot search",
         assertion=_of("search-rubric"),
     ),
     PromptfooDifference(

@@ -39,7 +39,7 @@ def read_prompt_file(
     read = _READERS.get(path.suffix.lower())
     if read is None:
         hint = f"known: {', '.join(sorted(_READERS))}"
-        raise ConfigError([Problem(f"`{path.name}` is not a file of prompts", asked_at, hint)])
+        raise ConfigError([Problem(f"`{path.name}` is not a prompts file", asked_at, hint)])
     if path.suffix.lower() == ".txt" and separator:
         texts = list(_split(read_text(path, access, asked_at=asked_at), separator))
     else:

@@ -104,7 +104,7 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
     elif isinstance(name, str):
         yield from _labelled(_of_text(name, part, reading), shown)
     elif "role" in value:
-        hint = "a chat prompt is one entry: put its messages into a list of their own, `- - role: user`"
+        hint = "a chat prompt is one entry: put its messages into their own list, `- - role: user`"
         reading.report("found a chat message where a prompt is expected", part.place.value(), hint)
     elif value and all(isinstance(entry, str) and _may_be_file(file) for file, entry in value.items()):
         for file, its_label in value.items():
@@ -148,7 +148,7 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
     if text.startswith(_REMOTE):
         scheme = text.partition(":")[0]
         hint = "export the prompt to a file next to the config and use that"
-        reading.report(f"prompts of {scheme} are not fetched", location, hint)
+        reading.report(f"prompts from {scheme} are not fetched", location, hint)
         return
     if text.startswith(EXEC_PREFIX) or _is_code(text):
         yield from _of_program(text, part, reading)

@@ -202,7 +202,7 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
         reading.report(f"`vars` must be a mapping, found {describe_value(value)}", place.value())
         return {}
     if isinstance(value.get("assert"), list):
-        hint = "move it left to the level of `vars`"
+        hint = "unindent it to the level of `vars`"
         reading.warn("`assert` is inside `vars`, where it checks nothing", place.key("assert"), hint)
     return dict(value)
 
@@ -222,7 +222,7 @@ def _variables_of_files(
             reading.problems.extend(error.problems)
             continue
         if not files:
-            reading.warn(f"no file of variables matches `{name}`", location, f"relative to {row.folder}")
+            reading.warn(f"no variables file matches `{name}`", location, f"relative to {row.folder}")
         for file in files:
             variables |= _mapping_in(file.path, row, reading)
     return variables

@@ -69,7 +69,7 @@ _LINES = frozenset({".jsonl", ".ndjson"})
 _DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
 _SHEETS = frozenset({".xlsx", ".xls"})
 _REMOTE = {
-    "huggingface://": "data sets of Hugging Face are not fetched",
+    "huggingface://": "Hugging Face datasets are not fetched",
     "https://docs.google.com/": "Google Sheets are not fetched",
     "http://": "tests are not fetched over the network",
     "https://": "tests are not fetched over the network",
@@ -153,14 +153,14 @@ def _of_file(
     elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)
     elif file.suffix in JAVASCRIPT_SUFFIXES - RUNNABLE_SUFFIXES:
-        hint = "compile it to JavaScript and use the .js file, or let it write its tests to a .jsonl file"
+        hint = "compile it to JavaScript and use the .js file, or have it write its tests to a .jsonl file"
         reading.report(f"TypeScript is not supported: `{file.path.name}`", asked_at, hint)
     elif file.suffix in CODE_SUFFIXES:
         message = f"tests that a program makes are not supported: `{file.path.name}`"
-        reading.report(message, asked_at, "let it write its tests to a .jsonl file and use that")
+        reading.report(message, asked_at, "have it write its tests to a .jsonl file and use that")
     else:
         hint = "known: .yaml, .yml, .json, .jsonl, .csv, .xlsx"
-        reading.problems.append(Problem(f"`{file.path.name}` is not a file of tests", asked_at, hint))
+        reading.problems.append(Problem(f"`{file.path.name}` is not a tests file", asked_at, hint))
 
 
 def _of_document(path: Path, asked_at: Location | None, reading: LoadContext) -> Iterator[TestRow]:

@@ -83,7 +83,7 @@ class People(Struct, frozen=True):
         alpha_with_judge: the same with the judge as a further annotator.
         kappas: of the judge with each annotator, quadratic weights, the judge's rating rounded (half to even).
         ceiling: mean rho of each annotator with the mean of the others.
-        judge: mean rho of the judge with the same means; `share` is the judge's part of the ceiling.
+        judge: mean rho of the judge with the same means; `share` is the judge's share of the ceiling.
     """
 
     alpha: Estimate
@@ -449,22 +449,22 @@ def _bias(data: _Data, scale: Scale) -> Bias:
 
 def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) -> Iterable[str]:
     if errored:
-        yield f"the judge failed on {plural(errored, 'labelled output')}, which is left out throughout"
+        yield f"the judge failed on {plural(errored, 'labelled output')}, excluded throughout"
     clusters = len(set(data.clusters))
     if clusters < MIN_CLUSTERS:
         groups = plural(clusters, "independent group of outputs", "independent groups of outputs")
         yield f"no intervals: {groups}; at least {MIN_CLUSTERS} are needed"
     if len(everything.annotators) == 1:
-        yield "one annotator: how far people agree is unknown, so there is no ceiling and no alt-test"
+        yield "one annotator: agreement between people is unknown, so there is no ceiling and no alt-test"
     elif alt is None:
         least = f"{statistics.MIN_ANNOTATORS} annotators with {statistics.MIN_ITEMS} outputs each"
         yield f"no alt-test: it needs {least}, which others labelled too"
     if len(data.human) and (data.human == data.human[0]).all():
-        yield "all labels are equal: no correlation is defined"
+        yield "all labels are equal, so there is no correlation"
     if len(data.score) and (data.score == data.score[0]).all():
-        yield "all scores are equal: no correlation is defined"
+        yield "all scores are equal, so there is no correlation"
     if data.words is None:
-        yield "no texts of outputs: nothing is said about a bias by length"
+        yield "output texts are missing, so length bias was not checked"
 
 
 def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
@@ -619,7 +619,7 @@ def statistics_of(item: MetricAgreement) -> Iterator[tuple[str, Estimate]]:
     if item.people is not None:
         yield "ceiling: one person with the others", item.people.ceiling
         yield "judge with the same others", item.people.judge
-        yield "judge's part of the ceiling", item.people.share
+        yield "judge's share of the ceiling", item.people.share
         yield "Krippendorff's alpha of people", item.people.alpha
         yield "Krippendorff's alpha with the judge", item.people.alpha_with_judge
         for name, estimate in item.people.kappas.items():
@@ -655,7 +655,7 @@ def _alt_test_text(item: MetricAgreement) -> str:
         "is shown to be better than that" if test.beats_constant else "is not shown to be better than that"
     )
     return (
-        f"Alternative annotator test: the judge {said}; {won}. It is as near to the others as an annotator for"
+        f"Alternative annotator test: the judge {said}; {won}. It is as close to the others as an annotator for"
         f" {format_share(test.rho)} of the labels, {control} for {format_share(test.constant_rho)}; the judge {shown}."
     )
 

@@ -108,7 +108,7 @@ def drawn_anchors(results: Iterable[CaseResult], count: int, seed: int) -> list[
     found = draw(rated(), count, seed=seed, id_of=lambda anchor: anchor.id)
     if not found:
         hint = "anchors are outputs scored by a judge: use a run with g-eval or similar assertions"
-        raise UsageError("no output of this run was rated by a model", hint=hint)
+        raise UsageError("no output of this run was rated by a judge", hint=hint)
     return sorted(found, key=lambda item: (item.case.test_index, item.case.repeat_index, item.case.column))
 
 

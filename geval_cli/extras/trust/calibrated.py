@@ -52,7 +52,7 @@ from geval_cli.templating import Templates
 _WORDS = {
     "type": "another type of assertion",
     "judge": "another judge",
-    "params": "other parameters of the judge",
+    "params": "other judge parameters",
     "criteria": "other criteria",
     "evaluation_params": "other `evaluation_params`",
     "rubric": "another rubric",
@@ -168,11 +168,12 @@ class CalibrationEntry(Spec):
     good: Count = Field(description="How many of them are good.")
     clusters: Count = Field(description="How many independent groups they are in.")
     good_at: Score = Field(description="Mean labels from here on are good.")
-    objective: str = Field("mcc", description="What the threshold is best for.")
+    objective: str = Field("mcc", description="What the threshold was optimized for.")
     prevalence: Score | None = Field(None, description="The share of good outputs that was assumed.")
     threshold: Score = Field(description="Scores from here on pass.")
     p_pass: list[list[float]] = Field(
-        default_factory=list, description="Blocks of scores: lowest, highest, chance to be good, labels."
+        default_factory=list,
+        description="Blocks of scores: lowest, highest, probability of being good, labels.",
     )
     logistic: tuple[float, float] | None = Field(
         None, description="Slope and intercept of the chance, in place of p_pass."
@@ -414,7 +415,7 @@ def _find(
 
 _AGAIN = "calibrate again: geval calibrate LABELS --run RUN -o {path}"
 _NO_RUN = (
-    "calibrate with labels of a run, which record how scores were made: geval calibrate LABELS --run RUN "
+    "calibrate with labels from a run, which record how scores were computed: geval calibrate LABELS --run RUN "
     "-o {path}"
 )
 

@@ -324,7 +324,7 @@ def _judge_notes(judges: Sequence[JudgeWeight]) -> Iterator[str]:
         )
     silent = sum(not one.counts for one in judges)
     if silent:
-        yield f"{silent:,} of {len(judges):,} judges have no say: their scores do not follow human labels"
+        yield f"{silent:,} of {len(judges):,} judges get no weight: their scores do not track human labels"
 
 
 def _calibration(
@@ -420,7 +420,7 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
     if errored:
         yield f"left out: {plural(errored, 'labelled output')} that could not be judged"
     if found.key is None:
-        why = "the run did not keep its criteria" if has_run else "the scores come from no run"
+        why = "the run did not record its criteria" if has_run else "the scores do not come from a run"
         yield (
             f"{why}, so the criteria are unknown and runs would reject this calibration; "
             "choose a newer run with --run"
@@ -432,9 +432,9 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
             f"±{_ROUGHLY:g}; {ADVISED} are recommended"
         )
     if (labelled.scores == labelled.scores[0]).all():
-        yield "all scores are equal: no threshold tells good from bad, and the present one stays"
+        yield "all scores are equal, so no threshold separates good from bad; the current one stays"
     elif not (confusion(labelled.scores >= found.threshold - _DUST, labelled.good).mcc or 0.0) > 0:
-        yield "at no threshold do its verdicts agree with people's better than by luck: do not let this judge decide"
+        yield "at no threshold do its verdicts agree with human labels better than chance: do not let this judge decide"
     if isinstance(found.curve, Logistic):
         yield f"under {MIN_ISOTONIC} labels: P(pass) is a logistic curve (Platt)"
     yield from _band_notes(found, bad)
@@ -590,7 +590,7 @@ def _texts(item: MetricCalibration) -> Iterator[str]:
         fails = "no score" if found.fail_below is None else f"below {format_threshold(found.fail_below)}"
         yield f"clear pass: {passes}; clear fail: {fails}; the rest is borderline"
     if checked is None or checked.accuracy.value is None or checked.present_accuracy.value is None:
-        yield "not checked: all labels are of one group, so none could be held out"
+        yield "not checked: all labels are in one group, so none could be held out"
         return
     yield (
         f"on held-out labels: {_percents(checked.accuracy)} of verdicts right"
@@ -611,7 +611,7 @@ def _figure_rows(checked: HeldOutCheck) -> Iterator[tuple[str, ...]]:
     """Yield the figures on held-out labels, with the words that people know."""
     named: dict[str, Estimate | None] = {
         "right verdicts": checked.accuracy,
-        "right verdicts at the threshold of today": checked.present_accuracy,
+        "correct verdicts at today's threshold": checked.present_accuracy,
         "error of P(pass) (Brier)": checked.brier,
         "the same, if all got the share of good outputs": checked.base_brier,
         "the same, if the score were the chance": checked.score_brier,

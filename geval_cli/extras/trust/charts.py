@@ -337,10 +337,10 @@ def probe_chart(metric: str, findings: Sequence[Finding]) -> Chart | None:
     scale = round_scale(reached, 20, WIDTH - 20)
     places, floor = named_rows((_probe_cells(item)[0] for item in shown), 8, _ROW, WIDTH - 100)
     rows = [_probe_row(item, place, scale) for place, item in zip(places, shown, strict=True)]
-    axis = across(scale, floor, 8, "grey: what the bar allows; line: interval", plain)
+    axis = across(scale, floor, 8, "grey: allowed range; line: interval", plain)
     title, name = f"Probes of {one_line(metric, _NAME) or 'all metrics'}", _name("probes", metric)
     failing = sum(item.verdict is ProbeVerdict.FAILS for item in shown)
-    said = f"Outside of what the bar allows: {failing:,} of {plural(len(shown), 'figure')}."
+    said = f"Outside the bar: {failing:,} of {plural(len(shown), 'figure')}."
     figures = FigureTable(("figure", "value", "bar", "verdict"), tuple(map(_probe_cells, shown)))
     return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *rows), figures)
 

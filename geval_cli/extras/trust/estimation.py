@@ -191,9 +191,9 @@ def _from_draw(
 
 
 def _weight_notes(shares: Mapping[str, float]) -> Iterator[str]:
-    yield "labels count by the chance with which `geval label --next` drew their outputs"
+    yield "labels are weighted by the probability with which `geval label --next` drew their outputs"
     if unused := sum(not share for share in shares.values()):
-        yield f"not used: {plural(unused, 'label')} of outputs that no draw chose"
+        yield f"not used: {plural(unused, 'label')} of outputs that were not drawn"
 
 
 def _by_inference(
@@ -233,7 +233,7 @@ def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str
     if labelled < ADVISED:
         yield f"{labelled} labels; from {ADVISED} on the figures say something, 100 are comfortable"
     if found is not None and found.weight == 0 and labelled < found.outputs:
-        yield "the judge's scores do not follow human labels, so only the labels count"
+        yield "the judge's scores do not track human labels, so only the labels count"
 
 
 def _from_elsewhere(

@@ -1177,7 +1177,7 @@ def sentence(found: Improvement, quote: Quote = str) -> str:
         low, high = (format_difference(end) for end in gain.interval)
         spread = f", {format_difference(gain.value)} ({level} interval {low} to {high})"
     if gain.is_shown:
-        return f"accepted: the judge with {name} agrees better with people: {figures}{spread}"
+        return f"accepted: the judge with {name} agrees better with human labels: {figures}{spread}"
     if gain.labels < LEAST_HELD_OUT:
         return (
             f"not accepted: {held} are too few, at least {LEAST_HELD_OUT} are needed; with {name}: {figures}"

@@ -248,13 +248,13 @@ def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estim
 def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> str:
     """Return in a sentence whether the jury follows people better than its best judge; names go through `quote`."""
     if found.best is None or found.jury.value is None or found.best_alone.value is None:
-        return "No judge of the jury can be compared with people: their scores, or the labels, are all equal."
+        return "No judge of the jury can be compared with human labels: their scores, or the labels, are all equal."
     said = (
         f"The jury ({found.combine}) has rho {fixed(found.jury.value, 2)}, its best judge {quote(found.best)} alone"
         f" {fixed(found.best_alone.value, 2)}"
     )
     if found.gain.value is None or found.gain.interval is None:
-        return f"{said}; whether that is chance is not known."
+        return f"{said}; whether that is chance is unknown."
     low, high = found.gain.interval
     if low == high == 0:
         return f"{said}: there is no difference."

@@ -55,7 +55,7 @@ def kind_of(path: Path) -> str:
     if ending in JSON_LINES or ending == COMMA_SEPARATED:
         return ending
     hint = "use a file that ends in .jsonl (one JSON object per line) or .csv"
-    raise ConfigError([Problem(f"`{path}` is not a file of labels, judging by its name", None, hint)])
+    raise ConfigError([Problem(f"`{path}` does not look like a label file", None, hint)])
 
 
 def read_rows(path: Path, problems: list[Problem], access: Access = TRUSTED) -> Iterator[Row]:
@@ -97,7 +97,7 @@ def _json_rows(text: str, file: str, problems: list[Problem]) -> Iterator[Row]:
             yield value, SourcePath(json_line_positions(line, file, line=number, prefix=""))
         else:
             hint = "write one object per line, without brackets around all of them"
-            problems.append(Problem("a row of labels must be a JSON object", Location(file, number, 1), hint))
+            problems.append(Problem("a label row must be a JSON object", Location(file, number, 1), hint))
 
 
 def _decoded(line: str, file: str, number: int) -> JsonValue:
@@ -387,7 +387,7 @@ class LabelledOutput(Struct, frozen=True):
     words: int | None = None
 
     def differs(self, good_at: float) -> bool:
-        """Return whether the judge's verdict is another than people's."""
+        """Return whether the judge's verdict differs from the human one."""
         return self.passed is not None and self.passed != passes(self.label, good_at)
 
 
@@ -449,7 +449,7 @@ def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> Labe
         found.add(row, place)
     if not problems and not found.labels:
         waiting = f"none of the {found.unlabelled:,} rows has a label yet"
-        message = waiting if found.unlabelled else "there are no rows of labels"
+        message = waiting if found.unlabelled else "there are no label rows"
         hint = "write a number, `pass` or `fail` into `label`"
         problems.append(Problem(message, Location(str(path), 1, 1, length=0), hint))
     if problems:

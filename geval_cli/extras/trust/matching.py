@@ -468,7 +468,7 @@ class _Finder:
         if not any(self._is_of_output(label.item, item) for item in candidates):
             return self._of_other_output(label)
         hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
-        message = "this item has no output by that prompt, provider or repeat"
+        message = "this item has no output for that prompt, provider or repeat"
         return Problem(message, _named_at(label), hint)
 
     def _missing(self, label: Label) -> Problem:

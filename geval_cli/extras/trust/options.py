@@ -290,7 +290,7 @@ class LabelCommand:
         int | None,
         Option(
             "--next",
-            "Label the N outputs whose labels tell most; estimates stay unbiased.",
+            "Label the N most informative outputs; estimates stay unbiased.",
             OptionGroup.SELECTION,
             minimum=1,
         ),
@@ -300,7 +300,7 @@ class LabelCommand:
         tuple[str, ...],
         Option(
             "-M --metric",
-            "Label this metric; repeatable. [default: all that a model judged]",
+            "Label this metric; repeatable. [default: all judged metrics]",
             OptionGroup.SELECTION,
             syntax="METRIC",
         ),
@@ -443,9 +443,9 @@ class ImproveOptions:
     """How a better judge is looked for. `gepa`: the library GEPA looks for other words, too."""
 
     seed: SeedOption = 0
-    gepa: Annotated[
-        bool, Option("--gepa", "Also let the library GEPA rewrite the criteria.", OptionGroup.JUDGING)
-    ] = False
+    gepa: Annotated[bool, Option("--gepa", "Also let GEPA rewrite the criteria.", OptionGroup.JUDGING)] = (
+        False
+    )
     allow_unmatched: AllowUnmatchedOption = False
 
 

@@ -185,7 +185,7 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
     tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
     found = _held(named, metric, "tau", tau, FigureLimit(">=", LEAST_TAU))
     if tau.value is None:
-        found = replace(found, note="all scores are equal: they have no order")
+        found = replace(found, note="all scores are equal, so they have no order")
     elif tau.interval is None and tau.clusters >= MIN_CLUSTERS:  # of a tau that stays 1, whatever is left out
         is_certain = tau.value > _CERTAIN
         found = replace(found, verdict=ProbeVerdict.HOLDS if is_certain else ProbeVerdict.UNCLEAR, note="")
@@ -229,7 +229,7 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
 
     found = jackknife(halo, [str(item.cluster) for item in whole], is_correlation=False)
     if found.value is None:
-        return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
+        return _nothing(probe, "", "halo", "all scores of a dimension are equal, so they have no order")
     if found.clusters < MIN_CLUSTERS:
         return replace(
             _held(probe, "", "halo", replace(found, interval=None), FigureLimit("<=", 0)), estimate=found
@@ -262,7 +262,7 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
     found = jackknife(loss, [one.cluster for one in scores], is_correlation=False)
     if found.value is None:
         return _nothing(
-            probe, metric, "loss", "all scores or labels of a dimension are equal: they have no order"
+            probe, metric, "loss", "all scores or labels of a dimension are equal, so they have no order"
         )
     if found.clusters < MIN_CLUSTERS:
         found = replace(found, interval=None)

@@ -345,7 +345,7 @@ def labelled_pairs(
     """
     if (weighted := next((label for label in labels if label.weight is not None), None)) is not None:
         hint = "label a plain draw of both runs: geval label A,B --draw 30"
-        message = "a label that `geval label --next` drew cannot correct a difference of two runs"
+        message = "a label that `geval label --next` drew cannot correct a difference between two runs"
         raise ConfigError([Problem(message, weighted.location, hint)])
     places: dict[tuple[int, int, int], ScoredText] = {}
     match = match_columns(earlier.report.columns, later.columns, options.columns)

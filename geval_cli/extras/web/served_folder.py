@@ -22,7 +22,7 @@ def served_config(folder: Path, name: str) -> Path:
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long, a loop of links
-        raise RefusedError("this is not the path of a file", status=_NOT_FOUND, hint=hint) from error
+        raise RefusedError("this is not a file path", status=_NOT_FOUND, hint=hint) from error
     if not path.is_relative_to(folder.resolve()):
         raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
     if path.suffix.lower() not in CONFIG_SUFFIXES or not _is_file(path):

@@ -333,18 +333,18 @@ def _check_asides(rating: re.Match[str], value: float, score_range: ScoreRange, 
 def _check_scale(low: float, high: float, score_range: ScoreRange, text: str) -> None:
     if (low, high) != tuple(score_range):
         rated, asked = (" to ".join(map(format_number, ends)) for ends in ((low, high), score_range))
-        raise JudgeRangeError(f"the judge rated from {rated}, but was asked for {asked}", raw_text=text)
+        raise JudgeRangeError(f"the judge rated from {rated}, but should have been {asked}", raw_text=text)
 
 
 def _check_range(value: float, top: str | None, score_range: ScoreRange, text: str) -> None:
     low, high = score_range
     asked = f"{format_number(low)} to {format_number(high)}"
     if top is not None and _number_of(top) != high:
-        message = f"the judge rated out of {format_number(_number_of(top))}, but was asked for {asked}"
+        message = f"the judge rated out of {format_number(_number_of(top))}, but should have been {asked}"
         raise JudgeRangeError(message, raw_text=text)
     if not low <= value <= high:
         shown = format_number(value) if abs(value) < float("inf") else "far out of range"
-        raise JudgeRangeError(f"the judge's rating is {shown}, but was asked for {asked}", raw_text=text)
+        raise JudgeRangeError(f"the judge's rating is {shown}, but should have been {asked}", raw_text=text)
 
 
 def _number_of(spelling: str) -> float:

@@ -381,7 +381,7 @@ def _share(value: Value, text: str) -> float | None:
     if math.isnan(number):
         return None
     if not 0 <= number <= 1:
-        raise JudgeRangeError(f"the judge's score is {number:g}, but was asked for 0 to 1", raw_text=text)
+        raise JudgeRangeError(f"the judge's score is {number:g}, but should have been 0 to 1", raw_text=text)
     return number
 
 
@@ -446,7 +446,7 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
     if missing:
         which = f"item {missing[0]}" if len(missing) == 1 else f"the items {', '.join(missing)}"
         raise JudgeParseError(
-            f"the judge's reply has no yes or no to {which} of the checklist", raw_text=text
+            f"the judge's reply does not answer {which} of the checklist with yes or no", raw_text=text
         )
     return tuple(found[number] for number in numbers)
 

@@ -79,7 +79,7 @@ def connection_error(
         hint = "raise `timeout_s` in the provider's config if the model needs longer"
         return ProviderTimeoutError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, SlowConnectionError):
-        message = f"{origin} accepted no connection {_reason(error, context)}"
+        message = f"{origin} did not accept a connection {_reason(error, context)}"
         return ProviderTimeoutError(
             message, provider_id=context.provider_id, hint="check the network and `base_url`"
         )

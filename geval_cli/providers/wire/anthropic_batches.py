@@ -165,7 +165,7 @@ def _line(text: bytes) -> BatchLine:
     if kind == "succeeded" and isinstance(message, dict):
         return BatchLine(custom_id, 200, message)
     if kind != "errored":
-        raise BrokenResultsError("a line of results has neither an answer nor an error")
+        raise BrokenResultsError("a results line has neither an answer nor an error")
     body = result.get("error")
     inner = body.get("error") if isinstance(body, dict) else None
     name = inner.get("type") if isinstance(inner, dict) else None

@@ -121,9 +121,9 @@ def read_line(text: bytes | str) -> Mapping[str, Any]:
     try:
         found = decode_json(text)
     except ValueError as error:
-        raise BrokenResultsError(f"a line of results is not JSON: {error}") from error
+        raise BrokenResultsError(f"a results line is not JSON: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("custom_id"), str):
-        raise BrokenResultsError("a line of results has no request id")
+        raise BrokenResultsError("a results line has no request id")
     return found
 
 

@@ -33,7 +33,7 @@ def is_async_client(client: object) -> bool:
 def client_problem(client: Any) -> tuple[str, str] | None:
     """Return the problem of a client, and a hint.
 
-    Judges live in an event loop of their own, so an asynchronous client is copied with connections of its own. That
+    Judges live in an event loop of their own, so an asynchronous client is copied with its own connections. That
     cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
     """
     if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":

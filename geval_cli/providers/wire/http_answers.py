@@ -119,7 +119,7 @@ def _chat_choice(value: Mapping[str, Any], reply: HttpResponse, context: CallCon
     """Return the answer of a chat API; None where this is none, or has other data in the place of a text.
 
     Raises:
-        ProviderResponseError: there is an error beside the answer, or it is none.
+        ProviderResponseError: there is an error next to the answer, or it is none.
     """
     if reports_trouble(value):
         raise response_error("an error instead of an answer", reply, context)
@@ -158,7 +158,7 @@ _ANSWERS = (parse_path("choices[0]"), parse_path("candidates[0]"))
 def _refuse_wrong(part: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> None:
     """Raise ProviderResponseError for a part of a vendor's reply that says of itself that it is no whole answer."""
     if error_in(part) is not None:
-        raise response_error("an error beside the answer", reply, context)
+        raise response_error("an error next to the answer", reply, context)
     try:
         refuse_other_status(part)
     except NotAnAnswer as error:
@@ -174,7 +174,7 @@ def _end_beside(
         ProviderResponseError: it has not ended, or there is an error beside it.
     """
     if path[:1] != ("error",) and is_error(value.get("error")):
-        raise response_error("an error beside the answer", reply, context)
+        raise response_error("an error next to the answer", reply, context)
     reasons: list[Any] = [value.get("status")] if isinstance(value.get("output"), list) else []
     for known in _ENDS:
         with suppress(LookupError):

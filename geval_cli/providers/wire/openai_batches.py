@@ -132,7 +132,7 @@ class OpenAIBatches:
                     for line in lines:
                         yield line
                     if len(rest) > MAX_BODY_BYTES:
-                        raise BrokenResultsError(f"a line of results is longer than {MAX_BODY_BYTES:,} bytes")
+                        raise BrokenResultsError(f"a results line is longer than {MAX_BODY_BYTES:,} bytes")
                 yield rest
             finally:
                 await streams[-1].__aexit__(None, None, None)
@@ -294,4 +294,4 @@ def _line(text: bytes) -> BatchLine:
         if isinstance(code, str) and code in _LEFT_OUT:
             return BatchLine(custom_id, is_left_out=True)
         return BatchLine(custom_id, _INTERNAL_ERROR, {"error": error})
-    raise BrokenResultsError("a line of results has neither an answer nor an error")
+    raise BrokenResultsError("a results line has neither an answer nor an error")

@@ -219,7 +219,7 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _ColumnPrice, links: Link
     best = max(placed, key=lambda item: (item[3], -item[2]))
     said = f"Highest pass rate: {name_of(best[1])} with {share_text(best[1].pass_rate)} at {say(best[2])}."
     if lacking := len(columns) - len(placed):
-        said += f" Not drawn, as one of the two is not known: {plural(lacking, 'column')}."
+        said += f" Not drawn because one of the two is unknown: {plural(lacking, 'column')}."
     said += left_out(len(placed), COLUMNS_MAX, "column")
     wide, high = (
         round_scale([item[2] for item in placed], LEFT, RIGHT),

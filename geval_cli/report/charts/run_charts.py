@@ -136,7 +136,7 @@ def score_histograms(
     limits = f" Threshold {_limits(thresholds)}." if thresholds else ""
     said = f"{_means_text(rows)}{limits}{left_out(len(rows), COLUMNS_MAX, 'column')}"
     outside = any(counts.counts[0] or counts.counts[-1] for *_, counts in rows)
-    said += " Scores below 0 and above 1 stand apart at the ends." if outside else ""
+    said += " Scores below 0 or above 1 are at the ends." if outside else ""
     scale = unit_scale(32, WIDTH - 32) if outside else unit_scale(12, RIGHT)
     top = 18.0 if thresholds else 6.0
     shown = rows[:COLUMNS_MAX]

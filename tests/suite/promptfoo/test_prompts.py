@@ -102,12 +102,12 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
         ({"content": "Hi"}, "this prompt has no text"),
         ({"raw": "x", "config": 3}, "`config` must be a mapping"),
         ({"raw": "x", "config": {"tools": "file://tools.json"}}, "there is no file"),
-        ("langfuse://a:1:text", "prompts of langfuse are not fetched"),
+        ("langfuse://a:1:text", "prompts from langfuse are not fetched"),
         ("  ", "this prompt is empty"),
         (7, "a prompt must be text"),
         ({"label": 3}, "this prompt has no text"),
         ("file://empty.txt", "there are no prompts in"),
-        ("file://a.exe", "is not a file of prompts"),
+        ("file://a.exe", "is not a prompts file"),
     ],
 )
 def test_what_cannot_be_a_prompt_is_refused(tmp_path: Path, prompt: object, message: str) -> None:

@@ -135,11 +135,11 @@ def test_sheets(tmp_path: Path) -> None:
     [
         ("nothing.csv", "there is no file"),
         ("no/*.yaml", "no file matches"),
-        ("huggingface://datasets/a/b", "data sets of Hugging Face are not fetched"),
+        ("huggingface://datasets/a/b", "Hugging Face datasets are not fetched"),
         ("https://docs.google.com/spreadsheets/d/1", "Google Sheets are not fetched"),
         ("file://make.py:build", "tests that a program makes are not supported"),
         ("tests.js", "tests that a program makes are not supported"),
-        ("notes.txt", "is not a file of tests"),
+        ("notes.txt", "is not a tests file"),
         ([7], "a test must be a mapping or name a file"),
         ([{"vars": 7}], "`vars` must be a mapping"),
         ([{"provider": 7}], "a provider must be text or a mapping"),

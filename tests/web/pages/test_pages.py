@@ -473,7 +473,7 @@ class TestCompare:
         text = text_of(judged.page("/compare?before=latest&after=latest"))
         assert "coherence = Identical 0.53 0.53 0.00" in text
         assert "Identical B is the same as A: every figure is identical in 3 tests." in text
-        assert "No change of prompts, models, judges, criteria, thresholds or tests is known." in text
+        assert "No known change in prompts, models, judges, criteria, thresholds or tests." in text
         assert "Both sides are the same run." in text
 
     def test_decision_is_that_of_all_columns_together(self, site: Site) -> None:

@@ -37,7 +37,7 @@ _CHECKED_TESTS = 100
 """Number of tests for which code with variables is compiled beforehand: each test makes another text."""
 
 _DEFAULT_FUNCTION = "get_assert"
-_WANTED = "return true or false, a number, or a mapping of pass, score and reason"
+_WANTED = "return true or false, a number, or a mapping with pass, score and reason"
 _NAMES = ("output", "context")
 _WORDS = {"true": True, "false": False}
 

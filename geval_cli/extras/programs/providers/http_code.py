@@ -29,7 +29,7 @@ def check(source: ProviderSource) -> list[Problem]:
         if problem is not None:
             message, hint = problem
             hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
-            message = f"`{key}` is not a path, and as code: {message}"
+            message = f"`{key}` is neither a path nor valid code: {message}"
             problems.append(source.problem(message, key=key, hint=hint))
     return problems
 
@@ -48,7 +48,7 @@ _NAMES = ("json", "text", "context")
 def _code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
     """Return the problem of running `written`, with a hint; None when there is none."""
     if not javascript.is_installed():
-        return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
+        return "code in `transformResponse` must be JavaScript", javascript.INSTALL_HINT
     try:
         code = find_code(written, base_dir, Language.JAVASCRIPT, access)
         if code.language is not Language.JAVASCRIPT:

@@ -160,7 +160,7 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
     """
     if _MODULES.search(_STRINGS_AND_COMMENTS.sub("''", code.text)):
         hint = "write it without modules, or in Python"
-        raise CodeError(f"{code.name} loads a module, which is not possible here", hint=hint)
+        raise CodeError(f"{code.name} loads a module, which is not supported", hint=hint)
     try:
         # Nothing runs, so nothing can take long, and no process need be started for it.
         _value_in(evaluate("check", _job(code, dict.fromkeys(names)), _of(_LIMITS)), _LIMITS)

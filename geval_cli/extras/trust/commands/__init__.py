@@ -86,7 +86,7 @@ def estimate(given: EstimateCommand, labels: GivenLabels) -> None:
 @commands.command()
 @declared(LabelCommand)
 def label(given: LabelCommand, run: RatedRuns = "latest") -> None:
-    """Rate outputs with single keys; verdicts hidden.
+    """Rate outputs with single keystrokes; verdicts hidden.
 
     Your ratings are saved as you go, for `geval agree`.
     """
@@ -113,7 +113,7 @@ def probe(given: ProbeCommand, config: Config) -> None:
 @commands.command(epilog=EXIT_CODES)
 @declared(DriftCommand)
 def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig = None) -> None:
-    """Check whether a judge has moved since an earlier run.
+    """Check whether a judge has drifted since an earlier run.
 
     Judges saved outputs again without the cache; save them with --save.
     """
@@ -125,7 +125,7 @@ def drift(given: DriftCommand, anchors: AnchorsFile = None, config: DriftConfig 
 @commands.command(epilog=EXIT_CODES)
 @declared(ImproveCommand)
 def improve(given: ImproveCommand, config: Config) -> None:
-    """Improve a judge by labels; accept only proven gains.
+    """Improve a judge with labels; accept only proven gains.
 
     It tries examples, guidelines and rewritten criteria, and looks once at held-out labels.
     """

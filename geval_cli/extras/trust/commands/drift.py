@@ -40,14 +40,14 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
     if given.save is not None:
         if anchors is not None:
             raise UsageError(
-                "--save cannot be combined with a file of anchors to judge", hint="remove one of them"
+                "--save cannot be combined with an anchors file to judge", hint="remove one of them"
             )
         return _save(given.save, given)
     if anchors is None:
         hint = (
             "make one with `geval drift --save anchors.jsonl --run RUN`, then run `geval drift anchors.jsonl`"
         )
-        raise UsageError("no file of anchors given", hint=hint)
+        raise UsageError("no anchors file given", hint=hint)
     check_document_paths(given.outputs, "drift")
     read = read_anchors(anchors)
     request = RunRequest(config or _config_of(read), os.environ, **given.of_request(), asks_judges_only=True)

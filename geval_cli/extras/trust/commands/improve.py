@@ -124,7 +124,7 @@ def _tell_plan(
     cost = None
     if run.cases and costs and None not in costs:
         cost = sum(item or 0.0 for item in costs) / run.cases * ratings
-    price = "" if not cost else f", roughly {format_cost(cost)}; examples make a rating dearer"
+    price = "" if not cost else f", roughly {format_cost(cost)}; examples make each rating more expensive"
     told = (
         f"at most {plural(ratings, 'rating')} and {prompts} teacher calls{price} ({len(train)} train,"
         f" {len(select)} select, {len(held)} held-out labels)"

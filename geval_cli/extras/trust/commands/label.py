@@ -200,7 +200,7 @@ def _export(
 def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str, fewer: str = "") -> None:
     write_labels(path, rows)
     waiting = sum(row.get("label") is None for row in rows)
-    more = f", {waiting:,} of them to be filled in" if waiting else ""
+    more = f", {waiting:,} of them still empty" if waiting else ""
     sys.stdout.write(f"wrote {plural(len(rows), what)} to {one_line(str(path), 200)}{more}{fewer}\n")
 
 
@@ -221,7 +221,7 @@ def _import(opened: _Opened, path: Path, given: LabelCommand) -> None:
         changed += sum(before.get(_key(item), item.row["label"]) != item.row["label"] for item in found)
     for run_id, found in by_run.items():
         opened.labels.put(run_id, found)
-    more = f", {changed:,} of them in place of another by the same person" if changed else ""
+    more = f", {changed:,} of them replacing earlier ones by the same annotator" if changed else ""
     sys.stdout.write(f"kept {plural(len(labels), 'label')} for run {', '.join(by_run)}{more}\n")
 
 
@@ -338,7 +338,7 @@ def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> No
         )
     if done:
         console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
-        says = f"geval agree --run {run}  says how far it agrees"
+        says = f"geval agree --run {run}  shows how well the judge agrees"
         if len(session.opened.reports) > 1:
             says = f"geval compare {run.replace(',', ' ')} --labels kept  says which run people prefer"
         console.print(Text(f" {says}"), soft_wrap=True)

@@ -173,7 +173,7 @@ class GEvalAnswer(BaseModel):
 
     score: float = Field(ge=0, le=1, description="0 is worst, 1 is best.")
     reason: str = Field(description="The judge's explanation.")
-    details: Details | None = Field(None, description="With `?details=true`: how the score was made.")
+    details: Details | None = Field(None, description="With `?details=true`: how the score was computed.")
 
 
 router = APIRouter(tags=["Judging"])
@@ -191,7 +191,7 @@ NO_REASON = "The judge gave no reason."
 async def judge_output(
     request: Request,
     asked: GEvalRequest,
-    details: Annotated[bool, Query(description="Add how the score was made.")] = False,
+    details: Annotated[bool, Query(description="Add how the score was computed.")] = False,
 ) -> Response:
     """Have an LLM judge score an output by G-Eval, with a reason.
 

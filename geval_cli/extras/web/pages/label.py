@@ -88,7 +88,7 @@ def show_output(
 
 @router.get("/runs/{run_id}/labels", response_class=HTMLResponse)
 def review_labels(request: Request, run_id: str) -> Response:
-    """Return people beside the judge, disagreements first."""
+    """Return human labels next to the judge's verdicts, disagreements first."""
     runs = stored_runs(request)
     run = runs.find(run_id).run
     path = f"{run_link(run.id)}/labels"
