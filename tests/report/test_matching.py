@@ -179,7 +179,12 @@ UNKNOWN = "tests that the results of {} do not tell apart"
     [
         (inputs("abc"), inputs("abcd"), "", ""),
         (inputs("aab"), inputs("baa"), "", ""),
-        (inputs("aab"), inputs("aaab"), "3 tests that say the same, and not as many in both runs", ""),
+        (
+            inputs("aab"),
+            inputs("aaab"),
+            "3 tests with identical content, and different numbers of them in the two runs",
+            "",
+        ),
         (without_keys(inputs("abc")), inputs("abc"), "", UNKNOWN.format("A")),
         (inputs("abc"), without_keys(inputs("abc")), "", UNKNOWN.format("B")),
         (without_keys(inputs("abc")), without_keys(inputs("abc")), "", UNKNOWN.format("A and B")),

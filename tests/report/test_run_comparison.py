@@ -179,7 +179,7 @@ def test_pairs_that_may_be_wrong_are_warned_of(tests: int, alike: int) -> None:
     found = compared(before, after).warnings
     assert bool(found) == bool(alike)
     assert all(
-        text.startswith(f"perhaps wrong pairs: {alike} tests that the results of A and B") for text in found
+        text.startswith(f"pairs may be wrong: {alike} tests that the results of A and B") for text in found
     )
 
 

@@ -404,7 +404,7 @@ def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_
     assert not asked_twice(server)
     done = [len(batch.requests) for batch in server.batches.values() if batch.state == "completed"]
     assert max(done) <= 10
-    assert any("accepts no more tokens at a time" in text for text in ended.notices)
+    assert any("accepts no more tokens at once" in text for text in ended.notices)
 
 
 def test_batches_are_no_larger_than_the_config_says(tmp_path, server):

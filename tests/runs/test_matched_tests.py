@@ -83,7 +83,7 @@ def test_results_of_an_older_geval_are_compared_by_what_they_have(folder: Path) 
     assert found.rows[0].flipped
     assert {flip.test.split()[0] for flip in found.rows[0].flipped} <= {"question", "document"}
     [warning] = found.warnings
-    assert warning.startswith("perhaps wrong pairs: 10 tests that the results of A do not tell apart")
+    assert warning.startswith("pairs may be wrong: 10 tests that the results of A do not tell apart")
     back = compared(folder, "latest", "old.json")
     assert (back.paired, back.only_a, back.only_b) == (20, 5, 0)
 

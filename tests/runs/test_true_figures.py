@@ -133,7 +133,7 @@ def test_one_label_makes_no_gate_hold(shop: Path) -> None:
         ("helpful.true_pass_rate >= 80%", "nowhere.jsonl", "there is no file"),
         ("helpful.true_pass_rate >= 80%", ".", "there is no file"),
         ("helpful.true_pass_rate >= 80%", 3, "`labels` must be text"),
-        ("helpful.true_pass_rate >= 80%", "answers.yaml", "is not a file of labels"),
+        ("helpful.true_pass_rate >= 80%", "answers.yaml", "does not look like a label file"),
         ("helpful.true_pass_rate >= 80%", "helpfulness.jsonl", "is about `helpful`, which has no labels"),
         ("helpful.true_pass_rate >= 800%", "answer-labels.jsonl", "a limit above 1"),
         ("helpful.true_pass_rate >= 80% vs baseline", "answer-labels.jsonl", "only `delta` can be compared"),

@@ -108,8 +108,8 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"providers": ["http://127.0.0.1:1/"]}, "a URL of its own"),
-        ({"providers": [{"id": "https", "config": {"url": "https://x.example"}}]}, "a URL of its own"),
+        ({"providers": ["http://127.0.0.1:1/"]}, "has its own URL"),
+        ({"providers": [{"id": "https", "config": {"url": "https://x.example"}}]}, "has its own URL"),
         ({"providers": [{"id": "openai:m", "config": {"apiBaseUrl": "https://x.example"}}]}, "another host"),
         ({"providers": [{"id": "openai:m", "config": {"apiHost": "x.example"}}]}, "another host"),
         (

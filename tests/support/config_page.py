@@ -43,7 +43,7 @@ _OPEN = {
     "prompts": "a prompt, or a list of them",
     "providers": "a provider, or a list of them",
     "default_test": "a test",
-    "tests": "a list of tests and of files of tests, or text",
+    "tests": "a list of tests and tests files, or text",
     "derived_metrics": "a list of derived metrics",
     "gates": "a list of texts, or `correction` and `conditions`",
     "margin": "number, or a mapping of metrics to numbers",

@@ -195,7 +195,7 @@ class TestLearning:
         )
         found = jury_agreement(flat, flat.scores[0], "mean")
         assert (found.best, found.jury.value) == (None, None)
-        assert jury_sentence(found).startswith("No judge of the jury can be compared with people")
+        assert jury_sentence(found).startswith("No judge of the jury can be compared with human labels")
 
 
 @pytest.fixture(scope="module")

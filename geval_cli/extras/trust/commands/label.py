@@ -340,7 +340,7 @@ def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> No
         console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
         says = f"geval agree --run {run}  shows how well the judge agrees"
         if len(session.opened.reports) > 1:
-            says = f"geval compare {run.replace(',', ' ')} --labels kept  says which run people prefer"
+            says = f"geval compare {run.replace(',', ' ')} --labels kept  shows which run people prefer"
         console.print(Text(f" {says}"), soft_wrap=True)
 
 
