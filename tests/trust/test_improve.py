@@ -4,10 +4,12 @@ import hashlib
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from support.product import Finished, Product
 from support.sample_run import make_case
 
 from geval_cli.extras.trust import improve
-from geval_cli.extras.trust.improving import LabelledCase, pick_examples
+from geval_cli.extras.trust.improving import LabelledCase, pick_examples, split
+from geval_cli.extras.trust.labels import read_labels
 from geval_cli.records import to_json
 
 OUTPUTS = 120
@@ -157,17 +160,37 @@ def test_a_judge_that_learns_nothing_is_refused(kind: str, product: Product) -> 
 
 
 def test_nothing_of_a_held_out_document_is_in_what_teaches(product: Product) -> None:
+    """Nor of one that candidates are chosen by: what is shown to judge and teacher is of train alone."""
     world = World("follows")
     finished = improved(product, world)
 
-    taught = {int(number) for text in world.teacher for number, _ in _JUDGED.findall(text)}
-    shown = {int(number) for text in world.prompts for number in _EXAMPLE.findall(text)}
+    labels = read_labels(product.folder / "labels.jsonl").labels
+    cases = [
+        LabelledCase(make_case(place), label.human, str(label.doc)) for place, label in enumerate(labels)
+    ]
+    train, select, held = ({int(case.document.split()[1]) for case in part} for part in split(cases, 0))
+    assert len(train | select | held) == OUTPUTS // PER_DOCUMENT
+    found: dict[str, set[int]] = {"taught": set(), "shown": set(), "judged": set()}
+    for text in (*world.teacher, *world.prompts):
+        places = [int(number) // PER_DOCUMENT for number, _ in _JUDGED.findall(text)]
+        if text in world.teacher:
+            found["taught"].update(places)
+        else:
+            found["judged"].add(places[-1])
+            found["shown"].update(places[:-1])
     assert len(world.teacher) == 2
-    assert taught
-    assert shown
-    held = {int(item["id"].split(".")[0]) // PER_DOCUMENT for item in finished.results["differing"]}
-    assert held
-    assert not held & {number // PER_DOCUMENT for number in taught | shown}
+    assert found["taught"]
+    assert found["taught"] <= train
+    assert found["shown"]
+    assert found["shown"] <= train
+    assert held <= found["judged"]
+    assert finished.results["documents"] == {
+        "train": len(train),
+        "select": len(select),
+        "held-out": len(held),
+    }
+    assert any(line.startswith("+") and "examples" in line for line in finished.results["diff"])
+    assert re.search(r"\+ +examples:", finished.stdout)
     guidelines = next(
         item["guidelines"] for item in finished.results["candidates"] if item["name"] == "guidelines"
     )
@@ -369,7 +392,12 @@ def test_a_search_that_is_killed_pays_for_no_answer_twice_and_finds_the_same(tmp
         total = len(answered)
         assert len(set(answered)) == total > 200
 
+        def stored() -> int:
+            with closing(sqlite3.connect(tmp_path / ".geval" / "cache.db")) as cache:
+                return int(cache.execute("SELECT count(*) FROM choices").fetchone()[0])
+
         answered.clear()
+        asked_before = stored()
         for share in (0.1, 0.45, 0.97):  # while candidates are rated, and held-out outputs
             most[0] = int(share * total)
             waiting.clear()
@@ -379,6 +407,8 @@ def test_a_search_that_is_killed_pays_for_no_answer_twice_and_finds_the_same(tmp
             while len(waiting) < at_once and process.poll() is None:
                 time.sleep(0.01)
             assert len(waiting) == at_once
+            while stored() < asked_before + most[0]:  # the last answers are on their way to the disk
+                time.sleep(0.01)
             process.kill()
             process.wait()
             assert len(answered) == most[0]

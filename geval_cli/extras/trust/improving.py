@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import call_policy, open_suite_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
+from geval_cli.source.yaml_text import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.statistics.agreement import best_threshold
 from geval_cli.statistics.correlation import jackknife_error, leave_one_out
@@ -1087,12 +1089,30 @@ def _digest_of(cases: Sequence[LabelledCase]) -> str:
 def fragment(found: Improvement) -> dict[str, JsonValue]:
     """Return the improved assertion as a config has it, in a list under `assert`."""
     assert found.chosen is not None
-    spec = found.chosen.of(found.spec)
+    return {"assert": [_as_written(found.chosen.of(found.spec), found.threshold)]}
+
+
+def _as_written(spec: GEvalFields, threshold: float | None) -> JsonValue:
     names = {*spec.model_fields_set, "guidelines", "examples", "criteria", "evaluation_steps"}
     given = {name: getattr(spec, name) for name in names if getattr(spec, name, None) is not None}
-    if found.threshold is not None:
-        given["threshold"] = round(found.threshold, 4)
-    return {"assert": [serialize(type(spec).model_construct(_fields_set=set(given), **given))]}
+    if threshold is not None:
+        given["threshold"] = round(threshold, 4)
+    return serialize(type(spec).model_construct(_fields_set=set(given), **given))
+
+
+def diff_of(found: Improvement) -> list[str]:
+    """Return the lines of the assertion, as a config has it, that a change adds and removes; nothing without one."""
+    if found.chosen is None:
+        return []
+    today, changed = (
+        write_yaml(_as_written(spec, threshold)).splitlines()
+        for spec, threshold in ((found.spec, None), (found.chosen.of(found.spec), found.threshold))
+    )
+    return [
+        line
+        for line in unified_diff(today, changed, lineterm="", n=0)
+        if line[:3] not in ("---", "+++", "@@ ")
+    ]
 
 
 def improvement_document(found: Improvement) -> ReportDocument:
@@ -1109,9 +1129,12 @@ def improvement_document(found: Improvement) -> ReportDocument:
     if found.chosen is not None and found.chosen.guidelines:
         rows = [(item.text, ", ".join(item.sources) or "-") for item in found.chosen.guidelines]
         sections.append(Section("guidelines", tables=[Table(("guideline", "from the labels of"), rows)]))
-    if found.chosen is not None and found.chosen.examples:
-        rows = [(fixed(item.rating, 2), one_line(item.output, 100)) for item in found.chosen.examples]
-        sections.append(Section("examples", tables=[Table(("rating", "output"), rows)]))
+    if diff := diff_of(found):
+        tables = [
+            Table(("", "assertion"), [(line[0], line[1:].strip()[:width]) for line in diff])
+            for width in (_SHOWN_CHARACTERS, 70)
+        ]
+        sections.append(Section("the change", tables=tables[:1], brief=tables[1:]))
     if found.differing:
         changed = [
             (item.id, fixed(item.human, 2), fixed(item.before, 2), fixed(item.after, 2), item.output)
@@ -1148,6 +1171,7 @@ def improvement_document(found: Improvement) -> ReportDocument:
             for item in found.candidates
         ],
         "chosen": None if found.chosen is None else found.chosen.name,
+        "diff": list(diff_of(found)),
         "gain": None if found.gain is None else to_json(found.gain),
         "differing": to_json(found.differing),
         "threshold": found.threshold,
