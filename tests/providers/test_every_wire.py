@@ -15,6 +15,7 @@ from support.verdicts import judged
 from geval_cli.assertions.base import Subject
 from geval_cli.errors import ProviderError, ProviderResponseError
 from geval_cli.providers.base import Provider
+from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.records import Choice, ModelResponse, Role, Status
 
@@ -73,6 +74,10 @@ WIRES = {
     ),
 }
 COUNTS = [(name, place) for name, wire in WIRES.items() for place in wire.counts]
+
+
+def test_every_api_is_among_them() -> None:
+    assert {rules.module for rules in WIRE_FORMATS.values()} <= WIRES.keys()
 
 
 def exchange(name: str, body: Any, status: int = 200, **fields: Any) -> ModelResponse:

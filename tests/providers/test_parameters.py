@@ -14,6 +14,7 @@ from geval_cli.assertions.graded import closed_questions, context, conversation,
 from geval_cli.errors import Problem, Severity
 from geval_cli.judge import checklist, grading
 from geval_cli.providers.options import ENDPOINT_KEYS, SET_BY_GEVAL
+from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.specs.base import ProviderSpec
@@ -44,6 +45,10 @@ VALUES: dict[str, Any] = {
     "output_config": {"effort": "low"},
     "thinking": {"type": "enabled", "budget_tokens": 3737},
 }
+
+
+def test_every_api_is_among_them() -> None:
+    assert {rules.module for rules in WIRE_FORMATS.values()} <= {wire.partition(":")[0] for wire in WIRES}
 
 
 def value_of(name: str) -> Any:
