@@ -147,6 +147,17 @@ class TestKeys:
         assert (done.code, done.stderr) == (0, "")
         assert run_geval("label", "run-a,run-b,run-c", cwd=tmp_path).code == 2
 
+    def test_what_to_label_next_is_drawn_and_kept_with_its_weight(self, judged: Path) -> None:
+        child = label(judged, "latest", "--next", "3", "--annotator", "anna")
+        press(child, "p", "f", "q")
+        shown, code = finish(child)
+        assert code == 0
+        assert "labelled 2 now, 2 of 3 in all" in shown
+        assert "--next 1 --annotator anna continues" in " ".join(shown.split())
+        found = rows(judged)
+        assert {row["draw"] for row in found} == {"next 1 after 0, seed 0"}
+        assert all(row["weight"] >= 1 for row in found)
+
     def test_keys_that_mean_nothing_label_nothing(self, judged: Path) -> None:
         child = label(judged)
         child.expect_exact(PROMPT)

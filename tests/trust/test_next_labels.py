@@ -273,6 +273,24 @@ class TestShares:
         assert "after 10 labels of `tone`, but here are 0" in refused.value.problems[0].message
         assert shares_of_labels(self.labels([self.row(1, "seed 7"), self.row(2)]), 40) is None
 
+    def test_a_weight_stays_with_its_output_whoever_labels_it_again(self) -> None:
+        drawn = self.row(1, "next 2 after 10, seed 0", 3.0)
+        for rows in (
+            [{**self.row(1, "seed 7"), "annotator": "ben"}, drawn],
+            [drawn, {**self.row(1), "annotator": "ben"}],
+        ):
+            [label] = labels_from_rows(rows).labels
+            assert (len(label.marks), label.weight, label.columns["draw"]) == (2, 3.0, drawn["draw"])
+        [item] = judged_items([case(1, 1.0)])
+        given = GivenLabel(1.0, draw="next 1 after 0, seed 0", weight=3.0)
+        first = stored_label(label_row(item, METRIC, "r", given))
+        again = stored_label(label_row(item, METRIC, "r", GivenLabel(0.0)), first)
+        assert (again.row["label"], again.row["weight"], again.row["draw"]) == ("fail", 3.0, given.draw)
+        other = stored_label(
+            {**label_row(item, METRIC, "r", GivenLabel(0.0)), "output_sha256": "0" * 64}, first
+        )
+        assert "weight" not in other.row
+
     @pytest.mark.parametrize("weight", ["2", 0.5, -1, True, math.nan])
     def test_a_weight_is_a_number_of_at_least_1(self, weight: Any) -> None:
         with pytest.raises(ConfigError) as refused:

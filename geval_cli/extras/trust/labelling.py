@@ -333,8 +333,14 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def stored_label(row: Mapping[str, JsonValue]) -> StoredLabel:
-    """Return a row of `label_row` as it is stored."""
+def stored_label(row: Mapping[str, JsonValue], earlier: StoredLabel | None = None) -> StoredLabel:
+    """Return a row of `label_row` as it is stored.
+
+    `earlier` is the label that it replaces: who changes their mind does not change with which chance an output was
+    drawn.
+    """
+    if earlier is not None and earlier.output_sha256 == row["output_sha256"] and "weight" not in row:
+        row = {**row, **{name: earlier.row[name] for name in (DRAW_COLUMN, "weight") if name in earlier.row}}
     return StoredLabel(row["id"], row["metric"], row.get("annotator") or "", row["output_sha256"], dict(row))
 
 

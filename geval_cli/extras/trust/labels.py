@@ -668,6 +668,9 @@ class _Collector:
                 self._report(
                     f"this item has another `{name}` {where}: {_shown(one)}", label.place.value(name)
                 )
+        drawn = {}  # a weight is that of its draw
+        if earlier.weight is None and label.weight is not None and DRAW_COLUMN in label.columns:
+            drawn = {DRAW_COLUMN: label.columns[DRAW_COLUMN]}
         self.labels[key] = replace(
             earlier,
             item=earlier.item if earlier.item.test_key else label.item,
@@ -677,7 +680,7 @@ class _Collector:
             weight=label.weight if earlier.weight is None else earlier.weight,
             system=earlier.system or label.system,
             words=label.words if earlier.words is None else earlier.words,
-            columns={**label.columns, **earlier.columns},
+            columns={**label.columns, **earlier.columns, **drawn},
             notes={**earlier.notes, **label.notes},
         )
 

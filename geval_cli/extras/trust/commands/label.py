@@ -272,7 +272,7 @@ class _Session:
         weight = self.sheet.weights.get(output.id)
         given = Given(label, self.scales[output.metric], self.annotator, note, drawn, weight)
         row = label_row(judged, output.metric, output.run, given)
-        self.opened.labels.put(output.run, [stored_label(row)])
+        self.opened.labels.put(output.run, [stored_label(row, self.found(output))])
         self.given += 1
 
 

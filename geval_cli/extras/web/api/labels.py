@@ -333,7 +333,7 @@ class _LabelWriter:
     """Holds labels of a request against the run that they are about."""
 
     def __init__(self, run_id: str, results: Mapping[str, CaseResult], labels: RunLabels) -> None:
-        self._run_id, self._results = run_id, results
+        self._run_id, self._results, self._labels = run_id, results, labels
         kept = labels.of_run(run_id)
         self._scales = scales_of({item.metric for item in kept}, kept)
 
@@ -359,7 +359,8 @@ class _LabelWriter:
             asked.note,
             "" if asked.seed is None else draw_name(asked.seed),
         )
-        return stored_label(label_row(item, asked.metric, self._run_id, given))
+        earlier = self._labels.find(self._run_id, item.id, asked.metric, given.annotator)
+        return stored_label(label_row(item, asked.metric, self._run_id, given), earlier)
 
     def _scale(self, asked: LabelAsked, pointer: str) -> Scale:
         wanted = None if asked.scale is None else (float(asked.scale[0]), float(asked.scale[1]))
