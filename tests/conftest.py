@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -141,6 +142,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     from support.forked_tests import run_in_forks
 
+    if "geval_cli.cli.run" in sys.modules:  # what it loads when it runs, each process would load
+        for name in ("aiohttp", "jsonschema", "ssl", "uvloop"):
+            import_module(name)
     run_in_forks(session, processes, _group_of, _beyond_tests.append)
     return True
 

@@ -154,24 +154,24 @@ def outcomes(printed: str) -> dict[str, str]:
     return {name: outcome for outcome, name in LINE.findall(printed)}
 
 
-def test_verdicts_and_calls_are_the_same_for_one_process_and_for_four(
+def test_verdicts_and_calls_are_the_same_for_one_process_and_for_two(
     project: Path, server: LoopbackServer
 ) -> None:
     session = Session(project, server)
     alone = session.run("--geval-home", "alone", "test_answers.py", "suite.geval.yaml")
     asked = len(server.requests)
     assert (alone.code, outcomes(alone.stdout)) == (1, OUTCOMES)
-    four = session.run_anew("--geval-home", "four", "-n", "4", "test_answers.py", "suite.geval.yaml")
-    assert (four.returncode, outcomes(four.stdout)) == (1, OUTCOMES)
+    two = session.run_anew("--geval-home", "two", "-n", "2", "test_answers.py", "suite.geval.yaml")
+    assert (two.returncode, outcomes(two.stdout)) == (1, OUTCOMES)
     assert len(server.requests) == 2 * asked
-    for home in ("alone", "four"):
+    for home in ("alone", "two"):
         sums = {item.run.config_path.rpartition("/")[2]: item.summary for item in session.stored(home)}
         assert {name: (item.passed, item.failed, item.errored) for name, item in sums.items() if item} == {
             "pytest": (3, 2, 2),
             "suite.geval.yaml": (2, 1, 1),
         }
         assert len(session.stored(home)) == 2
-    assert list((project / "four" / "running").iterdir()) == []
+    assert list((project / "two" / "running").iterdir()) == []
 
     report = alone.stdout
     assert "E       - at least 0.70\nE       + 0.20  (0.50 below)" in report
