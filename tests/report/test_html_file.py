@@ -98,7 +98,9 @@ def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
         heads = [" ".join(text.split()) for text in page.locator("thead .cell-head").all_inner_texts()]
         assert heads == ["short openai:gpt-4o", "friendly openai:gpt-4o"]
         assert page.locator("tbody .test").count() == 5
-        assert " ".join(page.locator("[data-cell] .status").nth(2).inner_text().split()) == "Failed"
+        assert (
+            " ".join(page.locator("[data-cell] .status").nth(2).inner_text().split()) == "Failed contains +1"
+        )
 
 
 def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:

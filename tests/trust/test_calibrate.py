@@ -100,7 +100,7 @@ class TestRecord:
             ),
             (rows(40), "the scores do not come from a run"),
             (rows(40), "under 100 labels"),
-            (rows(20), "nothing is called clear or borderline: it takes 9 good and 9 bad labels, not 8"),
+            (rows(20), "no score is called clear or borderline: that needs 9 good and 9 bad labels, not 8"),
             (rows(40, score=0.5), "all scores are equal"),
             (
                 [{**row, "score": 1 - row["score"]} for row in rows(40)],

@@ -444,7 +444,7 @@ def _band_notes(found: Calibration, bad: int) -> Iterator[str]:
     needed = labels_for_bands(BAND_ALPHA)
     if found.alpha is None:
         least = min(found.good, bad)
-        yield f"nothing is called clear or borderline: it takes {needed} good and {needed} bad labels, not {least}"
+        yield f"no score is called clear or borderline: that needs {needed} good and {needed} bad labels, not {least}"
     elif found.pass_from is None:
         most = format_share(BAND_ALPHA)
         yield f"no score is a clear pass: even the highest is given to over {most} of the bad outputs"
