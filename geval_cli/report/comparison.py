@@ -178,9 +178,9 @@ class Change(StrEnum):
     """A change of a case's verdict, in the order in which people want to see it."""
 
     NEWLY_FAILED = "newly failed"
-    NEWLY_ERROR = "newly error"
+    NEWLY_ERROR = "new error"
     FIXED = "fixed"
-    OTHER = "changed otherwise"
+    OTHER = "other change"
     SAME = "same verdict"
 
 

@@ -316,7 +316,7 @@ class TestRun:
         text = text_of(site.page(f"/runs/{RUN.id}"))
         assert "This run was interrupted" in text
         assert "of 1 judged case passed" in text
-        assert "interrupted" in text_of(site.page("/"))
+        assert "Interrupted" in text_of(site.page("/"))
 
     def test_run_of_another_process_is_shown_as_running(self, site: Site) -> None:
         runs = RunStore.open(site.folder / ".geval")
