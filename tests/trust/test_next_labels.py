@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.geval_command import run_geval
+from support.sample_run import COLUMNS
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.trust.agreement import agree
@@ -340,12 +341,28 @@ class TestElsewhere:
         with pytest.raises(UsageError, match="rogan-gladen needs labels"):
             estimate(rows, results, options=EstimateOptions(method="rogan-gladen"))
         run = RunRecord(
-            "r", RunStatus.COMPLETED, "2026-11-22T10:00:00+00:00", None, None, "0", "c.yaml", "d", {}
+            "r",
+            RunStatus.COMPLETED,
+            "2026-11-22T10:00:00+00:00",
+            None,
+            None,
+            "0",
+            "c.yaml",
+            "d",
+            {},
+            columns=COLUMNS,
         )
         report = RunReport(run, RunSummary(), lambda: iter(results))
         with pytest.raises(ConfigError) as refused:
             correct(rows, EarlierRun(report), report, CorrectOptions())
         assert "cannot correct a difference" in refused.value.problems[0].message
+        free = [number for number in range(60) if f"{number}.0.0" not in {row["id"] for row in rows}]
+        plain = [
+            {"id": f"{n}.0.0", "metric": METRIC, "label": truth[n], "output": f"output {n}"} for n in free
+        ]
+        found = correct([*rows, *plain], EarlierRun(report), report, CorrectOptions())
+        assert "not used: 40 labels that `geval label --next` drew" in found.notes
+        assert found.rows[0].labelled == (20, 20)
 
 
 def store(folder: Path, results: Sequence[CaseResult]) -> None:

@@ -343,10 +343,12 @@ def labelled_pairs(
         ConfigError: a label has no output in either run, or does not say in which.
         UsageError: the options name columns or groups that there are not.
     """
-    if (weighted := next((label for label in labels if label.weight is not None), None)) is not None:
+    plain = [label for label in labels if label.weight is None]
+    if labels and not plain:
         hint = "label a plain draw of both runs: geval label A,B --draw 30"
-        message = "a label that `geval label --next` drew cannot correct a difference between two runs"
-        raise ConfigError([Problem(message, weighted.location, hint)])
+        message = "labels that `geval label --next` drew cannot correct a difference of two runs"
+        raise ConfigError([Problem(message, labels[0].location, hint)])
+    labels = plain
     places: dict[tuple[int, int, int], ScoredText] = {}
     match = match_columns(earlier.report.columns, later.columns, options.columns)
     pairs: list[ScoredPair] = []
@@ -490,6 +492,8 @@ def _decided(row: CorrectedRow, p: float) -> CorrectedRow:
 def _notes(found: LabelledPairs, rows: Sequence[CorrectedRow], given: LabelFile) -> Iterator[str]:
     matches = [match.label for side in found.matches for match in side]
     yield from draw_notes(matches, given.unlabelled, "tests were drawn at random")
+    if weighted := sum(label.weight is not None for label in given.labels):
+        yield f"not used: {plural(weighted, 'label')} that `geval label --next` drew"
     if lacking := len({label.metric for label in given.labels} - {row.metric for row in rows}):
         yield f"not compared: {plural(lacking, 'labelled metric')} without labels in both runs"
     people = [{name for match in side for name in match.label.marks} for side in found.matches]
