@@ -163,7 +163,7 @@ class TestAgain:
         run_geval("run", "suite.yaml", "--filter-failing", "latest", "--home", home, cwd=folder)
         answer = server.post("/api/runs/latest/again", {})
         assert answer.status == 409
-        assert "only some tests of its suite" in answer.json["detail"]
+        assert "only some of its suite's tests" in answer.json["detail"]
 
     @pytest.mark.parametrize(
         ("fields", "config", "status", "said"),
