@@ -897,7 +897,7 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         "traces",
         "`trajectory:...`, `trace-...`",
         "read the spans of its own OpenTelemetry receiver (`tracing`)",
-        "read the `trace` of a test with its own `output`; an error without one, as there without spans",
+        "read the `trace` of a test with its own `output`; without one it is an error, as in promptfoo without spans",
         assertion=lambda spec, test: spec.base_type.startswith(("trajectory:", "trace-")),
     ),
     PromptfooDifference(

@@ -1234,8 +1234,8 @@ def _texts(found: Improvement) -> Iterator[str]:
         )
     if found.gain is not None and found.gain.look > 1:
         yield (
-            f"look {found.gain.look} at these labels: each look halves the error that is allowed, so the interval is a "
-            f"{100 * (1 - found.gain.alpha):g} % one"
+            f"these labels were used {found.gain.look} times: each use halves the allowed error, so the interval is a "
+            f"{100 * (1 - found.gain.alpha):g} % interval"
         )
 
 
