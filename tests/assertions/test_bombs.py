@@ -21,8 +21,8 @@ from geval_cli.errors import CheckTimeoutError, UnjudgeableError
 from geval_cli.source.source_map import SourcePath
 
 
-@pytest.fixture(autouse=True)
-def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (json_schemas, json_output, string_metrics):
         monkeypatch.setattr(module, "CHECK_TIMEOUT_S", 0.1)
     monkeypatch.setattr(patterns, "REGEX_TIMEOUT_S", 0.3)
@@ -81,6 +81,7 @@ SCHEMAS: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_never_ends_is_stopped(name: str) -> None:
     schema, value = SCHEMAS[name]
@@ -92,12 +93,14 @@ def test_a_schema_that_never_ends_is_stopped(name: str) -> None:
     assert is_calm()
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("kind", ["is-json", "contains-json"])
 def test_it_is_an_error_of_the_assertion_and_no_verdict(kind: str) -> None:
     with pytest.raises(CheckTimeoutError, match=r"took more than 0\.1 s"):
         judged(kind, "1" if kind == "is-json" else "[1]", value=doubling("allOf"))
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_it_is_found_before_a_run() -> None:
     (problem,) = schema_problems(doubling("allOf"), "the `value`", SourcePath.nowhere())
     assert "too large or too deep" in problem.message
@@ -146,11 +149,13 @@ def test_usual_patterns_are_taken(pattern: str) -> None:
     compiled(pattern)
 
 
+@pytest.mark.usefixtures("short_limits")
 def test_a_pattern_that_needs_gigabytes_on_a_text_is_an_error() -> None:
     with pytest.raises(CheckTimeoutError):
         is_found("(?:(a)|(b)|(ab))*[cd]$", "ab" * 5_000_000)
 
 
+@pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("kind", ["rouge-n", "bleu", "gleu", "meteor"])
 def test_a_metric_of_a_huge_output_is_stopped(kind: str) -> None:
     words = " ".join(f"word{n % 5_000}" for n in range(100_000))
