@@ -291,7 +291,7 @@ def test_a_second_look_at_the_same_labels_is_held_to_less_error(product: Product
     assert (first.results["gain"]["look"], first.results["gain"]["alpha"]) == (1, 0.025)
     assert same.results["gain"] == first.results["gain"]
     assert (other.results["gain"]["look"], other.results["gain"]["alpha"]) == (2, 0.0125)
-    assert "look 2 at these labels" in " ".join(other.stdout.split())
+    assert "these labels were used 2 times" in " ".join(other.stdout.split())
 
 
 def test_few_held_out_labels_accept_nothing(product: Product) -> None:
