@@ -10,6 +10,7 @@ from geval_cli.version import __version__
 TYPE_CHECKING = False  # as in `typing`, the import of which is a quarter of what is before the first Ctrl-C
 if TYPE_CHECKING:
     from geval_cli.errors import ApiError, ConfigError, GevalError, JudgeError, MissingParamsError, UsageError
+    from geval_cli.extras import trust
     from geval_cli.library.check import CheckResult, acheck, check
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
     from geval_cli.library.records import Result, TestCase
@@ -41,6 +42,8 @@ else:
     }
 
     def __getattr__(name: str) -> object:
+        if name == "trust":
+            return import_module("geval_cli.extras.trust")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)
@@ -68,6 +71,7 @@ __all__ = [
     "check",
     "evaluate_batch",
     "run",
+    "trust",
 ]
 
 
