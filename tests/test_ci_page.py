@@ -401,7 +401,19 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
     }
 
     assert named == {
-        *("compression", "js", "local", "mcp", "otel", "pdf", "server", "socks", "sql", "text-metrics"),
+        *(
+            "compression",
+            "gepa",
+            "js",
+            "local",
+            "mcp",
+            "otel",
+            "pdf",
+            "server",
+            "socks",
+            "sql",
+            "text-metrics",
+        ),
         *("parquet", "ray", "remote", "trust", "workers", "xlsx"),
     }
     assert named <= set(extras)

@@ -145,7 +145,8 @@ def test_true_figures_of_any_shape_are_shares_within_their_intervals() -> None:
         outputs = [
             ScoredOutput(
                 str(number),
-                f"test {draw.integers(0, max(1, count // 2))}",
+                f"test {number}",
+                f"document {draw.integers(0, max(1, count // 2))}",
                 None if draw.random() < 0.2 else 0.5 if is_constant else float(draw.integers(0, 5)) / 4,
                 0.75 if draw.random() < 0.5 else None,
             )

@@ -15,7 +15,7 @@ from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.wire.batching import batch_api
-from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 from geval_cli.source.images import data_url_image
 
 _SCHEMA: Mapping[str, JsonValue] = {
@@ -113,9 +113,8 @@ def _request(text: str, **options: Any) -> ModelRequest:
     # The parameters of a judge are left out where a server does not take them.
     params = {"max_tokens": _MAX_TOKENS, **options.pop("params", {})}
     role = options.pop("role", Role.JUDGE)
-    return ModelRequest(
-        (Message("user", text),), params, role=role, added=frozenset({"max_tokens"}), **options
-    )
+    messages, added = (Message("user", text),), frozenset({"max_tokens"})
+    return ModelRequest(messages, params, role=role, purpose=Purpose.VERDICT, added=added, **options)
 
 
 def _structured(first: ModelResponse) -> Finding:
