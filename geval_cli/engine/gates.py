@@ -212,7 +212,7 @@ class GateSubjects(Struct):
         if self.names_may_come:
             return
         named = [
-            (name, f"the margin of `{name}`", self.margin_place.child(name).key())
+            (name, "the margin", self.margin_place.child(name).key())
             for name in self.margins.by_name
             if name not in {PASS_RATE, "score"}
         ]
@@ -223,7 +223,7 @@ class GateSubjects(Struct):
         ]
         for name, what, where in named:
             if name not in self.metrics and not may_be(name):
-                known = hint_among(name, sorted(self.metrics)) or "no assertion has a metric"
+                known = hint_among(name, sorted(self.metrics)) or f"add `metric: {name}` to an assertion"
                 yield Problem(f"no assertion has the metric `{name}` of {what}", where, known)
 
     def problems(self) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.numbers import percent_hint
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.source.problems import hint_among
+from geval_cli.source.problems import did_you_mean, hint_among
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.type_messages import describe_value
@@ -56,6 +56,7 @@ DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA, Statistic.TRUE_D
 """The statistics that need a baseline."""
 TRUE_FIGURES = frozenset({Statistic.TRUE_MEAN, Statistic.TRUE_PASS_RATE, Statistic.TRUE_DELTA})
 """The statistics that need human labels, and are of a metric."""
+_QUOTES = " '\"`"
 _OF_METRICS = {
     "mean": Statistic.MEAN,
     "pass_rate": Statistic.PASS_RATE,
@@ -241,10 +242,15 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         return _equivalence(text, equivalence, tags, place)
     named = _statistic(subject)
     if named is None:
-        known = [*_OF_RUNS, *(f"METRIC.{name}" for name in _OF_METRICS)]
-        hint = hint_among(subject, known, everything="docs/reference/gates-and-filters.md")
+        metric, dot, _ = subject.rpartition(".")
         if subject in TRUE_FIGURES:
             hint = f"name the metric that has human labels: `METRIC.{subject}`"
+        elif dot:
+            known = [f"{metric.strip(_QUOTES) or 'METRIC'}.{name}" for name in _OF_METRICS]
+            hint = hint_among(subject, known, everything="docs/reference/gates-and-filters.md")
+        else:
+            near = did_you_mean(subject, _OF_RUNS)
+            hint = f"did you mean `{near}`?" if near else f"for the mean of a metric, write `{subject}.mean`"
         return Problem(f"unknown figure `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)

@@ -80,16 +80,16 @@ def test_replies_are_read_however_they_are_wrapped(text):
 UNREADABLE = {
     "": "empty",
     "Both items are met.": "no answer to the checklist",
-    '{"1": "yes"}': "no yes or no to item 2",
-    '{"2": {"answer": "no"}, "3": {"answer": "yes"}}': "no yes or no to item 1",
-    '{"1": "yes", "2": "partly"}': "no yes or no to item 2",
+    '{"1": "yes"}': "does not answer item 2",
+    '{"2": {"answer": "no"}, "3": {"answer": "yes"}}': "does not answer item 1",
+    '{"1": "yes", "2": "partly"}': "does not answer item 2",
     '{"1": {"answer": <"yes" or "no">}, "2": {"answer": <"yes" or "no">}}': "no answer to the checklist",
     '{"1": "yes", "2": "no"} or rather {"1": "no", "2": "no"}': "both yes and no to item 1",
     '{"1": "yes", "2": "no"}\n\nCorrection: 2 is met, too.': "retracts its verdict",
-    '{"1": {"answer": "yes", "met": false}, "2": "no"}': "no yes or no to item 1",
-    '{"1": {"answer": "yes", "answer": "no"}, "2": "no"}': "no yes or no to item 1",
+    '{"1": {"answer": "yes", "met": false}, "2": "no"}': "does not answer item 1",
+    '{"1": {"answer": "yes", "answer": "no"}, "2": "no"}': "does not answer item 1",
     '[{"answer": "yes"}]': "no answer to the checklist",
-    '{"1": {"answer": "yes"}, "2": {"evidence": "three days", "ans': "no yes or no to item 2",
+    '{"1": {"answer": "yes"}, "2": {"evidence": "three days", "ans': "does not answer item 2",
     '{"1": {"reason": "x"': "no answer to the checklist",
     '{"score": 7}': "no answer to the checklist",
 }
@@ -331,11 +331,11 @@ def test_a_reply_without_an_item_is_asked_for_once_more(scoring):
     judge = says(reply_with(AMOUNT, TIME), reply_with(AMOUNT, TIME, NO))
     assert run(judge, replace(METRIC, scoring=scoring)).score == pytest.approx(2 / 3)
     assert len(judge.requests) == 2
-    assert "no yes or no to item 3" in prompt_of(judge.requests[1])
+    assert "does not answer item 3" in prompt_of(judge.requests[1])
 
 
 def test_a_second_one_is_an_error_and_no_score():
     judge = says(reply_with(AMOUNT, TIME))
-    with pytest.raises(JudgeError, match="item 3 of the checklist, even after a retry"):
+    with pytest.raises(JudgeError, match="item 3 of the checklist with yes or no, even after a retry"):
         run(judge)
     assert len(judge.requests) == 2

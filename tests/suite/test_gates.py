@@ -91,9 +91,9 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
     ("text", "message", "hint"),
     [
         ("", "this is not a gate: ``", "coherence.mean >= 0.7"),
-        ("coherence >= 0.7", "unknown figure `coherence`", "METRIC.mean"),
+        ("coherence >= 0.7", "unknown figure `coherence`", "write `coherence.mean`"),
         ("pass_rat >= 0.7", "unknown figure `pass_rat`", "did you mean `pass_rate`?"),
-        ("coherence.median >= 0.7", "unknown figure `coherence.median`", "METRIC.mean"),
+        ("coherence.median >= 0.7", "unknown figure `coherence.median`", "coherence.mean`?"),
         ("coherence.mean => 0.7", "this is not a gate", "coherence.mean >= 0.7"),
         ("coherence.mean = 0.7", "this is not a gate", "coherence.mean >= 0.7"),
         ("coherence.mean >= high", "this is not a gate", "coherence.mean >= 0.7"),
