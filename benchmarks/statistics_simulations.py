@@ -29,8 +29,8 @@ from geval_cli.extras.trust import labels as label_files
 from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (
     AgreementMeasure,
+    ComparedLabels,
     JudgeCandidate,
-    Labelled,
     LabelledCase,
     Rated,
     agreement_on,
@@ -292,10 +292,12 @@ def _by_next(scores: Sequence[float], good: Sequence[float], draws: Sequence[int
         rest = [place for place in range(len(scores)) if str(place) not in labels]
         known = [(scores[int(place)], label.human) for place, label in labels.items()]
         wanted = weighted_draw.chances(
-            weighted_draw.sizes([weighted_draw.Candidate(scores[place], GOOD_AT) for place in rest], known),
+            weighted_draw.sizes(
+                [weighted_draw.UnlabelledOutput(scores[place], GOOD_AT) for place in rest], known
+            ),
             count,
         )
-        places = [weighted_draw.Place(str(place // PER_DOCUMENT), 0, scores[place]) for place in rest]
+        places = [weighted_draw.Stratum(str(place // PER_DOCUMENT), 0, scores[place]) for place in rest]
         name = weighted_draw.draw_name(number, len(labels), 0)
         drawn = [
             (rest[chosen], 1 / wanted[chosen]) for chosen in weighted_draw.draw_spread(wanted, places, luck)
@@ -956,7 +958,7 @@ def _is_accepted(random: Generator, labels: int, measure: AgreementMeasure, kind
         human = (human >= 0.5).astype(float)
     documents = [str(place // 2) for place in range(labels)]
     select, held = slice(0, 3 * labels // 7), slice(3 * labels // 7, labels)
-    shown = Labelled(human[select], np.ones(len(human[select])), tuple(documents[select]))
+    shown = ComparedLabels(human[select], np.ones(len(human[select])), tuple(documents[select]))
     drawn = []
     for place in range(8):
         scores = np.clip(0.5 * truth + random.normal(0.25, 0.3, labels), 0, 1)

@@ -24,7 +24,7 @@ from geval_cli.extras.trust.calibration import calibrate
 from geval_cli.extras.trust.estimation import estimate
 from geval_cli.extras.trust.improving import (
     AgreementMeasure,
-    Labelled,
+    ComparedLabels,
     agreement_of,
 )
 from geval_cli.extras.trust.labelling import Given as GivenLabel
@@ -34,8 +34,8 @@ from geval_cli.extras.trust.matching import judged_items
 from geval_cli.extras.trust.options import CorrectOptions, EstimateOptions
 from geval_cli.extras.trust.true_differences import correct
 from geval_cli.extras.trust.weighted_draw import (
-    Candidate,
-    Place,
+    Stratum,
+    UnlabelledOutput,
     chances,
     draw_spread,
     infer_by_shares,
@@ -112,7 +112,7 @@ class TestDraw:
     def test_every_output_is_drawn_with_its_chance_and_the_number_is_kept(self) -> None:
         random = Random(7)
         wanted = chances([random.choice((0.1, 0.2, 0.4, 3.0)) for _ in range(40)], 12)
-        places = [Place(str(number // 4), number % 2, random.random()) for number in range(40)]
+        places = [Stratum(str(number // 4), number % 2, random.random()) for number in range(40)]
         times = 1_500
         drawn = Counter[int]()
         for seed in range(times):
@@ -134,7 +134,7 @@ class TestDraw:
 
     @pytest.mark.parametrize("outputs_of_a_document", [4, 1])
     def test_documents_are_spread_and_then_scores(self, outputs_of_a_document: int) -> None:
-        places = [Place(str(number // outputs_of_a_document), 0, (number % 4) / 3) for number in range(80)]
+        places = [Stratum(str(number // outputs_of_a_document), 0, (number % 4) / 3) for number in range(80)]
         for seed in range(50):
             found = draw_spread([0.25] * 80, places, Random(seed))
             assert len({places[number].document for number in found}) == 20
@@ -143,12 +143,12 @@ class TestDraw:
                 assert set(of_score.values()) == {5}
 
     def test_what_is_hard_to_foresee_is_larger_and_labels_teach_where_that_is(self) -> None:
-        found = [Candidate(score, 0.75) for score in (0.0, 0.5, 0.75, 1.0)]
+        found = [UnlabelledOutput(score, 0.75) for score in (0.0, 0.5, 0.75, 1.0)]
         before = sizes(found, [])
         assert before[0] < before[1] < before[2] > before[3]
-        spread = sizes([Candidate(1.0, 0.75), Candidate(1.0, 0.75, spread=0.3)], [])
+        spread = sizes([UnlabelledOutput(1.0, 0.75), UnlabelledOutput(1.0, 0.75, spread=0.3)], [])
         assert spread[0] < spread[1]
-        known = sizes([Candidate(0.9, chance=0.5), Candidate(0.9, chance=0.99)], [])
+        known = sizes([UnlabelledOutput(0.9, chance=0.5), UnlabelledOutput(0.9, chance=0.99)], [])
         assert known[0] > known[1]
         # It passes half of what is bad: at 1 labels differ, at 0.75 they do not.
         taught = sizes(found, [(1.0, 1.0), (1.0, 0.0)] * 20 + [(0.75, 1.0)] * 20)
@@ -328,7 +328,7 @@ class TestElsewhere:
         times = random.integers(1, 4, 60)
 
         def of(scores: Any, human: Any, shares: Any) -> float | None:
-            return agreement_of(measure, scores, Labelled(human, shares, ("d",) * len(human)), 0.5)
+            return agreement_of(measure, scores, ComparedLabels(human, shares, ("d",) * len(human)), 0.5)
 
         # What counts twice is there twice.
         repeated = of(np.repeat(scores, times), np.repeat(human, times), np.ones(times.sum()))

@@ -53,7 +53,7 @@ _MAX_TOKENS = 1024
 """Models that think before they answer need room; the others write about ten tokens."""
 
 
-class Finding(Struct, frozen=True):
+class ModelFeature(Struct, frozen=True):
     """One feature of a model.
 
     Attributes:
@@ -84,7 +84,7 @@ class ModelCheck(Struct, frozen=True):
     latency_ms: float | None
     requests: int
     usage: Usage
-    findings: tuple[Finding, ...]
+    findings: tuple[ModelFeature, ...]
 
 
 async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
@@ -117,7 +117,7 @@ def _request(text: str, **options: Any) -> ModelRequest:
     return ModelRequest(messages, params, role=role, purpose=Purpose.VERDICT, added=added, **options)
 
 
-def _structured(first: ModelResponse) -> Finding:
+def _structured(first: ModelResponse) -> ModelFeature:
     name = "structured output"
     dropped = {"json_schema", "response_format"} & {*first.dropped}
     try:
@@ -126,30 +126,30 @@ def _structured(first: ModelResponse) -> Finding:
         found = None
     follows = isinstance(found, dict) and type(found.get("score")) is int
     if dropped:
-        return Finding(name, False, "rejects a JSON Schema; judges are asked for JSON in the prompt")
+        return ModelFeature(name, False, "rejects a JSON Schema; judges are asked for JSON in the prompt")
     if not follows:
-        return Finding(name, False, "accepts a JSON Schema, but its answer does not follow it")
-    return Finding(name, True, "follows a JSON Schema")
+        return ModelFeature(name, False, "accepts a JSON Schema, but its answer does not follow it")
+    return ModelFeature(name, True, "follows a JSON Schema")
 
 
-def _probabilities(first: ModelResponse) -> Finding:
+def _probabilities(first: ModelResponse) -> ModelFeature:
     can = any(choice.token_logprobs for choice in first.choices)
-    return Finding(
+    return ModelFeature(
         "token probabilities",
         can,
         "ratings are weighted by probability, in one request" if can else "ratings are means of samples",
     )
 
 
-def _samples(*, takes_one: bool) -> Finding:
+def _samples(*, takes_one: bool) -> ModelFeature:
     said = "all samples come from one request" if takes_one else "each sample is a separate request"
-    return Finding("several answers", takes_one, said)
+    return ModelFeature("several answers", takes_one, said)
 
 
-async def _check_images(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]:
+async def _check_images(model: BoundModel, usage: Usage) -> tuple[ModelFeature, Usage]:
     name = "images"
     if not getattr(model.provider, "sees_images", False):
-        return Finding(name, False, "this provider sends none"), usage
+        return ModelFeature(name, False, "this provider sends none"), usage
     image = data_url_image(_red_square(), None)
     asked = _request(f"{image.marker}\nWhich colour is this? Answer with one word.")
     try:
@@ -157,9 +157,9 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[Finding, Usage
     except ProviderAuthError:
         raise
     except ProviderError as error:
-        return Finding(name, False, _in_a_line(error)), usage
+        return ModelFeature(name, False, _in_a_line(error)), usage
     sees = "red" in answer.text.lower()
-    return Finding(
+    return ModelFeature(
         name,
         sees,
         "saw a red square"
@@ -168,19 +168,19 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[Finding, Usage
     ), usage + answer.usage
 
 
-async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]:
+async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, Usage]:
     name = "tools"
     kind, _, rest = model.provider.id.partition(":")
     preset = PRESETS.get(KIND_ALIASES.get(kind, kind))
     if preset is None and kind != "vertex":
-        return Finding(name, None, "not tested with this kind of provider"), usage
+        return ModelFeature(name, None, "not tested with this kind of provider"), usage
     form: str = (
         "google" if preset is None else "openai" if preset.wire_format == "azure" else preset.wire_format
     )
     if rest.startswith("responses:"):
         form = "responses"
     if form not in _TOOLS:
-        return Finding(name, None, "not tried with this API"), usage
+        return ModelFeature(name, None, "not tried with this API"), usage
     asked = _request(
         "What is the weather in Paris? Use the tool.", params={"tools": _TOOLS[form]}, role=Role.GENERATION
     )
@@ -189,18 +189,18 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[Finding, Usage]
     except ProviderAuthError:
         raise
     except ProviderRequestError as error:
-        return Finding(name, False, _in_a_line(error)), usage
+        return ModelFeature(name, False, _in_a_line(error)), usage
     except ProviderError as error:
-        return Finding(name, None, _in_a_line(error)), usage
+        return ModelFeature(name, None, _in_a_line(error)), usage
     calls = any(choice.tool_calls for choice in answer.choices)
-    return Finding(
+    return ModelFeature(
         name, calls, "called a tool" if calls else "accepts tools, but answered without a call"
     ), usage + answer.usage
 
 
-def _batches(model: BoundModel) -> Finding:
+def _batches(model: BoundModel) -> ModelFeature:
     can = batch_api(model.provider) is not None
-    return Finding(
+    return ModelFeature(
         "batches",
         can,
         "`geval run --batch` sends them, usually at half the price" if can else "none that geval knows",

@@ -332,7 +332,7 @@ def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
     return AgreementMeasure.KAPPA if len(levels) <= _MOST_LEVELS else AgreementMeasure.RANK
 
 
-class Labelled(Struct, frozen=True):
+class ComparedLabels(Struct, frozen=True):
     """The labels that scores are compared with: 0..1, what each counts, and their documents."""
 
     human: Numbers
@@ -340,21 +340,21 @@ class Labelled(Struct, frozen=True):
     documents: tuple[str, ...]
 
     @classmethod
-    def of(cls, cases: Sequence[LabelledCase]) -> "Labelled":
+    def of(cls, cases: Sequence[LabelledCase]) -> "ComparedLabels":
         return cls(
             np.array([case.human for case in cases], dtype=np.float64),
             np.array([case.share for case in cases], dtype=np.float64),
             tuple(case.document for case in cases),
         )
 
-    def where(self, mask: Mask) -> "Labelled":
+    def where(self, mask: Mask) -> "ComparedLabels":
         """Return those that a mask keeps."""
         kept = tuple(name for name, known in zip(self.documents, mask, strict=True) if known)
-        return Labelled(self.human[mask], self.shares[mask], kept)
+        return ComparedLabels(self.human[mask], self.shares[mask], kept)
 
 
 def agreement_of(
-    measure: AgreementMeasure, scores: Numbers, labels: Labelled, threshold: float
+    measure: AgreementMeasure, scores: Numbers, labels: ComparedLabels, threshold: float
 ) -> float | None:
     """Return the agreement of scores with labels, both 0..1; outputs without a score are left out.
 
@@ -414,13 +414,15 @@ def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | 
     return value, jackknife_error(np.array(known)) if len(known) == len(left_out) else None, len(left_out)
 
 
-def agreement_on(measure: AgreementMeasure, scores: Numbers, labels: Labelled, threshold: float) -> Statistic:
+def agreement_on(
+    measure: AgreementMeasure, scores: Numbers, labels: ComparedLabels, threshold: float
+) -> Statistic:
     """Return the agreement of scores with labels as a statistic of some of the outputs."""
     return lambda mask: agreement_of(measure, scores[mask], labels.where(mask), threshold)
 
 
 def _gain_on(
-    measure: AgreementMeasure, before: Numbers, after: Numbers, labels: Labelled, threshold: float
+    measure: AgreementMeasure, before: Numbers, after: Numbers, labels: ComparedLabels, threshold: float
 ) -> Statistic:
     """Return how much more `after` agrees with labels than `before`, as a statistic of some of the outputs."""
     first, second = (agreement_on(measure, scores, labels, threshold) for scores in (before, after))
@@ -556,7 +558,7 @@ def read_guidelines(reply: str, ids: Sequence[str]) -> tuple[Guideline, ...]:
 # -- the search --------------------------------------------------------------------------------------------------
 
 
-class _Rater(Struct):
+class _CandidateRater(Struct):
     """Rates stored outputs by candidates. Belongs to one event loop."""
 
     context: JobContext
@@ -733,7 +735,7 @@ async def improve_prepared(
     notes: list[str] = []
     async with open_suite_session(prepared, cache, policy) as session:
         is_offline = prepared.request.is_offline
-        rater = _Rater(job_context(session, prepared), asking, spec, metric, is_offline=is_offline)
+        rater = _CandidateRater(job_context(session, prepared), asking, spec, metric, is_offline=is_offline)
         tell(f"rating {plural(len(train), 'training output')} as today")
         today = JudgeCandidate(TODAY)
         as_today = await rater.rate(today, train)
@@ -753,7 +755,7 @@ async def improve_prepared(
             tell(f"GEPA rewrites the criteria, with {judge.label} as its teacher")
             evolved = await _evolve(judge, rater, train, score_range, options.seed, notes)
         candidates = [today, *_candidates(guidelines, rewritten, examples), *evolved]
-        labelled = Labelled.of(select)
+        labelled = ComparedLabels.of(select)
         threshold = spec.threshold if spec.threshold is not None else 0.5
         rated: list[Rated] = []
         for candidate in _valid(candidates, spec, notes):
@@ -842,7 +844,7 @@ def _written(spec: object) -> object:
     return serialize(spec) if isinstance(spec, GEvalFields) else spec
 
 
-def _judge_of(spec: GEvalFields, rater: _Rater) -> Judge:
+def _judge_of(spec: GEvalFields, rater: _CandidateRater) -> Judge:
     """Return the judge of today, the first of a jury."""
     test = next(iter(rater.asking.values())).job.test
     named = judge_provider(spec, test, rater.context.tools.defaults)
@@ -851,7 +853,7 @@ def _judge_of(spec: GEvalFields, rater: _Rater) -> Judge:
 
 async def _ask_teacher(
     judge: Judge,
-    rater: _Rater,
+    rater: _CandidateRater,
     train: Sequence[LabelledCase],
     as_today: Rated,
     score_range: tuple[float, float],
@@ -890,7 +892,7 @@ def _criteria_of(spec: GEvalFields) -> str:
     return spec.criteria if isinstance(spec.criteria, str) else (spec.criteria or ("",))[0]
 
 
-async def _taught(judge: Judge, rater: _Rater, text: str) -> str:
+async def _taught(judge: Judge, rater: _CandidateRater, text: str) -> str:
     """Return the teacher's reply."""
     request = ModelRequest(user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING)
     response = await judge.complete(request)
@@ -900,7 +902,7 @@ async def _taught(judge: Judge, rater: _Rater, text: str) -> str:
 
 async def _evolve(
     judge: Judge,
-    rater: _Rater,
+    rater: _CandidateRater,
     train: Sequence[LabelledCase],
     score_range: tuple[float, float],
     seed: int,
@@ -997,7 +999,7 @@ def _valid(
 def choose(
     rated: Sequence[Rated],
     measure: AgreementMeasure,
-    labels: Labelled,
+    labels: ComparedLabels,
     threshold: float,
 ) -> Rated | None:
     """Return the simplest candidate that is within one standard error of the best; None if that is today's judge."""
@@ -1023,7 +1025,7 @@ def held_out_gain(
 ) -> Gain:
     """Return how much more `after` agrees with the held-out labels than `before`, at the level of this look."""
     both = ~np.isnan(before.scores) & ~np.isnan(after.scores)
-    labels = Labelled.of(held).where(both)
+    labels = ComparedLabels.of(held).where(both)
     old, new, count = before.scores[both], after.scores[both], len(labels.human)
 
     value, error, groups = with_error(_gain_on(measure, old, new, labels, threshold), labels.documents)

@@ -31,8 +31,8 @@ from geval_cli.extras.trust.matching import (
     scores_of,
 )
 from geval_cli.extras.trust.weighted_draw import (
-    Candidate,
-    Place,
+    Stratum,
+    UnlabelledOutput,
     chances,
     draw_spread,
     number_of_next,
@@ -117,7 +117,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
     found: dict[str, list[Output]] = {}
     criteria = MetricCriteria()
     scored: dict[str, frozenset[str]] = {}
-    seen: dict[str, tuple[Place, Mapping[str, Candidate]]] = {}
+    seen: dict[str, tuple[Stratum, Mapping[str, UnlabelledOutput]]] = {}
     for result in results:
         if result.output is None:
             continue
@@ -137,7 +137,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice, run_id:
     return Sheet(tuple(item for name in order for item in named[name]), criteria.criteria)
 
 
-def _candidates_of(result: CaseResult) -> tuple[Place, dict[str, Candidate]]:
+def _candidates_of(result: CaseResult) -> tuple[Stratum, dict[str, UnlabelledOutput]]:
     """Return where an output stands, and what is known of it for each metric that has a score."""
     [item] = judged_items([result])
     spreads: dict[str, float] = {}
@@ -145,7 +145,7 @@ def _candidates_of(result: CaseResult) -> tuple[Place, dict[str, Candidate]]:
         if assertion.metric is not None:
             spreads[assertion.metric] = max(spreads.get(assertion.metric, 0.0), spread_of(assertion))
     found = {
-        metric: Candidate(
+        metric: UnlabelledOutput(
             score, item.thresholds.get(metric), item.p_pass.get(metric), spreads.get(metric, 0.0)
         )
         for metric, score in item.scores.items()
@@ -153,12 +153,12 @@ def _candidates_of(result: CaseResult) -> tuple[Place, dict[str, Candidate]]:
     }
     document = document_of(result.metadata)
     name = f"test {result.test_index}" if document is None else str(document)
-    return Place(name, result.column, fmean(one.score for one in found.values()) if found else 0.0), found
+    return Stratum(name, result.column, fmean(one.score for one in found.values()) if found else 0.0), found
 
 
 def _next_outputs(
     named: Mapping[str, list[Output]],
-    seen: Mapping[str, tuple[Place, Mapping[str, Candidate]]],
+    seen: Mapping[str, tuple[Stratum, Mapping[str, UnlabelledOutput]]],
     choice: LabelChoice,
     criteria: Mapping[str, ShownCriterion],
 ) -> Sheet:

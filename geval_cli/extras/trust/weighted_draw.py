@@ -32,7 +32,7 @@ _PSEUDO_LABELS = (1.0, 1.0, 0.0, 0.0)
 _DUST = 1e-12
 
 
-class Candidate(Struct, frozen=True):
+class UnlabelledOutput(Struct, frozen=True):
     """An output that may be drawn, for one metric.
 
     Attributes:
@@ -46,7 +46,7 @@ class Candidate(Struct, frozen=True):
     spread: float = 0.0
 
 
-class Place(Struct, frozen=True):
+class Stratum(Struct, frozen=True):
     """Where an output stands: draws are spread over these."""
 
     document: str
@@ -71,7 +71,7 @@ def spread_of(result: AssertionResult) -> float:
 # -- the draw ----------------------------------------------------------------------------------------------------
 
 
-def sizes(candidates: Sequence[Candidate], labelled: Sequence[tuple[float, float]]) -> list[float]:
+def sizes(candidates: Sequence[UnlabelledOutput], labelled: Sequence[tuple[float, float]]) -> list[float]:
     """Return for each candidate how hard its label is to foresee: the deviation of the error of a judge's score.
 
     Before there are labels, scores near the threshold and ratings that are spread count as hard. Labels then say where
@@ -102,7 +102,7 @@ def sizes(candidates: Sequence[Candidate], labelled: Sequence[tuple[float, float
     return [max(size, least) for size in found]
 
 
-def _expected_square(item: Candidate) -> float:
+def _expected_square(item: UnlabelledOutput) -> float:
     """Return the variance of a label that is good by chance, without any label that would tell more."""
     chance = item.chance
     if chance is None:
@@ -141,7 +141,7 @@ def chances(found: Sequence[float], count: int) -> list[float]:
         certain |= more
 
 
-def draw_spread(wanted: Sequence[float], places: Sequence[Place], random: Random) -> list[int]:
+def draw_spread(wanted: Sequence[float], places: Sequence[Stratum], random: Random) -> list[int]:
     """Return the numbers of the outputs that are drawn, each with exactly its chance, spread over the places.
 
     Outputs of a document compete first, so few documents are drawn twice; then neighbours by score and column.
