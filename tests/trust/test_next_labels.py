@@ -298,6 +298,11 @@ class TestShares:
             labels_from_rows([{**self.row(1), "weight": weight}])
         assert "`weight` must be a number of at least 1" in refused.value.problems[0].message
 
+    def test_a_row_of_such_a_draw_has_a_weight(self) -> None:
+        with pytest.raises(ConfigError) as refused:
+            labels_from_rows([{**self.row(1), "draw": "next 1 after 0, seed 7", "weight": None}])
+        assert "`weight` is missing from a row of this draw" in refused.value.problems[0].message
+
 
 class TestElsewhere:
     """Labels that were drawn with unequal chances are weighed, thinned or refused, never taken as a random draw."""

@@ -563,6 +563,10 @@ class _Collector:
                 place.value("weight"),
                 hint,
             )
+        drawn = row.get(DRAW_COLUMN)
+        if weight is None and isinstance(drawn, str) and drawn.startswith("next "):
+            hint = "copy it from the sheet that `geval label --next` wrote"
+            self._report("`weight` is missing from a row of this draw", place.value(DRAW_COLUMN), hint)
         digest = row.get("output_sha256")
         if isinstance(digest, str) and digest.strip() and _DIGEST.fullmatch(digest) is None:
             self._report("`output_sha256` is not a SHA-256", place.value("output_sha256"), _DIGEST_HINT)
