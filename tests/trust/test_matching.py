@@ -189,7 +189,10 @@ def test_many_unmatched_labels_are_counted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         match(tmp_path, *({"id": f"lost-{number}"} for number in range(50)))
     assert len(caught.value.problems) == 21
-    assert caught.value.problems[-1].message == "30 more labels have no output in this run"
+    rest = caught.value.problems[-1]
+    assert rest.message == "30 more labels have no output in this run"
+    assert rest.location is not None
+    assert rest.location.line == 21  # the first of them, so that it is shown after the others
 
 
 def test_labels_of_a_stored_run(tmp_path: Path) -> None:

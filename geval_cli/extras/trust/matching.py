@@ -297,8 +297,8 @@ def match_in_runs(
         finders.append(finder)
     matches: list[list[Match]] = [[] for _ in runs]
     unmatched: list[Label] = []
+    unclear: list[Label] = []
     problems: list[Problem] = []
-    errors: list[Problem] = []
     for number, label in enumerate(labels):
         candidates = [finder.found(number) for finder in finders]
         found = [item if isinstance(item, JudgedItem) else None for item in candidates]
@@ -306,8 +306,7 @@ def match_in_runs(
             if one is not None:
                 here.append(Match(label, one))
         if len({item.output_sha256 for item in found if item is not None}) > 1:
-            message = "this label does not say which run's output was read"
-            errors.append(Problem(message, _named_at(label), "add `run_id` or `output_sha256`"))
+            unclear.append(label)
         if any(item is not None for item in found):
             continue
         unmatched.append(label)
@@ -318,11 +317,21 @@ def match_in_runs(
     if len(unmatched) > len(problems):
         rest = len(unmatched) - len(problems)
         message = f"{rest:,} more labels have no output in {finders[0].where}"
-        problems.append(Problem(message, labels[0].location, finders[0].wrong_run))
-    errors += [problem for here in matches for problem in _given_twice(here)]
+        problems.append(Problem(message, unmatched[len(problems)].location, finders[0].wrong_run))
+    errors = [*_unclear_runs(unclear), *(problem for here in matches for problem in _given_twice(here))]
     if errors or (problems and (not allow_unmatched or not any(matches))):
         raise ConfigError([*errors, *problems])
     return [Matching(tuple(here), tuple(unmatched), tuple(problems)) for here in matches]
+
+
+def _unclear_runs(labels: Sequence[Label]) -> Iterator[Problem]:
+    """Yield problems of labels that do not say of which run's text they are: the first ones, and one for the rest."""
+    hint = "add `run_id` or `output_sha256`"
+    for label in labels[:_MOST_NAMED]:
+        yield Problem("this label does not say which run's output was read", _named_at(label), hint)
+    if rest := len(labels[_MOST_NAMED:]):
+        message = f"{rest:,} more labels do not say which run's output was read"
+        yield Problem(message, labels[_MOST_NAMED].location, hint)
 
 
 def _given_twice(matches: Sequence[Match]) -> Iterator[Problem]:
