@@ -332,6 +332,8 @@ class TestWithoutTerminal:
         assert finished.code == 2
         assert "geval label needs a terminal" in finished.stderr
         assert "--export sheet.csv" in finished.stderr
+        finished = run_geval("label", "--next", "3", "--scale", "1,5", cwd=judged)
+        assert " --next 3 --scale 1,5 --export sheet.csv" in finished.stderr
 
     @pytest.mark.parametrize("ending", ["csv", "jsonl"])
     def test_a_sheet_is_exported_filled_in_and_imported(self, judged: Path, ending: str) -> None:

@@ -283,8 +283,9 @@ def _rate(session: _Session, given: LabelCommand) -> None:
         UsageError: nobody can be asked.
     """
     if not is_terminal():
-        run = session.name
-        hint = f"geval label {run} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
+        run = quoted(session.name)
+        chosen = " ".join([f"geval label {run}", *_chosen(given, given.next)])
+        hint = f"{chosen} --export sheet.csv, fill in `label`, then geval label {run} --import sheet.csv"
         raise UsageError("geval label needs a terminal", hint=hint)
     console = make_console(sys.stdout, environ=os.environ)
     total, done = len(session.sheet.outputs), session.done()
@@ -312,19 +313,23 @@ def _fewer(sheet: Sheet, given: LabelCommand) -> str:
 
 def _resuming(run: str, given: LabelCommand, rest: int) -> str:
     """Return the command that shows the rest of the same outputs to the same person; of `--next`, as many others."""
-    words = ["geval label", quoted(run)]
-    if given.next is not None:
-        words.append(f"--next {rest}")
-    if given.draw is not None:
-        words.append(f"--draw {given.draw}")
-    if given.seed:
-        words.append(f"--seed {given.seed}")
-    words += [f"--metric {quoted(metric)}" for metric in given.metrics]
-    if given.scale is not None:
-        words.append(f"--scale {given.scale[0]:g},{given.scale[1]:g}")
-    if given.annotator is not None:
-        words.append(f"--annotator {quoted(given.annotator)}")
+    words = ["geval label", quoted(run), *_chosen(given, rest)]
     return " ".join([*words, "--show-verdict"] if given.shows_verdict else words)
+
+
+def _chosen(given: LabelCommand, count: int | None) -> Iterator[str]:
+    """Yield the options that say which outputs are labelled, how and by whom; `count` is that of `--next`."""
+    if given.next is not None:
+        yield f"--next {count}"
+    if given.draw is not None:
+        yield f"--draw {given.draw}"
+    if given.seed:
+        yield f"--seed {given.seed}"
+    yield from (f"--metric {quoted(metric)}" for metric in given.metrics)
+    if given.scale is not None:
+        yield f"--scale {given.scale[0]:g},{given.scale[1]:g}"
+    if given.annotator is not None:
+        yield f"--annotator {quoted(given.annotator)}"
 
 
 def _say_goodbye(session: _Session, console: Console, given: LabelCommand) -> None:
