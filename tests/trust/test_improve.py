@@ -157,6 +157,7 @@ def test_a_judge_that_learns_nothing_is_refused(kind: str, product: Product) -> 
     assert (finished.code, finished.results["accepted"]) == (1, False), finished.stdout
     assert "nothing better was found" in finished.stdout
     assert not (product.folder / "better.yaml").exists()
+    assert "did not write better.yaml: no change was accepted" in finished.stderr
 
 
 def test_nothing_of_a_held_out_document_is_in_what_teaches(product: Product) -> None:
@@ -300,6 +301,7 @@ def test_few_held_out_labels_accept_nothing(product: Product) -> None:
     assert (finished.code, finished.results["accepted"]) == (1, False)
     assert finished.results["labels"]["held-out"] < 20
     assert "too few" in finished.stdout
+    assert "; nothing is accepted with fewer than 20 held-out labels" in finished.stderr
 
 
 def test_a_budget_stops_before_anything_is_decided_and_the_rest_is_free(product: Product) -> None:

@@ -11,6 +11,7 @@ from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.gepa_search import MOST_PROMPTS, check_installed, most_ratings
 from geval_cli.extras.trust.improving import (
     EXAMPLE_COUNTS,
+    LEAST_HELD_OUT,
     check_parts,
     find_teacher,
     fragment,
@@ -92,6 +93,9 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
             with SafeFile(path) as file:
                 file.write(write_yaml(fragment(found)))
             _tell(f"wrote {path}: put it in place of the assertion of `{metric}`")
+    else:
+        for path in fragments:
+            _tell(f"did not write {path}: no change was accepted")
     deliver(improvement_document(found), replace(given, outputs=reports))
     if found.stopped:
         return ExitCode.NOT_JUDGED
@@ -129,6 +133,8 @@ def _tell_plan(
         f"at most {plural(ratings, 'rating')} and {prompts} teacher calls{price} ({len(train)} train,"
         f" {len(select)} select, {len(held)} held-out labels)"
     )
+    if len(held) < LEAST_HELD_OUT:
+        told += f"; nothing is accepted with fewer than {LEAST_HELD_OUT} held-out labels"
     if not given.plan:
         _tell(told)
     elif given.as_json:
