@@ -141,6 +141,12 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
         )
         if is_region(region):
             origins.add(("https", f"{region}-aiplatform.googleapis.com", 443))
+    elif preset.account_key == "region":
+        region = str(source.spec.config.get("region") or "") or next(
+            (source.env[name] for name in preset.account_envs if source.env.get(name)), ""
+        )
+        if is_region(region):
+            origins.add(_origin(preset.account_url.format(account=region)))
     return origins
 
 

@@ -72,6 +72,7 @@ def test_providers_that_are_programs_are_not_built(tmp_path: Path, access: Acces
         ("openai:m", {"base_url": "http://127.0.0.1:1/v1"}),
         ("openai:m", {"headers": {"Host": "x.example"}}),
         ("vertex:gemini-x", {"region": "x.example/", "project_id": "p"}),
+        ("bedrock:m", {"region": "x.example/"}),
         ("azure:m", {"api_host": "x.example"}),
         ("databricks:m", {"base_url": "https://x.example"}),
     ],
@@ -88,6 +89,8 @@ def test_vendors_are_built_also_where_the_users_environment_moves_them(tmp_path:
         ("openai:m", {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}),
         ("vertex:gemini-x", {"VERTEX_PROJECT_ID": "p", "VERTEX_REGION": "europe-west4"}),
         ("cloudflare-ai:m", {"CLOUDFLARE_ACCOUNT_ID": "a/../b"}),
+        ("bedrock:m", {"AWS_BEARER_TOKEN_BEDROCK": "k", "AWS_REGION": "eu-central-1"}),
+        ("watsonx:m", {"WATSONX_AI_BEARER_TOKEN": "k", "WATSONX_AI_REGION": "us-south"}),
         ("huggingface:text-classification:a/b", {}),
         ("anthropic:m", {}),
     ):
