@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from pydantic import Field, PrivateAttr
 
 from geval_cli.assertions.base import Assertion, Subject, Tools
@@ -82,6 +83,10 @@ class DecisionTreeAssertion(Assertion):
             answer = "yes" if result.status is Status.PASSED else "no"
             if place.choices is not None:
                 answer = str(result.detail["choice"])
+                # A choice only says where to go on: no answer is a failed one, and what it is worth is said at the end.
+                visited[-1] = replace(
+                    result, status=Status.PASSED, score=None, threshold=None, threshold_is_default=False
+                )
             path.append(f"{asked} {answer}")
             place = place.branches[answer]
         assert place is not None  # each answer leads somewhere: the config was checked

@@ -496,6 +496,7 @@ def _label(text: str) -> Text:
 
 
 _IN_FULL, _LINES_MAX, _PASSED_NAMED, _WHY_NAMED = 1, 10, 12, 3
+_TREE = "decision-tree"
 _FEW = 4
 """Up to so many answers to a test, those that passed are shown with their output."""
 _ORDER = {Status.FAILED: 0, Status.ERROR: 1, Status.PASSED: 2, Status.NOT_EVALUATED: 3}
@@ -723,6 +724,10 @@ class _TestPrinter(CasePrinter):
             self._print_block("pairs", [duels], indent=inner)
         for position, part in enumerate(verdicts, start=1):
             self._print_part(part, position if len(verdicts) > 1 else 0, view, is_jury=is_jury, indent=inner)
+        if item.type.removeprefix("not-") == _TREE:  # each answer led to the next
+            for one in item.assertions:
+                self._print_explained(one, indent=inner)
+            return
         for one in sorted(item.assertions, key=lambda one: _ORDER[one.status]):
             if one.status in PROBLEMS:
                 self._print_explained(one, indent=inner)

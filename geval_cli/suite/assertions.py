@@ -343,6 +343,7 @@ def _read_members(fields: Fields, reading: LoadContext) -> None:
 
 
 _MOST_NODES_DEEP = 50
+_HUMAN = "human"  # decides nothing: a person has to
 _NODE_FORMS = (
     "{question: ..., yes: NODE, no: NODE}, {question: ..., choices: {NAME: NODE, ...}} or "
     "{assert: {...}, yes: NODE, no: NODE}, where NODE is a further node or a score from 0 to 1",
@@ -412,9 +413,14 @@ def _asked_in(fields: Fields, reading: LoadContext) -> Assertion | None:
         if asked is None:
             return None
         values["assertion"] = asked
-        if asked.members or asked.compares_outputs:
+        if asked.members or asked.compares_outputs or asked.base_type == _HUMAN:
             message = f"{asked.base_type} cannot decide at a node of a decision tree"
-            reading.report(message, place.value("type"), "use an assertion on a single output")
+            hint = (
+                "an assertion that geval evaluates"
+                if asked.base_type == _HUMAN
+                else "an assertion on a single output"
+            )
+            reading.report(message, place.value("type"), f"use {hint}")
         return asked
     place = fields.child("question")
     question = reading.text(values["question"], place.value, is_for_models=True)

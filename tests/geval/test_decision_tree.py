@@ -61,6 +61,8 @@ def test_answers_lead_from_question_to_question(
     assert (result["score"], result["status"]) == (score, "passed" if score >= 0.7 else "failed")
     assert path is None or result["detail"]["path"] == path
     assert len(result["assertions"]) == len(result["detail"]["path"]) == asked + 1
+    choices = [item for item in result["assertions"] if item["type"] == "choice"]
+    assert [(item["status"], item["score"]) for item in choices] == [("passed", None)] * bool(length)
     assert result["reason"].endswith(f"→ {score:.2f}")
 
 
@@ -112,6 +114,7 @@ def suite(output: str) -> dict[str, Any]:
         ),
         ({"question": "a", "choices": {"x": 1}}, ["`choices` must be a mapping of at least two choices"]),
         ({"assert": {"type": "select-best", "value": "x"}, "yes": 1, "no": 0}, ["select-best cannot decide"]),
+        ({"assert": {"type": "human"}, "yes": 1, "no": 0}, ["human cannot decide"]),
         ({"question": " ", "yes": 1, "no": 0}, ["the question of a node must be a text"]),
         ({"question": "a", "yes": 1, "no": 0, "maybe": 0}, ["unknown key `maybe`"]),
     ],
