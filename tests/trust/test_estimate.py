@@ -163,6 +163,12 @@ def test_what_makes_no_sense(options: dict[str, Any], require: list[str]) -> Non
         estimate(labels_of(truth, range(30)), results, options=EstimateOptions(**options), require=require)
 
 
+def test_a_requirement_that_is_none_names_figures_of_an_estimate() -> None:
+    with pytest.raises(UsageError) as refused:
+        estimate([], [], require=["good"])
+    assert refused.value.hint == "write it as `true_pass_rate >= 80%` or `coherence.true_pass_rate >= 0.8`"
+
+
 @pytest.mark.parametrize(
     ("chance", "labelled", "options", "verdict"),
     [

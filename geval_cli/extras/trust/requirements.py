@@ -50,7 +50,13 @@ class Requirement(Condition):
         """
         found = GATE.match(text)
         if found is None or found["tags"] is not None or found["against"] is not None:
-            raise UsageError(f"`{text}` is not a requirement", hint=_EXAMPLE)
+            name = statistics[-1]
+            hint = (
+                _EXAMPLE
+                if "spearman" in statistics
+                else f"write it as `{name} >= 80%` or `coherence.{name} >= 0.8`"
+            )
+            raise UsageError(f"`{text}` is not a requirement", hint=hint)
         rest, _, statistic = found["subject"].rpartition(".")
         if statistic not in statistics:
             message = f"`{text}` requires an unknown statistic, `{statistic}`"
