@@ -950,6 +950,9 @@ async def _evolve(
     except GevalError as error:
         notes.append(f"GEPA found nothing usable: {one_line(error.message, 200)}")
         return []
+    if best == today and rater.stopped:
+        notes.append("GEPA was stopped before it found anything better")
+        return []
     if best == today or any(map(_is_template, best.values())):
         notes.append("GEPA found nothing that is better on the training labels")
         return []
