@@ -86,7 +86,7 @@ def test_an_answer_without_claims_is_faithful_and_asks_no_further() -> None:
 
 
 def test_verdicts_that_do_not_fit_the_claims_are_an_error() -> None:
-    with pytest.raises(JudgeError, match="1 verdicts on 2 statements"):
+    with pytest.raises(JudgeError, match="1 verdict where 2 were asked for"):
         graded("context-faithfulness", graded_tools(*said(["a", "b"], ["yes"])), test=CONTEXT)
 
 
@@ -159,9 +159,9 @@ def test_precision_takes_the_expected_output_of_the_test_or_wants_a_value() -> N
 @pytest.mark.parametrize(
     ("true", "in_context", "score", "words"),
     [
-        (("yes", "yes"), None, 1.0, "none of 2 claims is wrong"),
-        (("yes", "no"), ("yes", "yes"), 0.5, "1 of 2 claims are wrong and come from the context: b"),
-        (("no", "no"), ("no", "no"), 1.0, "(2 are wrong without it)"),
+        (("yes", "yes"), None, 1.0, "no claim is an error taken from the context"),
+        (("yes", "no"), ("yes", "yes"), 0.5, "1 of 2 claims is wrong and comes from the context: b"),
+        (("no", "no"), ("no", "no"), 1.0, "(2 of 2 are wrong, but not because of it)"),
         (("no", "no"), ("yes", "yes"), 0.0, "2 of 2 claims"),
     ],
 )

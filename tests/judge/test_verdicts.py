@@ -145,7 +145,7 @@ def test_verdicts_must_be_as_many_as_statements() -> None:
     assert parse_verdict_list(as_json, 2) == (True, False)
     assert parse_verdict_list("1. a. Verdict: Yes.\n2. b. Verdict: no.", 2) == (True, False)
     assert parse_verdict_list("Final verdict for each statement in order: No. Yes.", 2) == (False, True)
-    with pytest.raises(JudgeParseError, match="2 verdicts on 3 statements"):
+    with pytest.raises(JudgeParseError, match="2 verdicts where 3 were asked for"):
         parse_verdict_list(as_json, 3)
 
 

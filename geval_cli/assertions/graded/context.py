@@ -30,6 +30,7 @@ from geval_cli.judge.replies.verdicts import (
     parse_texts,
     parse_verdict_list,
 )
+from geval_cli.numbers import plural
 from geval_cli.records import Purpose
 
 _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
@@ -249,7 +250,8 @@ class ContextPrecisionAssertion(ContextAssertion):
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         ranks = ", ".join(str(rank) for rank, is_useful in enumerate(useful, 1) if is_useful)
         reason = (
-            f"{len(shares)} of {len(passages)} passages are useful, at rank {ranks}"
+            f"{len(shares)} of {plural(len(passages), 'passage')} "
+            f"{'is useful, at rank' if len(shares) == 1 else 'are useful, at ranks'} {ranks}"
             if shares
             else f"none of the {len(passages)} passages is useful"
         )
@@ -312,11 +314,14 @@ class NoiseSensitivityAssertion(ContextAssertion):
         reason = "the answer makes no claims"
         if noise:
             reason = (
-                f"{len(noise)} of {len(statements)} claims are wrong and come from the context: {noise[0]}"
+                f"{len(noise)} of {plural(len(statements), 'claim')} "
+                f"{'is wrong and comes' if len(noise) == 1 else 'are wrong and come'} from the context: {noise[0]}"
             )
         elif statements:
-            reason = f"none of {len(statements)} claims is wrong because of the context" + (
-                f" ({wrong} {'is' if wrong == 1 else 'are'} wrong without it)" if wrong else ""
+            reason = "no claim is an error taken from the context" + (
+                f" ({wrong} of {len(statements)} {'is' if wrong == 1 else 'are'} wrong, but not because of it)"
+                if wrong
+                else ""
             )
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         outcome = Outcome.graded(

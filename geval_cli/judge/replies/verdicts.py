@@ -24,6 +24,7 @@ from geval_cli.judge.replies.parse import (
     why_unreadable,
     without_thoughts,
 )
+from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 
 _YES = frozenset({"y", "yes", "true", "pass", "1"})
@@ -183,10 +184,9 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
         words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
         claims = tuple(word.lower() == "yes" for word in words)
     if len(claims) != count:
-        message = f"the judge gave {len(claims)} verdicts on {count} statements"
-        raise JudgeParseError(
-            message if claims else why_unreadable(text, "verdict on statements"), raw_text=text
-        )
+        asked = "1 was" if count == 1 else f"{count} were"
+        message = f"the judge gave {plural(len(claims), 'verdict')} where {asked} asked for"
+        raise JudgeParseError(message if claims else why_unreadable(text, "list of verdicts"), raw_text=text)
     return claims
 
 
