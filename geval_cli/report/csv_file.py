@@ -185,7 +185,7 @@ def _reasons(assertions: tuple[AssertionResult, ...], told: set[Status]) -> Iter
             why = ": ".join(filter(None, (why_otherwise(item), item.reason)))
             said = why if item.error is None else f"{item.error.type}: {item.error.message}"
             yield f"{name}: {said}" if said else name
-        yield from _reasons(item.assertions, told)
+            yield from _reasons(item.assertions, told)
 
 
 def _number(value: float | None) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sample_run import make_case, make_report, results_of
 
-from geval_cli.records import CaseResult
+from geval_cli.records import AssertionResult, CaseResult, Status
 from geval_cli.report.output import write_results_file
 
 
@@ -32,6 +32,15 @@ def test_cells_of_a_failed_case(tmp_path: Path) -> None:
     assert row["reasons"].splitlines()[1] == 'contains: the output does not contain "28 days"'
     assert row["output"].startswith("You get 40 days.\nAnd")
     assert (row["var question"], row["var country"]) == ("How many days?", "DE")
+
+
+def test_an_answer_on_the_path_to_a_pass_is_no_reason(tmp_path: Path) -> None:
+    no = AssertionResult("model-graded-closedqa", None, Status.FAILED, 0.0, reason="not so")
+    tree = AssertionResult("decision-tree", None, Status.PASSED, 1.0, reason="path", assertions=(no,))
+
+    [row] = rows_of(tmp_path, make_case(0, assertions=(tree,)))
+
+    assert row["reasons"] == ""
 
 
 def test_columns_for_every_metric_variable_and_piece_of_metadata(tmp_path: Path) -> None:
