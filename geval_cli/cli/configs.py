@@ -78,8 +78,11 @@ def write_starter(path: Path) -> None:
     """Write the starter config.
 
     Raises:
-        UsageError: the file exists already, or cannot be written.
+        UsageError: the file exists already, cannot be written, or has no name of a config.
     """
+    if path.suffix not in {".yaml", ".yml"}:
+        hint = "name the file to write, for example `geval init gevalconfig.yaml`; models are named in it"
+        raise UsageError(f"`{path}` is not the name of a config: it must end in .yaml or .yml", hint=hint)
     starter = choose_starter(os.environ, path.parent, _access_of(path))
     try:
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

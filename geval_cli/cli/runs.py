@@ -184,7 +184,7 @@ def _print(
         print_test(results, report, console, is_verbose=choice.is_verbose or choice.is_whole)
         if not (choice.is_verbose or choice.is_whole):
             command = f"{show_command(name, home)} --case {choice.case.removeprefix('#')} -v"
-            console.print(Text(f"\n all of it, with prompts: {command}", style="dim"), soft_wrap=True)
+            console.print(Text(f"\n full details, with prompts: {command}", style="dim"), soft_wrap=True)
         return
     if not choice.wanted and not choice.is_whole:
         print_report(

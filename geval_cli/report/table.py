@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import plural
-from geval_cli.records import CaseResult, Column
+from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import indented, plain_table, print_trimmed
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
@@ -206,7 +206,9 @@ def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: C
             label = f"[{positions.get(result.column, result.column + 1)}]"
             _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)
         if len(shown) < len(row):
-            console.print(Text(f"   and {len(row) - len(shown)} without a failure or an error", style="dim"))
+            rest = {result.status for result in row} - PROBLEMS
+            others = "passed" if rest == {Status.PASSED} else "passed or were not evaluated"
+            console.print(Text(f"   and {len(row) - len(shown)} {others}", style="dim"))
 
 
 def _print_block_line(result: CaseResult, label: str, console: Console) -> None:

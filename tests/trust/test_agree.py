@@ -59,7 +59,7 @@ class TestOddLabels:
             (rows(3), "no intervals: 3 independent groups of outputs; at least 10 are needed"),
             (rows(1), "no intervals: 1 independent group of outputs"),
             (rows(people=1), "one annotator"),
-            (rows(people=2), "no alt-test: it needs 3 annotators with 30 outputs each"),
+            (rows(people=2), "no alt-test: it needs at least 3 annotators, each with 30 outputs that others"),
             (rows(9, people=3), "no alt-test"),
             (rows(labels={"a": 3, "b": 3}), "all labels are equal, so there is no correlation"),
             (rows(score=0.5), "all scores are equal, so there is no correlation"),

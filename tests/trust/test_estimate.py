@@ -108,7 +108,7 @@ def test_json_has_figures_and_no_nan() -> None:
 @pytest.mark.parametrize(
     ("labelled", "note"),
     [
-        (range(20), "20 labels; from 30 on"),
+        (range(20), "20 labels: use at least 30"),
         (range(40), "true only if the labelled outputs were drawn at random from this run"),
     ],
 )

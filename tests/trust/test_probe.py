@@ -442,7 +442,7 @@ class TestCommand:
         given = ProbeCommand(home=folder / ".geval", items=2, only=("negate", "whitespace", "again"))
         run_probes(folder / "probe.yaml", given)
         said = " ".join(capsys.readouterr().out.split())
-        assert said.startswith("Too few outputs: 5 of 5 checks are undecided; use --items 38.")
+        assert said.startswith("Too few outputs: 5 of 5 checks are undecided; at least 38 are needed.")
 
     def test_files_and_json_say_the_same(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         files = tuple(folder / f"out.{ending}" for ending in ("json", "md", "html"))

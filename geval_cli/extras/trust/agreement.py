@@ -457,8 +457,8 @@ def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) ->
     if len(everything.annotators) == 1:
         yield "one annotator: agreement between people is unknown, so there is no ceiling and no alt-test"
     elif alt is None:
-        least = f"{statistics.MIN_ANNOTATORS} annotators with {statistics.MIN_ITEMS} outputs each"
-        yield f"no alt-test: it needs {least}, which others labelled too"
+        least = f"{statistics.MIN_ANNOTATORS} annotators, each with {statistics.MIN_ITEMS} outputs"
+        yield f"no alt-test: it needs at least {least} that others labelled too"
     if len(data.human) and (data.human == data.human[0]).all():
         yield "all labels are equal, so there is no correlation"
     if len(data.score) and (data.score == data.score[0]).all():
@@ -478,7 +478,7 @@ def _sentence(metric: str, verdicts: VerdictCounts, n: int) -> str:
         said += f" and fails {counts.false_fail:,} of {counts.good:,} good ones"
     is_better = (verdicts.better_mcc or 0.0) > max(0.0, verdicts.mcc or 0.0) + _ROUNDING
     if better is None or verdicts.better_threshold is None or not is_better:
-        return f"{said}; no other threshold tells them apart better."
+        return f"{said}; no other threshold separates them better."
     new = f"a threshold of {format_threshold(verdicts.better_threshold)} would pass {better.false_pass:,}"
     return f"{said}; {new} and fail {better.false_fail:,}."
 

@@ -231,7 +231,7 @@ def _notes(found: Inference | None, labelled: int, errored: int) -> Iterator[str
     if errored:
         yield f"not counted: {plural(errored, 'output')} of the run that could not be judged"
     if labelled < ADVISED:
-        yield f"{plural(labelled, 'label')}; from {ADVISED} on the figures say something, 100 are comfortable"
+        yield f"{plural(labelled, 'label')}: use at least {ADVISED}; 100 give narrow intervals"
     if found is not None and found.weight == 0 and labelled < found.outputs:
         yield "the judge's scores do not track human labels, so only the labels count"
 

@@ -796,7 +796,7 @@ def _answer(findings: Sequence[Finding]) -> str:
         return f"{said}; {', '.join(rest)}." if rest else f"{said}."
     if len(unclear) * 2 > checks:
         needed = [int(found[1].replace(",", "")) for item in unclear if (found := _NEEDS.match(item.note))]
-        use = f"use --items {max(needed)}" if needed else "use more (--items)"
+        use = f"at least {max(needed)} are needed" if needed else "more are needed (--items)"
         is_are = "check is" if checks == 1 else "checks are"
         return f"Too few outputs: {len(unclear):,} of {checks:,} {is_are} undecided; {use}."
     if unclear:

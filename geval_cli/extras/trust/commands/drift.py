@@ -86,7 +86,7 @@ def _save(path: Path, given: DriftCommand) -> ExitCode:
     if tests < least:
         sys.stderr.write(
             f"note: {plural(tests, 'test')} can never show that a judge is steady within "
-            f"{given.margin:g}; that takes outputs of at least {least:,} tests\n"
+            f"{given.margin:g}; at least {least:,} tests are needed\n"
         )
     return ExitCode.OK
 
