@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.assertions.outcome import Outcome
@@ -252,6 +253,14 @@ class ModelGradedAssertion(Assertion):
     def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
         """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
         return True
+
+    def scored(self, score: float, reason: str, latency_ms: float, **detail: "JsonValue") -> "Outcome":
+        """Return a score on 0..1 against the threshold, of a type with a `default_threshold`."""
+        assert self.default_threshold is not None
+        is_default = self.threshold is None
+        threshold = self.default_threshold if self.threshold is None else self.threshold
+        outcome = Outcome.graded(score, reason, threshold, is_default=is_default, **detail)
+        return replace(outcome, latency_ms=latency_ms)
 
     def decide_again(self, rated: "Outcome", test: "MergedTest", tools: "Tools") -> "Outcome | None":
         """Return the verdict on an output that was rated in an earlier run, with the threshold of today.

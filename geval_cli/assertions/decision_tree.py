@@ -91,19 +91,6 @@ class DecisionTreeAssertion(Assertion):
             place = place.branches[answer]
         assert place is not None  # each answer leads somewhere: the config was checked
         threshold = _DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            place,
-            f"{' → '.join(path)} → {format_score(place)}",
-            threshold,
-            is_default=self.threshold is None,
-            path=path,
-        )
-        return Outcome(
-            status=outcome.status,
-            score=outcome.score,
-            reason=outcome.reason,
-            threshold=outcome.threshold,
-            threshold_is_default=outcome.threshold_is_default,
-            detail=outcome.detail,
-            assertions=tuple(visited),
-        )
+        reason = f"{' → '.join(path)} → {format_score(place)}"
+        outcome = Outcome.graded(place, reason, threshold, is_default=self.threshold is None, path=path)
+        return replace(outcome, assertions=tuple(visited))

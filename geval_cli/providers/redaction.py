@@ -54,8 +54,7 @@ class Secrets:
             _unquoted(long),
         )
         # What is shorter than this, as most names of models are, can hold none, however it is written.
-        self._shortest = min(map(len, (*self._values, *self._plain)), default=_MIN_PACKED_CHARS)
-        self._shortest = min(self._shortest, _MIN_PACKED_CHARS)
+        self._shortest = min([_MIN_PACKED_CHARS, *map(len, self._values), *map(len, self._plain)])
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} hidden)"

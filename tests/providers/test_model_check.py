@@ -17,15 +17,15 @@ from geval_cli.runs.session import open_session
 from geval_cli.specs.base import ProviderSpec
 
 
-def check(server: LoopbackServer, provider_id: str) -> ModelCheck:
+def check(server: LoopbackServer, provider_id: str, config: Mapping[str, Any] | None = None) -> ModelCheck:
     address = server.base_url if provider_id.startswith("openai") else server.url
 
-    config = {"base_url": address, "apiKey": "k-0123456789", "max_retries": 0}
+    settings = {"base_url": address, "apiKey": "k-0123456789", "max_retries": 0} if config is None else config
 
     async def asked() -> ModelCheck:
         budget = Budget()
         async with open_session(env={}, base_dir=Path(), policy=CallPolicy(budget)) as session:
-            model = session.model_for(ProviderSpec(id=provider_id, config=config))
+            model = session.model_for(ProviderSpec(id=provider_id, config=dict(settings)))
             return await check_model(model, budget)
 
     return run(asked())
@@ -163,3 +163,21 @@ def test_a_refused_key_is_an_error() -> None:
     with LoopbackServer(respond=lambda body, headers: refused) as server, pytest.raises(ProviderAuthError):
         check(server, "openai:m")
     assert len(server.requests) == 1
+
+
+def test_neither_a_key_in_an_id_nor_control_characters_of_an_answer_are_shown() -> None:
+    def hostile(body: Any, headers: Mapping[str, str]) -> Any:
+        reply = chat_reply("\x1b[31mgreen\nsays it", n=body.get("n", 1))
+        reply.body["model"] = "m\x1b[2J\nm"
+        return reply
+
+    with LoopbackServer(respond=hostile) as server:
+        found = check(server, "openai:m")
+    shown = json.dumps([found.model, *(one.detail for one in found.findings)])
+    assert found.model is not None
+    assert not set(shown) & {"\x1b", "\n"}
+    assert "\\u001b" not in shown
+    assert "\\n" not in shown
+    with LoopbackServer(respond=lambda body, headers: {"output": "hi"}) as server:
+        keyed = check(server, f"{server.url}/ask?api_key=s3cr3t-k3y-0123456789", config={})
+    assert "s3cr3t-k3y" not in keyed.provider

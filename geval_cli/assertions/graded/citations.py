@@ -11,7 +11,6 @@ from geval_cli.assertions.base import CheckContext, Subject, Tools
 from geval_cli.assertions.graded.context import VERDICTS_SCHEMA
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import (
-    DEFAULT_THRESHOLD,
     ContextAssertion,
     check_context_is_there,
     needed_context,
@@ -107,15 +106,9 @@ class CitationCorrectnessAssertion(ContextAssertion):
                     )
                     citations[place] = replace(citations[place], is_right=False, problem=what)
         right = sum(one.is_right for one in citations)
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            right / len(citations) if citations else 0.0,
-            _reason(citations, right),
-            threshold,
-            is_default=self.threshold is None,
-            citations=[to_json(one) for one in citations],
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        score = right / len(citations) if citations else 0.0
+        reason, seen = _reason(citations, right), [to_json(one) for one in citations]
+        return self.scored(score, reason, judge.latency_ms, citations=seen)
 
 
 def citations_in(text: str) -> Iterator[Citation]:

@@ -178,23 +178,13 @@ class ChoiceAssertion(ModelGradedAssertion):
         names = {_plain(name): name for name in self.choices}
         judge = JudgeClient(self, subject, tools)
         chosen, reason = await judge.ask(question, lambda text: parse_named_choice(text, names))
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            self.choices[chosen],
-            f"{chosen}: {reason}" if reason else chosen,
-            threshold,
-            is_default=self.threshold is None,
-            choice=chosen,
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        said = f"{chosen}: {reason}" if reason else chosen
+        return self.scored(self.choices[chosen], said, judge.latency_ms, choice=chosen)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:
         """Return what the choice that the judge made is worth today."""
         score = self.choices.get(str(rated.detail.get("choice")))
-        if score is None:
-            return None
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        return replace(rated, score=score).against(threshold, is_default=self.threshold is None)
+        return None if score is None else super().decide_again(replace(rated, score=score), test, tools)
 
 
 def _plain(name: str) -> str:

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
 from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.graded.retrieval import (
-    DEFAULT_THRESHOLD,
     ContextAssertion,
     check_context_is_there,
     context_of,
@@ -92,12 +90,8 @@ class ContextRecallAssertion(ContextAssertion):
         judge = JudgeClient(self, subject, tools)
         claims = await judge.ask(question, parse_attributions)
         score = sum(claims) / len(claims)
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         reason = f"{sum(claims)} of {len(claims)} sentences are found in the context"
-        outcome = Outcome.graded(
-            score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        return self.scored(score, reason, judge.latency_ms, attributed=list(claims))
 
 
 class ContextRelevanceAssertion(ContextAssertion):
@@ -130,10 +124,8 @@ class ContextRelevanceAssertion(ContextAssertion):
         read = partial(_quoted, passages) if is_own else partial(_numbered, len(passages))
         judge = JudgeClient(self, subject, tools)
         needed = await judge.ask(question, read)
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         reason = f"{needed} of {len(passages)} passages are needed"
-        outcome = Outcome.graded(needed / len(passages), reason, threshold, is_default=self.threshold is None)
-        return replace(outcome, latency_ms=judge.latency_ms)
+        return self.scored(needed / len(passages), reason, judge.latency_ms)
 
 
 def _numbered(count: int, text: str) -> int:
@@ -184,16 +176,10 @@ class ContextFaithfulnessAssertion(ContextAssertion):
             )
             verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(statements)))
         score = sum(verdicts) / len(verdicts) if verdicts else 1.0
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            score,
-            _reason(statements, verdicts),
-            threshold,
-            is_default=self.threshold is None,
-            statements=list(statements),
-            verdicts=list(verdicts),
+        reason = _reason(statements, verdicts)
+        return self.scored(
+            score, reason, judge.latency_ms, statements=list(statements), verdicts=list(verdicts)
         )
-        return replace(outcome, latency_ms=judge.latency_ms)
 
 
 class ContextPrecisionAssertion(ContextAssertion):
@@ -247,7 +233,6 @@ class ContextPrecisionAssertion(ContextAssertion):
         judge = JudgeClient(self, subject, tools)
         useful = await judge.ask(question, lambda text: parse_verdict_list(text, len(passages)))
         shares = [sum(useful[:rank]) / rank for rank, is_useful in enumerate(useful, 1) if is_useful]
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         ranks = ", ".join(str(rank) for rank, is_useful in enumerate(useful, 1) if is_useful)
         reason = (
             f"{len(shares)} of {plural(len(passages), 'passage')} "
@@ -255,14 +240,8 @@ class ContextPrecisionAssertion(ContextAssertion):
             if shares
             else f"none of the {len(passages)} passages is useful"
         )
-        outcome = Outcome.graded(
-            sum(shares) / len(shares) if shares else 0.0,
-            reason,
-            threshold,
-            is_default=self.threshold is None,
-            useful=list(useful),
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        score = sum(shares) / len(shares) if shares else 0.0
+        return self.scored(score, reason, judge.latency_ms, useful=list(useful))
 
 
 class NoiseSensitivityAssertion(ContextAssertion):
@@ -323,17 +302,8 @@ class NoiseSensitivityAssertion(ContextAssertion):
                 if wrong
                 else ""
             )
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            1.0 - share,
-            reason,
-            threshold,
-            is_default=self.threshold is None,
-            statements=list(statements),
-            true=list(true),
-            in_context=list(in_context),
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        seen = {"statements": list(statements), "true": list(true), "in_context": list(in_context)}
+        return self.scored(1.0 - share, reason, judge.latency_ms, **seen)
 
 
 def _statements_question(asked: str, answer: str) -> Question:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from msgspec.structs import replace
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
@@ -61,11 +60,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         windows = [turns[max(0, end - self.config.window_size) : end] for end in range(1, len(turns) + 1)]
         decisions = await all_of(judge.ask(_question(window), parse_yes_or_no) for window in windows)
         fitting = sum(decision.passed for decision in decisions)
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            fitting / len(decisions), _reason(decisions), threshold, is_default=self.threshold is None
-        )
-        return replace(outcome, latency_ms=judge.latency_ms)
+        return self.scored(fitting / len(decisions), _reason(decisions), judge.latency_ms)
 
 
 def _turns(subject: Subject) -> list[tuple[str, str]]:

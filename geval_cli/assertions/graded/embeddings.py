@@ -222,12 +222,5 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
         (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
-        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        outcome = Outcome.graded(
-            score,
-            f"the relevance is {format_score(score)}",
-            threshold,
-            is_default=self.threshold is None,
-            questions=list(made_up),
-        )
-        return replace(outcome, latency_ms=judge.latency_ms + embedding_ms)
+        reason, latency_ms = f"the relevance is {format_score(score)}", judge.latency_ms + embedding_ms
+        return self.scored(score, reason, latency_ms, questions=list(made_up))

@@ -16,6 +16,7 @@ from geval_cli.json_codec import decode_json
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
+from geval_cli.report.sanitize import one_line
 from geval_cli.source.images import data_url_image
 
 _SCHEMA: Mapping[str, JsonValue] = {
@@ -49,6 +50,7 @@ _TOOLS: Mapping[str, JsonValue] = {
         }
     ],
 }
+_NAME_CHARS, _ERROR_CHARS = 60, 160
 _MAX_TOKENS = 1024
 """Models that think before they answer need room; the others write about ten tokens."""
 
@@ -106,15 +108,20 @@ async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
     image, usage = await _check_images(model, first.usage + second.usage)
     tool, usage = await _check_tools(model, usage)
     findings = (_structured(first), _probabilities(first), several, image, tool, _batches(model))
-    return ModelCheck(model.provider.id, first.model, first.latency_ms, budget.requests, usage, findings)
+    name = None if first.model is None else one_line(first.model, _NAME_CHARS)
+    return ModelCheck(model.public_id, name, first.latency_ms, budget.requests, usage, findings)
 
 
 def _request(text: str, **options: Any) -> ModelRequest:
-    # The parameters of a judge are left out where a server does not take them.
-    params = {"max_tokens": _MAX_TOKENS, **options.pop("params", {})}
-    role = options.pop("role", Role.JUDGE)
-    messages, added = (Message("user", text),), frozenset({"max_tokens"})
-    return ModelRequest(messages, params, role=role, purpose=Purpose.VERDICT, added=added, **options)
+    # What a judge's request wishes is left out where a server rejects it.
+    return ModelRequest(
+        (Message("user", text),),
+        {"max_tokens": _MAX_TOKENS},
+        role=Role.JUDGE,
+        purpose=Purpose.VERDICT,
+        added=frozenset({"max_tokens"}),
+        **options,
+    )
 
 
 def _structured(first: ModelResponse) -> ModelFeature:
@@ -157,14 +164,14 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[ModelFeature, 
     except ProviderAuthError:
         raise
     except ProviderError as error:
-        return ModelFeature(name, False, _in_a_line(error)), usage
+        return ModelFeature(name, False, one_line(str(error), _ERROR_CHARS)), usage
     sees = "red" in answer.text.lower()
     return ModelFeature(
         name,
         sees,
         "saw a red square"
         if sees
-        else f"accepts images, but described a red square as: {answer.text[:60]!r}",
+        else f'accepts images, but described a red square as "{one_line(answer.text, _NAME_CHARS)}"',
     ), usage + answer.usage
 
 
@@ -181,17 +188,18 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
         form = "responses"
     if form not in _TOOLS:
         return ModelFeature(name, None, "not tried with this API"), usage
-    asked = _request(
-        "What is the weather in Paris? Use the tool.", params={"tools": _TOOLS[form]}, role=Role.GENERATION
-    )
+    asked = _request("What is the weather in Paris? Use the tool.")
+    # Of an answer's request, unlike a judge's, a rejected parameter is an error.
+    params = {**asked.params, "tools": _TOOLS[form]}
+    asked = replace(asked, params=params, role=Role.GENERATION)
     try:
         answer = await model.complete(asked)
     except ProviderAuthError:
         raise
     except ProviderRequestError as error:
-        return ModelFeature(name, False, _in_a_line(error)), usage
+        return ModelFeature(name, False, one_line(str(error), _ERROR_CHARS)), usage
     except ProviderError as error:
-        return ModelFeature(name, None, _in_a_line(error)), usage
+        return ModelFeature(name, None, one_line(str(error), _ERROR_CHARS)), usage
     calls = any(choice.tool_calls for choice in answer.choices)
     return ModelFeature(
         name, calls, "called a tool" if calls else "accepts tools, but answered without a call"
@@ -205,10 +213,6 @@ def _batches(model: BoundModel) -> ModelFeature:
         can,
         "`geval run --batch` sends them, usually at half the price" if can else "none that geval knows",
     )
-
-
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]
 
 
 def _red_square(side: int = 64) -> str:
