@@ -15,7 +15,7 @@ from geval_cli.assertions.registry import (
 )
 from geval_cli.assertions.trace import trace_of
 from geval_cli.engine.content_keys import key_of
-from geval_cli.engine.conversation import Conversation, history_text, hold_conversation
+from geval_cli.engine.conversation import Conversation, history_text, hold_conversation, script_of
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
 from geval_cli.engine.judge_output import (
@@ -313,7 +313,7 @@ async def _converse(
     async def ask(asked: MergedTest, rendered: Rendered) -> ModelResponse:
         return await _ask(job, asked, rendered, context)
 
-    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask)
+    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, script_of(test))
 
 
 def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResponse | None]:

@@ -22,6 +22,9 @@ _TWO_WORDS = ("some words", "other text")
 Ask = Callable[[MergedTest, Rendered], Awaitable[ModelResponse]]
 """Sends the messages of one turn; the test has what the user says as its input."""
 
+NextTurns = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
+"""Gives what comes next, by all that was said before, for the model to answer; nothing ends the conversation."""
+
 
 class Conversation(Struct):
     """A conversation so far: the turns, the answers as they came, what was sent last, and the error that ended it.
@@ -65,15 +68,32 @@ def _sum_of_latencies(responses: Sequence[ModelResponse]) -> float | None:
     return sum(known) if len(known) == len(responses) else None
 
 
+def script_of(test: MergedTest) -> NextTurns:
+    """Return what gives the turns of a test: one after the other, or all at once where they were said before."""
+    parts = [test.turns[place : place + 1] for place in range(len(test.turns))]
+    rest = iter(parts if test.plays_turns else [test.turns])
+
+    async def next_turns(before: Sequence[Turn]) -> Sequence[Turn]:
+        return next(rest, ())
+
+    return next_turns
+
+
 async def hold_conversation(
-    prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Mapping[str, JsonValue], ask: Ask
+    prompt: PromptSpec,
+    test: MergedTest,
+    templates: Templates,
+    opaque: Mapping[str, JsonValue],
+    ask: Ask,
+    next_turns: NextTurns,
 ) -> Conversation:
-    """Say the user's turns one after the other, each with all that was said before it; or ask once, after all turns.
+    """Have the model answer what `next_turns` gives, each time with all that was said before.
 
     The messages of the prompt come first. Where the last of them is the user's, it is the form of what the user says:
     rendered with those words as `input`. Turns themselves are data and are never rendered.
 
-    An error of the model ends the conversation; it names the turn, and what was said before stays.
+    An error of the model, or of who gives the turns, ends the conversation; it names the turn, and what was said before
+    stays.
 
     Raises:
         UndoneError: the run may spend no more, or an answer comes with a batch.
@@ -81,8 +101,15 @@ async def hold_conversation(
     """
     held = Conversation()
     opening: tuple[Message, ...] | None = None
-    said = [test.turns[number : number + 1] for number in range(len(test.turns))]
-    for number, new in enumerate(said if test.plays_turns else [test.turns], start=1):
+    while True:
+        try:
+            new = await next_turns(held.turns)
+        except UndoneError:
+            raise
+        except GevalError as error:
+            return _broken_off(held, error, test)
+        if not new:
+            return held
         asked = replace(test, turns=(), input=last_words(new) or "")
         first, form = _parts_of_prompt(prompt, asked, templates, opaque)
         opening = first if opening is None else opening  # it was said once, whatever the user says later
@@ -94,12 +121,16 @@ async def hold_conversation(
         except UndoneError:
             raise
         except GevalError as error:
-            held.error = error
-            held.failed_at = f"at turn {number} of {len(said)}: " if test.plays_turns else ""
-            return held
+            return _broken_off(held, error, test)
         held.responses.append(response)
         calls = calls_beside(response.text, response.tool_calls)
         held.turns.append(Turn(ASSISTANT, response.text, calls))
+
+
+def _broken_off(held: Conversation, error: GevalError, test: MergedTest) -> Conversation:
+    held.error = error
+    if test.plays_turns:
+        held.failed_at = f"at turn {len(held.responses) + 1} of {len(test.turns)}: "
     return held
 
 
