@@ -106,6 +106,14 @@ class TraceStep(Struct, frozen=True):
     ms: float | None = None
 
 
+class ToolDefinition(Struct, frozen=True):
+    """A tool as a model is told of it; `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, JsonValue]
+
+
 class SentImage(Protocol):
     """An image that a request holds, by its hash (`geval_cli.source.images.Image`)."""
 
@@ -141,6 +149,7 @@ class ModelRequest(Struct, frozen=True):
         origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
         purpose: what the answer is for, as whoever asks knows it. Neither the model nor the cache learns of it.
         images: those of which the messages have the hashes, which alone go into cache keys.
+        tools: what the model may call, beside the tools that the provider's config has in its API's own form.
     """
 
     messages: tuple[Message, ...]
@@ -157,6 +166,7 @@ class ModelRequest(Struct, frozen=True):
     purpose: Purpose = Purpose.ANSWER
     images: tuple[SentImage, ...] = ()
     added: frozenset[str] = frozenset()
+    tools: tuple[ToolDefinition, ...] = ()
 
     @property
     def characters(self) -> int:
@@ -193,6 +203,9 @@ class Choice(Struct, frozen=True):
     `tool_calls`: the tools that the model calls, in the form of the chat API whatever API it is; those with another
     `type` than `function` and `custom` ran at the vendor. Where the model only calls tools, `text` is the JSON of the
     calls, as the API wrote them.
+
+    `message`: the answer as the API wants it back when its calls are answered, thoughts and their signatures unchanged;
+    None for a request without `tools`.
     """
 
     text: str
@@ -201,6 +214,7 @@ class Choice(Struct, frozen=True):
     is_data: bool = False
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
     tool_calls: tuple[Mapping[str, JsonValue], ...] = ()
+    message: Message | None = None
 
 
 class Usage(Struct, frozen=True):

@@ -42,6 +42,8 @@ def _question_bytes(identity: ProviderIdentity, request: ModelRequest) -> bytes:
         request.repeat_index,
         *request.ratings,
     ]
+    if request.tools:
+        question.append([[tool.name, tool.description, tool.parameters] for tool in request.tools])
     if identity.variables:
         question.append({name: request.variables.get(name) for name in identity.variables})
     return encode_json(question)

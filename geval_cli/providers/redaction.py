@@ -78,9 +78,13 @@ class Secrets:
         """
         said = self._without_long(choice.text)
         calls = tuple(self._calls_without_long(call) for call in choice.tool_calls)
-        if said == choice.text and calls == choice.tool_calls:
+        message = choice.message
+        if message is not None:
+            parts = {"content": message.content, "further": message.further}
+            message = structs.replace(message, **self._calls_without_long(parts))
+        if said == choice.text and calls == choice.tool_calls and message == choice.message:
             return choice
-        return structs.replace(choice, text=said, tool_calls=calls)
+        return structs.replace(choice, text=said, tool_calls=calls, message=message)
 
     def _without_long(self, text: str) -> str:
         learnt = (

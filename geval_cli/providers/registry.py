@@ -17,6 +17,7 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import PROVIDERS, find_plugin
 from geval_cli.providers.base import Provider, ProviderSource
+from geval_cli.providers.judge_kinds import TEXT, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
@@ -224,6 +225,13 @@ def sees_images(spec: ProviderSpec) -> bool:
     if kind in _STAND_INS or kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS:
         return True
     return kind != "local" and not spec.rules.marks_images
+
+
+def takes_tools(spec: ProviderSpec) -> bool:
+    """Return whether geval can send a provider tools and the results of its calls: chat models behind an API."""
+    kind = spec.id.partition(":")[0].lower()
+    is_api = kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS
+    return is_api and kind_of(spec.id) == TEXT
 
 
 def needs_of(

@@ -14,7 +14,7 @@ from msgspec import Struct, convert, field
 
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
+from geval_cli.records import Choice, JsonValue, Message, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.batches import BatchStore
 from geval_cli.store.claims import Claims
 from geval_cli.store.database import (
@@ -122,6 +122,7 @@ class _Kept(Struct, frozen=True):
     reported: dict[str, JsonValue] = field(default_factory=dict)
     tool_calls: tuple[dict[str, JsonValue], ...] = ()
     fingerprint: str | None = None
+    message: Message | None = None
 
 
 class CacheStats(Struct, frozen=True):
@@ -473,6 +474,8 @@ def _encode(stored: StoredChoice) -> str | bytes:
         answer["reported"] = choice.reported
     if choice.tool_calls:
         answer["tool_calls"] = choice.tool_calls
+    if choice.message is not None:
+        answer["message"] = choice.message
     if choice.token_logprobs is not None:
         answer["logprobs"] = [
             [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
@@ -503,7 +506,15 @@ def _decode(answer: str | bytes) -> StoredChoice:
     tokens = None if data.logprobs is None else tuple(_token(*token) for token in data.logprobs)
     input_tokens, output_tokens, cost_usd = data.usage
     return StoredChoice(
-        choice=Choice(data.text, data.finish_reason, tokens, data.is_data, data.reported, data.tool_calls),
+        choice=Choice(
+            data.text,
+            data.finish_reason,
+            tokens,
+            is_data=data.is_data,
+            reported=data.reported,
+            tool_calls=data.tool_calls,
+            message=data.message,
+        ),
         usage=Usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd),
         latency_ms=data.latency_ms,
         model=data.model,

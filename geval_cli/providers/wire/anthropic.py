@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from geval_cli.errors import ProviderRequestError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
@@ -11,6 +13,7 @@ from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.wire.anthropic_batches import AnthropicBatches
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
+    TOOL_ERROR,
     NotAnAnswer,
     content_text,
     error_part,
@@ -64,7 +67,10 @@ class AnthropicProvider(EndpointProvider):
         return _payload(self._endpoint, request)
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        return (_choice(received),)
+        choice = _choice(received)
+        if request.tools:  # all blocks go back, thoughts with their signatures included
+            choice = replace(choice, message=Message("assistant", received.body["content"]))
+        return (choice,)
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return read_messages_usage(body)
@@ -101,6 +107,16 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
     output = _output_config(endpoint, request, settings)
     if output:
         payload["output_config"] = output
+    if request.tools:
+        own = [
+            {
+                "name": tool.name,
+                **({"description": tool.description} if tool.description else {}),
+                "input_schema": tool.parameters,
+            }
+            for tool in request.tools
+        ]
+        settings["tools"] = [*(settings.get("tools") or ()), *own]
     return {**payload, **settings}
 
 
@@ -173,7 +189,17 @@ def _image_block(media_type: str, data: str, part: Mapping[str, Any]) -> dict[st
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
-    others = [_wire_message(item) for item in messages if item.role not in _INSTRUCTION_ROLES]
+    others: list[dict[str, Any]] = []
+    answers_call = False
+    for item in messages:
+        if item.role in _INSTRUCTION_ROLES:
+            continue
+        written = _wire_message(item)
+        if item.role == "tool" and answers_call:  # the results of one answer's calls belong in one message
+            others[-1]["content"] += written["content"]
+        else:
+            others.append(written)
+        answers_call = item.role == "tool"
     if not others:
         return "", [{"role": "user", "content": "\n\n".join(instructions)}]
     return "\n\n".join(instructions), others
@@ -192,6 +218,8 @@ def _wire_message(message: Message) -> dict[str, Any]:
             "tool_use_id": message.further.get("tool_call_id"),
             "content": message.content,
         }
+        if message.further.get(TOOL_ERROR):
+            result["is_error"] = True
         return {"role": "user", "content": [result]}
     return {"role": message.role, "content": message.content}
 

@@ -437,6 +437,45 @@ def request_text(request: ModelRequest) -> str:
     return prompt_text(request.messages) if request.text is None else request.text
 
 
+# What servers want back with the calls of an answer, beside its text: thoughts and their signatures.
+_SENT_BACK = ("reasoning_content", "reasoning_details", "thinking_blocks", "extra_content")
+
+
+def answer_message(entry: Any) -> Message | None:
+    """Return the message of a choice in the form in which it is sent back together with answers to its calls."""
+    written = entry.get("message") if isinstance(entry, dict) else None
+    if not isinstance(written, dict):
+        return None
+    further = {name: written[name] for name in _SENT_BACK if written.get(name)}
+    listed = _listed_calls(written)
+    calls = [
+        {**call, "type": call.get("type") or "function", "id": call.get("id") or made_call_id(number)}
+        for number, call in enumerate(listed)
+        if isinstance(call, dict)
+    ]
+    return Message(
+        "assistant", written.get("content"), {**further, **({"tool_calls": calls} if calls else {})}
+    )
+
+
+def made_call_id(number: int) -> str:
+    """Return the id of a call of an answer to which its server gave none; ids need to differ within an answer only."""
+    return f"call_{number + 1}"
+
+
+TOOL_ERROR = "is_error"
+"""The key of a tool's message that says that the tool failed; only some APIs have a word for it."""
+
+
+def chat_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """Return the messages as the chat API itself takes them, without what only other APIs have a word for."""
+    written = message_list(messages)
+    for message in written:
+        if message["role"] == "tool":
+            message.pop(TOOL_ERROR, None)
+    return written
+
+
 def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Return the messages as chat APIs write them."""
     return [{"role": item.role, "content": item.content, **item.further} for item in messages]

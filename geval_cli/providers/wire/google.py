@@ -11,10 +11,12 @@ from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.wire.chat import (
+    TOOL_ERROR,
     NotAnAnswer,
     content_text,
     error_in,
     error_part,
+    made_call_id,
     may_be_empty,
     parse_token_logprobs,
     place_of,
@@ -64,7 +66,10 @@ class GoogleProvider(EndpointProvider):
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        return (_choice(received, is_judge=request.role is Role.JUDGE),)
+        choice = _choice(received, is_judge=request.role is Role.JUDGE)
+        if request.tools:  # all parts go back, thoughts and their signatures where they stand
+            choice = structs.replace(choice, message=_said_message(received.body))
+        return (choice,)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ("n",) if len(request.sample_indexes) > 1 else ()
@@ -93,6 +98,16 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
         generation["stopSequences"] = [generation["stopSequences"]]
     generation |= {**shape, **logprobs, **thinking, **(body.pop("generationConfig", None) or {})}
     system, contents = _contents(with_parts_of(request, _inline_data), instruction)
+    if request.tools:
+        own = [
+            {
+                "name": tool.name,
+                "description": tool.description or tool.name,
+                **({"parametersJsonSchema": tool.parameters} if tool.parameters.get("properties") else {}),
+            }
+            for tool in request.tools
+        ]
+        body["tools"] = [*(body.get("tools") or ()), {"functionDeclarations": own}]
     payload = {**body, "contents": contents}
     if system:
         payload["systemInstruction"] = {"parts": [{"text": system}]}
@@ -141,32 +156,49 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
     instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
-    names = dict(_names_of_calls(messages))
-    others = [
-        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts_of(item, names)}
-        for item in messages
-        if item.role not in _INSTRUCTION_ROLES
-    ]
+    called: dict[str, tuple[str, bool]] = {}
+    others: list[dict[str, Any]] = []
+    answers_call = False
+    for item in messages:
+        if item.role in _INSTRUCTION_ROLES:
+            continue
+        called.update(_calls_of(item))
+        parts = _parts_of(item, called)
+        if item.role == "tool" and answers_call:  # the results of one answer's calls belong in one message
+            others[-1]["parts"] += parts
+        else:
+            others.append({"role": "model" if item.role in _MODEL_ROLES else "user", "parts": parts})
+        answers_call = item.role == "tool"
     if not others:
         return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(instructions)}]}]
     return "\n\n".join([*system, *instructions]), others
 
 
-def _names_of_calls(messages: tuple[Message, ...]) -> Iterator[tuple[str, str]]:
-    """Yield id and name of each call of a tool: a result names the tool here, and not the call."""
-    for message in messages:
-        for call in message.further.get("tool_calls") or ():
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                yield str(call.get("id")), str(function.get("name"))
+def _calls_of(message: Message) -> Iterator[tuple[str, tuple[str, bool]]]:
+    """Yield the id of each call of a tool in a message with the tool's name, which a result repeats here.
+
+    The second of the pair says whether it was the API that gave the id: then a result repeats the id, too.
+    """
+    for call in message.further.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield str(call.get("id")), (str(function.get("name")), False)
+    parts = message.further.get("parts")
+    calls = filter(_is_call, parts if isinstance(parts, list) else ())
+    for number, part in enumerate(calls):
+        call = part["functionCall"]
+        yield call.get("id") or made_call_id(number), (call["name"], bool(call.get("id")))
 
 
-def _parts_of(message: Message, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _parts_of(message: Message, called: Mapping[str, tuple[str, bool]]) -> list[dict[str, Any]]:
     """Return the parts of a message; calls of tools and their results are parts here."""
     calls = message.further.get("tool_calls")
     if message.role == "tool" and message.content is not None:
-        name = names.get(str(message.further.get("tool_call_id")), "tool")
-        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}]
+        call_id = message.further.get("tool_call_id")
+        name, has_id = called.get(str(call_id), ("tool", False))
+        key = "error" if message.further.get(TOOL_ERROR) else "result"
+        known = {"id": call_id} if has_id else {}
+        return [{"functionResponse": {**known, "name": name, "response": {key: message.content}}}]
     if message.role not in _MODEL_ROLES or not isinstance(calls, list):
         return _parts(_written(message))
     said = _parts(message.content) if message.content else []
@@ -204,6 +236,14 @@ def _parts(content: Any) -> list[dict[str, Any]]:
         {"text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
         for part in parts
     ]
+
+
+def _said_message(body: Mapping[str, Any]) -> Message | None:
+    candidates = [item for item in body.get("candidates") or () if isinstance(item, dict)]
+    first = min(candidates, key=lambda item: place_of(item.get("index")), default={})
+    content = first.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    return Message("model", None, {"parts": parts}) if parts else None
 
 
 # The first value of the enum, which some servers write for none.
@@ -280,8 +320,8 @@ def _tool_call(part: Mapping[str, Any]) -> dict[str, JsonValue] | None:
     return None
 
 
-def _is_call(part: Mapping[str, Any]) -> bool:
-    call = part.get("functionCall")
+def _is_call(part: Any) -> bool:
+    call = part.get("functionCall") if isinstance(part, dict) else None
     return (
         isinstance(call, dict)
         and isinstance(call.get("name"), str)

@@ -4,12 +4,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
 from geval_cli.providers.presets import endpoint_of, speaks_responses
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
+    answer_message,
+    chat_messages,
     content_text,
     error_in,
     error_part,
@@ -17,7 +21,6 @@ from geval_cli.providers.wire.chat import (
     is_filtered,
     last_user_text,
     may_be_empty,
-    message_list,
     parse_choices,
     parse_token_logprobs,
     place_of,
@@ -32,7 +35,7 @@ from geval_cli.providers.wire.finish_reasons import RESPONSES, End
 from geval_cli.providers.wire.openai_batches import OpenAIBatches
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
-from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob
+from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob, ToolDefinition
 from geval_cli.source.images import with_parts_of
 
 
@@ -84,7 +87,11 @@ class ResponsesProvider(EndpointProvider):
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        return (_choice(received),)
+        choice = _choice(received)
+        if request.tools:  # all items go back, thoughts included
+            back = Message("assistant", "", {"tool_calls": received.body["output"]})
+            choice = replace(choice, message=back)
+        return (choice,)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ("n",) if len(request.sample_indexes) > 1 else ()
@@ -100,6 +107,16 @@ def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) 
     payload: dict[str, Any] = {"model": endpoint.model, "input": _input(request)}
     payload.update(endpoint.wire)
     payload.update(request.params)
+    if request.tools:
+        own = [{"type": "function", "strict": False, **_function(tool)} for tool in request.tools]
+        payload["tools"] = [*(payload.get("tools") or ()), *own]
+    if payload.get("store") is False and isinstance(payload["input"], list):
+        # Thoughts that the server has not stored can be sent back only if it has encrypted them.
+        payload["input"] = [
+            item
+            for item in payload["input"]
+            if item.get("type") != "reasoning" or item.get("encrypted_content")
+        ]
     wants_logprobs = payload.pop("logprobs", None) or request.want_logprobs
     if request.want_logprobs:
         payload["top_logprobs"] = most_alternatives
@@ -418,7 +435,11 @@ class OpenAICompatibleProvider(EndpointProvider):
         choices, wrong = parse_choices(body)
         if not choices:
             raise received.refuse(wrong)
-        return choices[: len(request.sample_indexes)]
+        choices = choices[: len(request.sample_indexes)]
+        if request.tools and len(choices) == 1:
+            entry = min(filter(_is_mapping, body["choices"]), key=lambda item: place_of(item.get("index")))
+            choices = (replace(choices[0], message=answer_message(entry)),)
+        return choices
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         return ()  # what a server will not take it refuses, and the gateway asks without it
@@ -426,7 +447,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {
             "model": self._endpoint.model,
-            "messages": message_list(with_parts_of(request, _image_url)),
+            "messages": chat_messages(with_parts_of(request, _image_url)),
         }
         if request.response_schema is not None:
             payload["response_format"] = _response_format(request.response_schema)
@@ -436,6 +457,9 @@ class OpenAICompatibleProvider(EndpointProvider):
                 for other in _TOKEN_LIMITS:
                     payload.pop(other, None)
         payload.update(request.params)
+        if request.tools:
+            own = [{"type": "function", "function": _function(tool)} for tool in request.tools]
+            payload["tools"] = [*(payload.get("tools") or ()), *own]
         requested = len(request.sample_indexes)
         if requested > 1:
             payload["n"] = min(requested, self.caps.get("n", requested))
@@ -457,6 +481,15 @@ def build(source: ProviderSource) -> EndpointProvider:
     if speaks_responses(source):
         return ResponsesProvider(endpoint)
     return OpenAICompatibleProvider(endpoint)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _function(tool: ToolDefinition) -> dict[str, Any]:
+    described = {"description": tool.description} if tool.description else {}
+    return {"name": tool.name, **described, "parameters": tool.parameters}
 
 
 def _image_url(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
