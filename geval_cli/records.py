@@ -58,6 +58,7 @@ class Purpose(StrEnum):
     CHOICE = "choices"
     EMBEDDING = "embeddings"
     TEACHING = "teacher calls"
+    WRITING = "generated tests"
 
 
 class Message(Struct, frozen=True):

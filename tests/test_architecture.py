@@ -46,14 +46,23 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 """
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
+    "generation": {"traces"},
     "promptfoo": {"programs"},
     "web": {"trust"},
 }
 """The extras that build on another extra."""
 
 THIRD_PARTY_HOMES = {
-    "typer": {"cli", "extras.batches", "extras.local", "extras.mcp", "extras.trust", "extras.web"},
-    "rich": {"cli", "report", "extras.batches", "extras.local", "extras.trust"},
+    "typer": {
+        "cli",
+        "extras.batches",
+        "extras.generation",
+        "extras.local",
+        "extras.mcp",
+        "extras.trust",
+        "extras.web",
+    },
+    "rich": {"cli", "report", "extras.batches", "extras.generation", "extras.local", "extras.trust"},
     "aiohttp": {"providers"},
     "truststore": {"providers"},
     "python_socks": {"providers"},

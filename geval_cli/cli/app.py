@@ -40,6 +40,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
         "geval_cli.extras.trust.commands",
     ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
+    **dict.fromkeys(("generate",), "geval_cli.extras.generation.commands"),
     "mcp": "geval_cli.extras.mcp.command",
     "batches": "geval_cli.extras.batches.cli",
     "models": "geval_cli.extras.local.command",
@@ -48,7 +49,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "view", "demo"),
-    "Write a suite": ("init", "validate", "lock", "import", "export", "schema"),
+    "Write a suite": ("init", "generate", "validate", "lock", "import", "export", "schema"),
     "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
     "Serve": ("serve", "mcp"),
     "Maintain": ("cache", "batches", "models", "rm"),
@@ -573,7 +574,6 @@ _INSTEAD = {
     "clear-cache": "remove all cached answers with `geval cache clear`",
     "delete": "remove a stored run with `geval rm RUN`",
     "remove": "remove a stored run with `geval rm RUN`",
-    "generate": "geval does not generate tests: write them to a .jsonl file",
     "redteam": "geval has no red teaming",
 }
 

@@ -302,10 +302,10 @@ class _DryRun(Struct, eq=False):
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
         is_batched = self._is_batched(provider, request)
-        counts = _counts(
+        counts = request_counts(
             provider,
             request,
-            known_price(provider, is_batched=is_batched),
+            is_batched=is_batched,
             least=0 if assumption else sum(position >= seen for position in missing),
             most=len(missing),
             cached=len(keys) - len(missing) if is_new else 0,
@@ -335,10 +335,17 @@ class _DryRun(Struct, eq=False):
         return self.pool.get(self.prepared.suite.resolved(spec))
 
 
-def _counts(
-    provider: Provider, request: ModelRequest, price: Price | None, *, least: int, most: int, cached: int
+def request_counts(
+    provider: Provider,
+    request: ModelRequest,
+    *,
+    least: int = 1,
+    most: int = 1,
+    cached: int = 0,
+    is_batched: bool = False,
 ) -> RequestCounts:
     """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
+    price = known_price(provider, is_batched=is_batched)
     read = -(-request.characters // _CHARACTERS_PER_TOKEN)
     written = _most_written(provider, request) if most else 0
     each_usd = _usd(price, read, written)

@@ -13,8 +13,8 @@ from geval_cli.cli.app import as_typed
 from geval_cli.extras.traces.importing import (
     TraceReading,
     chosen_answers,
+    line_of,
     read_traces,
-    row_text,
 )
 from geval_cli.extras.traces.messages import ModelAnswer, TracedTurn
 
@@ -145,7 +145,7 @@ def rows(line: Any) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
         log.write_bytes(text)
-        found = [json.loads(row_text(answer)) for answer in read_traces(log, reading, joins=False)]
+        found = [json.loads(line_of(answer.row())) for answer in read_traces(log, reading, joins=False)]
     assert reading.bad == 0
     return found
 
@@ -255,7 +255,7 @@ AGENT = span(0, "invoke_agent")
 def written(tmp_path: Path, lines: Sequence[Any], **options: Any) -> list[dict[str, Any]]:
     path = tmp_path / "traces.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return [json.loads(row_text(answer)) for answer in read_traces(path, TraceReading(), **options)]
+    return [json.loads(line_of(answer.row())) for answer in read_traces(path, TraceReading(), **options)]
 
 
 def test_the_spans_of_a_trace_are_joined_to_its_last_answer_in_their_order(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from geval_cli.cli.options import TracesOptions
 from geval_cli.cli.problems import print_problems
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
-from geval_cli.extras.traces.importing import TraceReading, chosen_answers, read_traces, row_text
+from geval_cli.extras.traces.importing import TraceReading, chosen_answers, line_of, read_traces
 from geval_cli.numbers import plural
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
@@ -25,7 +25,7 @@ def import_traces(source: Path, output: Path, choice: TracesOptions) -> None:
     with SafeFile(output) as file:
         answers = read_traces(source, reading, joins=not choice.each_call)
         for answer in chosen_answers(answers, choice.where, choice.sample, choice.seed):
-            file.write(row_text(answer))
+            file.write(line_of(answer.row()))
             written += 1
         problems = _with_rest(reading)
         # Within the block: what raises here leaves the file as it was.

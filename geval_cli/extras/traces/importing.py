@@ -4,13 +4,13 @@ Four kinds of lines are known, each a JSON object: OTLP (`resourceSpans`), spans
 the attributes of OpenTelemetry's conventions for generative AI, of OpenInference or of OpenLLMetry; and request with
 response, or a line of a batch's output, of OpenAI's APIs or Anthropic's.
 
-The texts come from strangers, and a file of tests has a meaning of its own for some: see `row_text`.
+The texts come from strangers, and a file of tests has a meaning of its own for some: see `line_of`.
 """
 
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from geval_cli.extras.traces.messages import (
 )
 from geval_cli.extras.traces.spans import FLAT_ATTRIBUTE, TraceSpan, otlp_spans, spans_of
 from geval_cli.json_codec import data_in, decode_json
+from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import open_problem
 from geval_cli.source.source_map import ENV_MARK
@@ -157,17 +158,17 @@ def chosen_answers(
     yield from (answer for _, answer in sorted(drawn, key=lambda item: item[0]))
 
 
-def row_text(answer: ModelAnswer) -> str:
+def line_of(row: Mapping[str, JsonValue]) -> str:
     r"""Return the line of a test, with a line break.
 
     In a file of tests, `{{ env.KEY }}` stands for a value of the environment. Whatever was logged must stay a text, so
     the dot behind `env` is written as JSON's escape of it, by which the reader of tests does not know the expression.
     """
-    text = json.dumps(answer.row(), ensure_ascii=False)
+    text = json.dumps(row, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair
-        text = json.dumps(answer.row())
+        text = json.dumps(row)
     return text.replace(ENV_MARK, ENV_MARK.replace(".", r"\u002e")) + "\n"
 
 

@@ -1,0 +1,490 @@
+"""Generate tests from documents: what is asked for, which of it counts, and why the rest does not."""
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.errors import BudgetError, ProviderError, ProviderSettledError, UsageError
+from geval_cli.extras.generation.asking import (
+    NOT_ANSWERED,
+    Kind,
+    Written,
+    check_request,
+    profiles_request,
+    read_check,
+    read_profiles,
+    read_tests,
+    writing_request,
+)
+from geval_cli.extras.generation.documents import Document, Passage, passages_of
+from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
+from geval_cli.extras.generation.quotations import LEAST_WORDS, FoldedText, Unfound, count_words
+from geval_cli.judge.metric import Judge
+from geval_cli.numbers import plural
+from geval_cli.records import JsonValue, ModelRequest, Usage
+
+ROUNDS, FRUITLESS_ROUNDS = 5, 2
+"""How often what is still missing is asked for, and how often in a row if nothing comes of it."""
+MOST_IN_ONE = 4
+WHOLE_CHARACTERS = 100_000
+"""The longest document that is sent whole, to ask whether it answers a question."""
+DEFAULT_KINDS: Mapping[Kind, float] = {
+    Kind.PLAIN: 60,
+    Kind.TWO_PLACES: 15,
+    Kind.UNANSWERABLE: 15,
+    Kind.MISLEADING: 10,
+}
+_LEAST_APART = 10
+_MOST_COMPARED = 2_000
+
+INCOMPLETE = "they lack a question, an answer or a quotation"
+ONE_PLACE = "their quotations are not from two places"
+GIVEN_AWAY = "their question gives the answer away"
+REPEATED = "another test asks the same"
+IN_SUITE = "the suite asks the same"
+ANSWERED = "the document answers their question, by the model's own account"
+UNCHECKED = "the model did not say whether the document answers their question"
+
+
+class Wanted(Struct, frozen=True):
+    """A wish for tests.
+
+    Attributes:
+        kinds: their shares, in any unit.
+        seed: shuffles which passages are asked about.
+        known: questions of the suite.
+    """
+
+    count: int
+    kinds: Mapping[Kind, float] = field(default_factory=lambda: dict(DEFAULT_KINDS))
+    seed: int = 0
+    passage_characters: int = 4_000
+    least_words: int = LEAST_WORDS
+    known: tuple[str, ...] = ()
+
+    def quotas(self) -> dict[Kind, int]:
+        """Return the number of tests of each kind: whole numbers, the largest remainders rounded up."""
+        total = sum(self.kinds.values())
+        exact = {kind: self.count * share / total for kind, share in self.kinds.items()}
+        found = {kind: int(share) for kind, share in exact.items()}
+        order = sorted(exact, key=lambda kind: (found[kind] - exact[kind], [*Kind].index(kind)))
+        for kind in order[: self.count - sum(found.values())]:
+            found[kind] += 1
+        return {kind: found[kind] for kind in Kind if found.get(kind)}
+
+
+class Quoted(Struct, frozen=True):
+    """A quotation as the document has it, and where."""
+
+    source: str
+    line: int
+    text: str
+
+
+class GeneratedTest(Struct, frozen=True):
+    """A test that counts; `order` sorts it by its document, kind and place, `touched` are the documents it is about."""
+
+    kind: Kind
+    question: str
+    answer: str
+    document: Document
+    passage: Passage
+    quotations: tuple[Quoted, ...]
+    premise: str
+    order: tuple[int, int, int]
+    touched: tuple[str, ...]
+
+    def row(self, model: str) -> dict[str, JsonValue]:
+        """Return the test as a row of a tests file."""
+        first = self.quotations[0] if self.quotations else None
+        line = self.document.line_at(self.passage.start) if first is None else first.line
+        metadata: dict[str, JsonValue] = {
+            "id": row_id(self.kind, self.document.name, self.question),
+            "kind": str(self.kind),
+            "source": first.source if first is not None else self.document.source,
+            "line": line,
+            "model": model,
+        }
+        if self.premise:
+            metadata["premise"] = self.premise
+        if self.quotations:
+            quoted = [
+                {"source": item.source, "line": item.line, "text": item.text} for item in self.quotations
+            ]
+            metadata["quotations"] = quoted
+        else:
+            metadata["unanswered"] = f"says {model} of the whole document; no code can check it"
+        texts = [item.text for item in self.quotations] or [self.passage.text.strip()]
+        return {
+            "input": self.question,
+            "expected_output": self.answer,
+            "context": texts,
+            "metadata": metadata,
+        }
+
+
+def row_id(*parts: str) -> str:
+    """Return the id of a test, the same whenever it is made of the same texts."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+class Generated(Struct):
+    """The tests that count, and counts of the rest.
+
+    Attributes:
+        written: how many tests the model wrote, of which `dropped` do not count.
+        unread: replies in which there was no test.
+        failed: requests that failed; `error` is the first reason.
+        stopped: why no more was asked for; "" where nothing stopped it.
+    """
+
+    tests: list[GeneratedTest] = field(default_factory=list)
+    asked: int = 0
+    written: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    replies: int = 0
+    unread: int = 0
+    failed: int = 0
+    error: str = ""
+    stopped: str = ""
+    usage: Usage = Usage()
+    notes: list[str] = field(default_factory=list)
+
+
+class _Task(Struct, frozen=True):
+    """A request for so many tests of a kind; `place` is that of its first passage among all."""
+
+    kind: Kind
+    passages: tuple[Passage, ...]
+    count: int
+    place: int
+
+
+class Plan(Struct, frozen=True):
+    """Where tests of each kind may come from: passages by kind, in the order in which they are asked about."""
+
+    wanted: Wanted
+    documents: Sequence[Document]
+    units: Mapping[Kind, Sequence[tuple[Passage, ...]]]
+    places: Mapping[int, int]
+    notes: tuple[str, ...]
+
+    def tasks(self, missing: Mapping[Kind, int], begun: Mapping[Kind, int]) -> list[_Task]:
+        """Return the requests for what is missing, each kind from the unit on that is its next."""
+        found = []
+        for kind, count in missing.items():
+            units = self.units[kind]
+            uses = min(len(units), count)
+            if not uses or not count:
+                continue
+            each, more = divmod(min(count, uses * MOST_IN_ONE), uses)
+            for number in range(uses):
+                unit = units[(begun[kind] + number) % len(units)]
+                asked = each + (number < more)
+                if asked:
+                    found.append(_Task(kind, unit, asked, self.places[id(unit[0].document)]))
+        return found
+
+    def first_requests(self) -> list[ModelRequest]:
+        """Return what is sent first: the tests, and of those without an answer a question about the whole document."""
+        quotas = self.wanted.quotas()
+        found = []
+        for task in self.tasks(quotas, dict.fromkeys(Kind, 0)):
+            found.append(writing_request(task.kind, task.passages, task.count))
+            if task.kind is Kind.UNANSWERABLE:
+                found += [check_request("word " * 15, task.passages[0].document)] * task.count
+        return found
+
+
+def plan_generation(documents: Sequence[Document], wanted: Wanted) -> Plan:
+    """Return where the tests are to come from.
+
+    Raises:
+        UsageError: no document can serve a kind that is wanted.
+    """
+    passages = {id(document): passages_of(document, wanted.passage_characters) for document in documents}
+    draw = random.Random(wanted.seed)
+    for found in passages.values():
+        draw.shuffle(found)
+    shuffled = list(documents)
+    draw.shuffle(shuffled)
+    depth = max(map(len, passages.values()))
+    # A passage of each document before the second of any.
+    turns = [
+        passages[id(document)][level]
+        for level in range(depth)
+        for document in shuffled
+        if level < len(passages[id(document)])
+    ]
+    notes = []
+    whole = [passage for passage in turns if len(passage.document.text) <= WHOLE_CHARACTERS]
+    if Kind.UNANSWERABLE in wanted.quotas():
+        too_long = sum(len(document.text) > WHOLE_CHARACTERS for document in documents)
+        if not whole:
+            raise UsageError(
+                f"every document is longer than {WHOLE_CHARACTERS:,} characters, too long to check that it does not"
+                " answer a question",
+                hint="leave out this kind: --kinds plain,two-places,misleading",
+            )
+        if too_long:
+            notes.append(
+                f"no unanswerable questions about {plural(too_long, 'document')} of more than"
+                f" {WHOLE_CHARACTERS:,} characters, which cannot be checked as a whole"
+            )
+    singles = [(passage,) for passage in turns]
+    units: dict[Kind, Sequence[tuple[Passage, ...]]] = dict.fromkeys(Kind, singles)
+    units[Kind.UNANSWERABLE] = [(passage,) for passage in whole]
+    if Kind.TWO_PLACES in wanted.quotas():
+        units[Kind.TWO_PLACES] = _pairs(turns)
+    # Each kind begins with other documents, so that few tests reach many of them.
+    begin = 0
+    for kind, count in wanted.quotas().items():
+        ordered = units[kind]
+        units[kind] = [*ordered[begin % len(ordered) :], *ordered[: begin % len(ordered)]]
+        begin += count
+    places = {id(document): place for place, document in enumerate(documents)}
+    return Plan(wanted, documents, units, places, tuple(notes))
+
+
+def _pairs(turns: Sequence[Passage]) -> list[tuple[Passage, ...]]:
+    """Return each passage with the one that is most like it, in the same document if it has another."""
+    compared = turns[:_MOST_COMPARED]
+    near = similar_pairs(tf_idf([passage.text for passage in compared]), 0.05)
+    found: list[tuple[Passage, ...]] = []
+    for place, passage in enumerate(compared):
+        own = {
+            other: cosine
+            for other, cosine in near[place].items()
+            if compared[other].document is passage.document
+        }
+        others = own or near[place]
+        best = max(others, key=lambda other: (others[other], -other), default=None)
+        found.append((passage,) if best is None else (passage, compared[best]))
+    return found
+
+
+class Writer:
+    """Asks a model, adds up what it took, and stops at the end of the budget. Belongs to one event loop."""
+
+    def __init__(self, model: Judge, found: Generated, listen: Callable[[int, int], None]) -> None:
+        self._model, self._found, self._listen = model, found, listen
+        self._done = self._begun = 0
+
+    async def replies(self, requests: Iterable[ModelRequest]) -> list[str | None]:
+        """Return a reply to each request in their order; None for one that failed or was not sent."""
+        tasks = list(map(self._reply, requests))
+        self._begun += len(tasks)
+        return list(await _all_or_first_error(tasks))
+
+    async def _reply(self, request: ModelRequest) -> str | None:
+        found = self._found
+        if found.stopped:
+            return None
+        try:
+            response = await self._model.complete(request)
+        except BudgetError as error:
+            found.stopped = found.stopped or error.message
+            return None
+        except ProviderSettledError:
+            raise
+        except ProviderError as error:
+            found.failed += 1
+            found.error = found.error or error.message
+            return None
+        finally:
+            self._done += 1
+            self._listen(self._done, self._begun)
+        found.usage += response.usage
+        return response.choices[0].text if response.choices else ""
+
+
+async def _all_or_first_error(tasks: Sequence[Awaitable[str | None]]) -> list[str | None]:
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+async def generate(
+    plan: Plan, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
+) -> Generated:
+    """Return the tests that count, in the order of their documents.
+
+    What is missing after a round is asked for again, about other passages. The order of the model's answers in time
+    changes nothing.
+
+    Raises:
+        ProviderError: the model refuses whatever it is sent.
+    """
+    found = Generated(notes=[*plan.notes])
+    writer = Writer(model, found, listen)
+    asked, suite = KnownQuestions(), KnownQuestions(plan.wanted.known)
+    folded: dict[tuple[int, int], FoldedText] = {}
+    quotas, begun = plan.wanted.quotas(), dict.fromkeys(Kind, 0)
+    fruitless = 0
+    for number in range(ROUNDS):
+        kept = Counter(test.kind for test in found.tests)
+        missing = {kind: quota - kept[kind] for kind, quota in quotas.items() if quota > kept[kind]}
+        tasks = plan.tasks(missing, begun)
+        if not tasks or found.stopped or fruitless == FRUITLESS_ROUNDS:
+            break
+        begun = {kind: begun[kind] + sum(task.kind is kind for task in tasks) for kind in Kind}
+        known = {id(task): _asked_about(task, found.tests) if number else [] for task in tasks}
+        requests = [writing_request(task.kind, task.passages, task.count, known[id(task)]) for task in tasks]
+        replies = await writer.replies(requests)
+        candidates: list[GeneratedTest] = []
+        for task, reply in zip(tasks, replies, strict=True):
+            found.asked += task.count
+            if reply is None:
+                continue
+            found.replies += 1
+            tests = read_tests(reply)[: task.count]
+            found.unread += not tests
+            for written in tests:
+                found.written += 1
+                checked = _checked(written, task, plan.wanted.least_words, folded)
+                if isinstance(checked, str):
+                    found.dropped[checked] += 1
+                elif suite.has(checked.question):
+                    found.dropped[IN_SUITE] += 1
+                elif asked.has(checked.question):
+                    found.dropped[REPEATED] += 1
+                else:
+                    asked.add(checked.question)
+                    candidates.append(checked)
+        kept_now = await _unanswered(candidates, writer, found)
+        found.tests += kept_now
+        fruitless = 0 if kept_now else fruitless + 1
+    found.tests.sort(key=lambda test: (test.order, test.question))
+    return found
+
+
+def _asked_about(task: _Task, tests: Sequence[GeneratedTest]) -> list[str]:
+    return [test.question for test in tests if test.passage in task.passages]
+
+
+async def _unanswered(
+    candidates: Sequence[GeneratedTest], writer: Writer, found: Generated
+) -> list[GeneratedTest]:
+    """Return the candidates without those whose question is answered after all, or of which nobody says it is not."""
+    doubtful = [test for test in candidates if test.kind is Kind.UNANSWERABLE]
+    replies = await writer.replies([check_request(test.question, test.document) for test in doubtful])
+    said = {
+        id(test): None if reply is None else read_check(reply)
+        for test, reply in zip(doubtful, replies, strict=True)
+    }
+    kept = []
+    for test in candidates:
+        answered = said.get(id(test), False)
+        if answered is False:
+            kept.append(test)
+        else:
+            found.dropped[UNCHECKED if answered is None else ANSWERED] += 1
+    return kept
+
+
+def _checked(
+    written: Written, task: _Task, least_words: int, folded: dict[tuple[int, int], FoldedText]
+) -> GeneratedTest | str:
+    """Return a test whose quotations are where they are said to be, else why it does not count."""
+    kind, first = task.kind, task.passages[0]
+    needed = {Kind.TWO_PLACES: 2, Kind.UNANSWERABLE: 0}.get(kind, 1)
+    answer = NOT_ANSWERED if kind is Kind.UNANSWERABLE else written.answer
+    is_whole = bool(written.question and answer) and len(written.quotations) >= needed
+    if not is_whole or (kind is Kind.MISLEADING and not written.premise):
+        return INCOMPLETE
+    places: list[tuple[Passage, int, int]] = []
+    for quotation in written.quotations[:needed]:
+        why = Unfound.ABSENT
+        for passage in task.passages:
+            key = (id(passage.document), passage.start)
+            if key not in folded:
+                folded[key] = FoldedText(passage.text)
+            span = folded[key].find(quotation, least_words)
+            if not isinstance(span, Unfound):
+                places.append((passage, passage.start + span.start, passage.start + span.end))
+                break
+            why = span
+        else:
+            return str(why)
+    if needed > 1 and not _are_apart(*places):
+        return ONE_PLACE
+    if repeats_answer(written.question, answer):
+        return GIVEN_AWAY
+    quotations = tuple(
+        Quoted(passage.document.source, passage.document.line_at(start), passage.document.text[start:end])
+        for passage, start, end in places
+    )
+    start = places[0][1] if places else first.start
+    order = (task.place, [*Kind].index(kind), start)
+    home = places[0][0] if places else first
+    touched = tuple(passage.document.name for passage, _, _ in places) or (first.document.name,)
+    return GeneratedTest(
+        kind=kind,
+        question=written.question,
+        answer=answer,
+        document=home.document,
+        passage=first,
+        quotations=quotations,
+        premise=written.premise,
+        order=order,
+        touched=touched,
+    )
+
+
+def _are_apart(first: tuple[Passage, int, int], second: tuple[Passage, int, int]) -> bool:
+    """Return whether two places are in two documents, or have some words between them."""
+    document = first[0].document
+    if document is not second[0].document:
+        return True
+    (_, _, end), (_, start, _) = sorted((first, second), key=lambda place: place[1])
+    return count_words(document.text[end:start]) >= _LEAST_APART if start > end else False
+
+
+class GeneratedProfiles(Struct):
+    """Profiles of users, and how many more were written that say the same as one before."""
+
+    profiles: list[str]
+    repeated: int
+    outcome: Generated
+
+
+_PROFILES_IN_ONE = 10
+
+
+async def generate_profiles(
+    count: int, about: str, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
+) -> GeneratedProfiles:
+    """Return profiles of users, no two the same.
+
+    Raises:
+        ProviderError: the model refuses whatever it is sent.
+    """
+    found, outcome = GeneratedProfiles([], 0, Generated()), Generated()
+    found.outcome = outcome
+    writer, known = Writer(model, outcome, listen), KnownQuestions()
+    # One after the other: each is told what those before it gave.
+    for number in range(-(-count // _PROFILES_IN_ONE) + FRUITLESS_ROUNDS):
+        missing = min(count - len(found.profiles), _PROFILES_IN_ONE)
+        if missing <= 0 or outcome.stopped:
+            break
+        request = replace(profiles_request(missing, about, found.profiles), repeat_index=number)
+        [reply] = await writer.replies([request])
+        if reply is None:
+            continue
+        outcome.replies += 1
+        profiles = read_profiles(reply)[:missing]
+        outcome.unread += not profiles
+        for profile in profiles:
+            if known.has(profile):
+                found.repeated += 1
+            else:
+                known.add(profile)
+                found.profiles.append(profile)
+    return found

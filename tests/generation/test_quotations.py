@@ -1,0 +1,102 @@
+# ruff: noqa: RUF001 - these are the characters that it is about
+"""A quotation is looked for by code: what is only typeset otherwise is equal, another word or number is not."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geval_cli.extras.generation.quotations import FoldedText, Span, Unfound
+
+TEXT = (
+    "The  “total” cost was 1,250 euros—not 12½—and the exam-\nple of a well-known **bold** [link text](http://x.y/z)"
+    " isn’t in the café. It rose to 5.2 million, 10² times, at -7 degrees outside from 2010–2020.\n\nThe ferry to"
+    " Elmsund\u00a0leaves at 7:45 from the old pier."
+)
+FOUND = {
+    "white space": ("ferry to Elmsund leaves  at\n7:45 from", "ferry to Elmsund\u00a0leaves at 7:45 from"),
+    "typographic quotes": ('The "total" cost was 1,250 euros', "The  “total” cost was 1,250 euros"),
+    "a hyphen at the end of a line": ("and the example of a wellknown", "and the exam-\nple of a well-known"),
+    "dashes": ("cost was 1,250 euros - not 12½", "cost was 1,250 euros—not 12½"),
+    "emphasis and links": (
+        "well-known bold link text isn't",
+        "well-known **bold** [link text](http://x.y/z) isn’t",
+    ),
+    "forms of Unicode": ("isn't in the cafe\u0301. It rose", "isn’t in the café. It rose"),
+    "capitals": ("the FERRY to Elmsund leaves", "The ferry to"),
+    "marks around it": ("“... the ferry to Elmsund leaves at 7:45 …”", "The ferry to"),
+    "a dash of numbers": ("degrees outside from 2010-2020", "degrees outside from 2010–2020"),
+    "soft hyphens": ("the ferry to Elm\u00adsund leaves at", "The ferry to"),
+}
+UNFOUND = {
+    "another number": ("the total cost was 1,260 euros", Unfound.ABSENT),
+    "another word": ("The ferry from Elmsund leaves at 7:45", Unfound.ABSENT),
+    "a number cut at its front": ("250 euros—not 12½—and the", Unfound.ABSENT),
+    "a number cut at its end": ("café. It rose to 5", Unfound.ABSENT),
+    "a time cut at its end": ("ferry to Elmsund leaves at 7", Unfound.ABSENT),
+    "a number without its sign": ("7 degrees outside from 2010–2020", Unfound.ABSENT),
+    "a power as a number": ("5.2 million, 102 times, at -7", Unfound.ABSENT),
+    "a word cut at its end": ("The ferry to Elmsund leaves at 7:45 from the ol", Unfound.ABSENT),
+    "a word cut before its negation": ("well-known bold link text isn", Unfound.ABSENT),
+    "a negation left out": ("bold link text is in the café", Unfound.ABSENT),
+    "two places, joined by an ellipsis": ("The total cost was ... the ferry to Elmsund", Unfound.JOINED),
+    "two places, joined by one character": ("the café. It rose […] the old pier", Unfound.JOINED),
+    "few words": ("the old pier", Unfound.SHORT),
+    "only marks": ("... — ...", Unfound.SHORT),
+    "nothing": ("", Unfound.SHORT),
+    "a whole page": ("the ferry leaves " * 60, Unfound.LONG),
+}
+
+
+@pytest.mark.parametrize(("quotation", "begins"), FOUND.values(), ids=FOUND)
+def test_what_is_typeset_otherwise_is_found_where_it_stands(quotation: str, begins: str) -> None:
+    span = FoldedText(TEXT).find(quotation)
+    assert isinstance(span, Span)
+    assert TEXT[span.start : span.end].startswith(begins)
+
+
+@pytest.mark.parametrize(("quotation", "why"), UNFOUND.values(), ids=UNFOUND)
+def test_what_the_document_does_not_say_is_not_found(quotation: str, why: Unfound) -> None:
+    assert FoldedText(TEXT).find(quotation) is why
+
+
+def test_scripts_without_spaces_are_quoted_too() -> None:
+    text = "昨日の会議で、新しい図書館は来年の春に開館すると市長が発表しました。"
+    span = FoldedText(text).find("新しい図書館は来年の春に開館する")
+    assert isinstance(span, Span)
+    assert text[span.start : span.end] == "新しい図書館は来年の春に開館する"
+    assert (
+        FoldedText("费用为二十二万元整,由市政府支付。").find("十二万元整,由市政府支付", 3) is Unfound.ABSENT
+    )
+
+
+@given(st.text(max_size=200), st.text(max_size=60))
+def test_a_quotation_is_never_found_outside_of_the_text_and_is_found_again_as_it_stands(
+    text: str, quotation: str
+) -> None:
+    folded = FoldedText(text)
+    span = folded.find(quotation, 1)
+    if isinstance(span, Span):
+        assert 0 <= span.start < span.end <= len(text)
+        assert isinstance(folded.find(text[span.start : span.end], 1), Span)
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "summeval_docs.jsonl"
+
+
+def test_every_true_quotation_of_real_documents_is_found_and_no_altered_one() -> None:
+    if not DATA.exists():
+        pytest.skip(f"there is no {DATA}")
+    draw = random.Random(7)
+    for line in DATA.read_text(encoding="utf-8").splitlines()[:100]:
+        text = json.loads(line)["source"]
+        folded, words = FoldedText(text), text.split()
+        for _ in range(5):
+            start = draw.randrange(len(words) - 12)
+            told = words[start : start + 10]
+            assert isinstance(folded.find(" ".join(told), 3), Span), told
+            place = draw.randrange(1, 9)
+            assert folded.find(" ".join([*told[:place], "zeppelin", *told[place:]])) is Unfound.ABSENT
