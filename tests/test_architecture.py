@@ -58,6 +58,7 @@ THIRD_PARTY_HOMES = {
         "extras.batches",
         "extras.generation",
         "extras.local",
+        "extras.pull_requests",
         "extras.mcp",
         "extras.trust",
         "extras.web",

@@ -60,7 +60,7 @@ def test_the_example_uses_inputs_that_the_action_has() -> None:
 
 
 def test_every_option_on_the_page_exists() -> None:
-    help_text = "".join(run_geval(name, "--help", cwd=ROOT).stdout for name in ("run", "validate"))
+    help_text = "".join(run_geval(name, "--help", cwd=ROOT).stdout for name in ("run", "validate", "comment"))
     of_geval = re.sub(r"\bgh run .*", "", PAGE)  # GitHub's command has options of its own
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", of_geval))
 
@@ -89,6 +89,27 @@ def test_the_actions_script_runs(tmp_path: Path, expected: str, code: int) -> No
     assert written == {"results.json", "results.html", "results.junit.xml", "summary.md"}
     assert (tmp_path / "step-summary.md").read_text("utf-8").startswith("# geval: ")
     assert ("::error file=evals.yaml,line=5,col=9" in done.stdout) is (code == 1)
+
+
+@pytest.mark.parametrize(("has_results", "code"), [(False, 0), (True, 2)])
+def test_the_actions_comment_is_about_the_results_it_made(
+    tmp_path: Path, *, has_results: bool, code: int
+) -> None:
+    config = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: equals, value: hello}]}]\n"
+    (tmp_path / "evals.yaml").write_text(config)
+    if has_results:
+        assert run_geval("run", "evals.yaml", "-o", "results.json", cwd=tmp_path).code == 0
+    done = subprocess.run(
+        ["bash", "-e", "-c", script_of("Comment on the pull request")],
+        cwd=tmp_path,
+        env=environment(tmp_path, REPORTS=".", BASELINE="no.json", GITHUB_REPOSITORY="o/r", GITHUB_TOKEN="t"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == code
+    assert ("this workflow was not started by a pull request" in done.stderr) is has_results
 
 
 def compare_script() -> str:
@@ -235,6 +256,7 @@ def test_the_gitlab_component_runs(tmp_path: Path) -> None:
     for words in (("init", "--quiet"), ("add", "--force", ".geval")):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     install, *run = job["script"]
+    assert "geval comment geval-reports/results.json" in job["after_script"][-1]
     assert install == 'pip install --quiet "$GEVAL_SOURCE"'
     variables = {
         name: re.sub(r"\$\[\[ inputs\.(\w+) ]]", lambda found: inputs.get(found[1], ""), value)

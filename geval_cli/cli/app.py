@@ -42,13 +42,14 @@ EXTRA_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
     **dict.fromkeys(("generate",), "geval_cli.extras.generation.commands"),
     "mcp": "geval_cli.extras.mcp.command",
+    "comment": "geval_cli.extras.pull_requests.command",
     "batches": "geval_cli.extras.batches.cli",
     "models": "geval_cli.extras.local.command",
 }
 """The commands of extras, and the module whose `commands` holds each: imported when the command is called."""
 
 _IN_HELP: Mapping[str, Sequence[str]] = {
-    "Evaluate": ("run", "show", "compare", "list", "judge", "view", "demo"),
+    "Evaluate": ("run", "show", "compare", "list", "judge", "comment", "view", "demo"),
     "Write a suite": ("init", "generate", "validate", "lock", "import", "export", "schema"),
     "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
     "Serve": ("serve", "mcp"),

@@ -48,7 +48,7 @@ from geval_cli.report.matching import (
     name_by,
     require_kinship,
 )
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, assertion_name, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.paired import (
@@ -850,6 +850,17 @@ def turned_assertion(before: Sequence[Status], after: CaseResult) -> tuple[int, 
     ]
     # The member of a set that turned says more than the set.
     return next((found for found in changed if not found[1].assertions), None) or next(iter(changed), None)
+
+
+def turned_reason(before: CaseResult, after: CaseResult) -> tuple[str, str] | None:
+    """Return the assertion that turned the verdict, and the reason that it gave when it did not pass."""
+    earlier = [item for item, _ in with_members(before.assertions)]
+    turned = turned_assertion([item.status for item in earlier], after)
+    if turned is None:
+        return None
+    place, item = turned
+    failed = earlier[place] if item.status is Status.PASSED else item
+    return assertion_name(item), failed.reason or ""
 
 
 def _flip(before: ComparedCase, after: CaseResult) -> Flip:

@@ -91,7 +91,7 @@ _CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
 _ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
-_MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
+MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
 _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
 
@@ -155,10 +155,10 @@ def _document(report: RunReport, picked: _Picked) -> str:
 def _head(report: RunReport) -> str:
     summary = report.summary
     counts = (
-        f"{_MARKS[Status.ERROR]} {plural(summary.errored, 'error')}",
-        f"{_MARKS[Status.FAILED]} {summary.failed:,} failed",
-        f"{_MARKS[Status.PASSED]} {summary.passed:,} passed",
-        f"{_MARKS[Status.NOT_EVALUATED]} {summary.not_evaluated:,} not evaluated",
+        f"{MARKS[Status.ERROR]} {plural(summary.errored, 'error')}",
+        f"{MARKS[Status.FAILED]} {summary.failed:,} failed",
+        f"{MARKS[Status.PASSED]} {summary.passed:,} passed",
+        f"{MARKS[Status.NOT_EVALUATED]} {summary.not_evaluated:,} not evaluated",
     )
     duration = "" if report.run.duration_ms is None else f" in {format_duration(report.run.duration_ms)}"
     columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
@@ -189,7 +189,7 @@ def _gates(summary: RunSummary) -> str:
         (
             code_span(sanitize(gate.gate)),
             gate_value(gate),
-            f"{_MARKS[gate.status]} {gate.status.value}",
+            f"{MARKS[gate.status]} {gate.status.value}",
             gate.note,
         )
         for gate in shown_gates(summary.gates)
@@ -336,7 +336,7 @@ def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
 def _case(result: CaseResult, report: RunReport) -> str:
     column = next((item for item in report.columns if item.index == result.column), None)
     where = f" {code_span(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
-    title = f"{_MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
+    title = f"{MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
     lines = [title]
     if result.error is not None:
         lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
@@ -358,7 +358,7 @@ def _assertion_lines(assertions: Sequence[AssertionResult]) -> Iterator[str]:
             score = failure_text(item).replace("<", "&lt;")
             yield f"- {name}{score and f' {score}'}{reason}"
             for part in checklist_items(item.detail):
-                mark = _MARKS[Status.PASSED if part.is_met else Status.FAILED]
+                mark = MARKS[Status.PASSED if part.is_met else Status.FAILED]
                 yield f"  - {mark} {code_span(part.line)}"
         yield from _assertion_lines(worst_first(item.assertions))
 

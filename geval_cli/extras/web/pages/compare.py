@@ -27,10 +27,9 @@ from geval_cli.extras.web.pages.routing import (
     whole_number_in_query,
     word_in_query,
 )
-from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.plugins import extra
-from geval_cli.records import CaseResult, RunStatus, Status
+from geval_cli.records import CaseResult, RunStatus
 from geval_cli.report.charts.pair_charts import ScoreRange
 from geval_cli.report.comparison import (
     CasePairs,
@@ -42,13 +41,13 @@ from geval_cli.report.comparison import (
     RunComparison,
     ScoredCase,
     compare_with_cases,
-    turned_assertion,
+    turned_reason,
 )
 from geval_cli.report.comparison_text import RowWords, changes_text, flips_text, overall_text, row_words
 from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
-from geval_cli.report.report import RunReport, assertion_name, run_title
+from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import run_outcome
 from geval_cli.runs.stored import load_report
@@ -319,21 +318,10 @@ def shown_pair(pages: RunPages, run_ids: tuple[str, str], pair: Pair) -> ShownPa
         pair,
         before,
         after,
-        cause=_cause(before, after),
+        cause=turned_reason(before, after),
         difference=text_difference(old, new) if has_both else (),
         is_same_output=has_both and before.output == after.output,
     )
-
-
-def _cause(before: CaseResult, after: CaseResult) -> tuple[str, str] | None:
-    """Return the assertion that turned the verdict, and the reason that it gave when it did not pass."""
-    earlier = [item for item, _ in with_members(before.assertions)]
-    turned = turned_assertion([item.status for item in earlier], after)
-    if turned is None:
-        return None
-    place, item = turned
-    failed = earlier[place] if item.status is Status.PASSED else item
-    return assertion_name(item), failed.reason or ""
 
 
 def text_difference(before: str, after: str) -> tuple[Piece, ...]:

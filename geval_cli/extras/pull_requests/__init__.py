@@ -1,0 +1,1 @@
+"""One comment on a pull request that says what it changed."""

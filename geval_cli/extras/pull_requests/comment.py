@@ -1,0 +1,236 @@
+"""The comment on a pull request: what it changed, the worst changed outputs, the cost. Nothing in it is markup."""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from difflib import unified_diff
+from itertools import groupby
+
+from geval_cli.errors import UsageError
+from geval_cli.numbers import format_cost, format_duration, format_score, plural
+from geval_cli.records import CaseResult, RunStatus, Status, Usage
+from geval_cli.report.columns import leader_text
+from geval_cli.report.comparison import (
+    Change,
+    NamedRun,
+    Pair,
+    RunComparison,
+    ScoredCase,
+    compare_with_cases,
+    headline,
+    is_rate,
+    turned_reason,
+)
+from geval_cli.report.comparison_text import row_words
+from geval_cli.report.markdown_file import MARKS, TEXT_MAX
+from geval_cli.report.report import RunReport, case_number, case_title, output_text
+from geval_cli.report.sanitize import (
+    code_span,
+    longest_run,
+    markdown_table,
+    one_line,
+    sanitize,
+    sanitized_lines,
+)
+from geval_cli.report.verdict import UNICODE_SIGNS, column_title, gate_value, run_outcome, shown_gates
+from geval_cli.statistics.paired import DifferenceVerdict
+
+WORST_SHOWN = 5
+_COLUMNS_SHOWN, _GATES_SHOWN = 20, 10
+_NAME_WIDTH, _TITLE_WIDTH, _REASON_WIDTH = 60, 120, 500
+_LINE_WIDTH, _GROUP_LINES, _DIFF_CHARACTERS = 100, 8, 20_000
+_SENTENCE_END = re.compile(r"(?<=[^\W\d]{2}[.!?])\s+|(?<=[。！？])")  # noqa: RUF001
+_BROKEN = frozenset({Change.NEWLY_FAILED, Change.NEWLY_ERROR})
+_LEAST_DROP = 0.1
+"""A case whose verdict stayed is among the worst if its score fell by so much; less is often the judge's noise."""
+
+
+def marker(name: str) -> str:
+    """Return the first line of a comment, which is not shown and by which geval finds it again."""
+    return f"<!-- geval: {re.sub('[^A-Za-z0-9._/ -]|--+', '_', name)[:200]} -->"
+
+
+def comment_text(
+    report: RunReport, baseline: RunReport | None, *, name: str = "", base: str = "", link: str = ""
+) -> str:
+    """Return the Markdown of a comment, at most `TEXT_MAX` characters.
+
+    Args:
+        report: the run of the pull request.
+        baseline: a run of the base branch; None leaves the comparison out.
+        name: tells the comment from others on the same pull request; "" takes the config's path.
+        base: what the base branch is called; "" takes the branch that the baseline was run from.
+        link: address of the full report.
+    """
+    name = name or report.run.config_path
+    outcome, status = run_outcome(report.run, report.summary)
+    parts = [
+        marker(name),
+        f"### {'' if status is None else f'{MARKS[status]} '}geval: {code_span(sanitize(name))} {outcome}\n",
+    ]
+    changed: Sequence[Pair] = ()
+    if baseline is None:
+        parts.append(_leader(report))
+    else:
+        base = base or (baseline.run.git and baseline.run.git.branch) or "the baseline"
+        try:
+            found, pairs = compare_with_cases(NamedRun(base, baseline), NamedRun("this pull request", report))
+        except UsageError as error:
+            parts.append(f"Not compared with {code_span(base)}: {code_span(error.message)}\n")
+        else:
+            parts += [_decision(found, base), _changes(found, base)]
+            changed = pairs.pairs
+    parts += [_counts(report, baseline, base), _gates(report)]
+    foot = f"\n<sub>run {code_span(sanitize(report.run.id))}"
+    foot += f" · [full report]({link})" if link else ""
+    foot += "</sub>\n"
+    text = "\n".join(part for part in parts if part)
+    room = TEXT_MAX - len(text) - len(foot)
+    return text + ("" if baseline is None else _worst(changed, baseline, report, room)) + foot
+
+
+def _decision(found: RunComparison, base: str) -> str:
+    _, sentence = headline(found.rows, found.paired, found.overall, (base, "this pull request"))
+    lines = [f"**{code_span(one_line(sentence, 1_000))}**", ""]
+    lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
+    return "\n".join(lines) + ("\n" if found.warnings else "")
+
+
+def _leader(report: RunReport) -> str:
+    columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+    said = leader_text(report.summary.columns, columns, code_span) if len(columns) > 1 else ""
+    return f"{said}\n" if said else ""
+
+
+def _changes(found: RunComparison, base: str) -> str:
+    """Return the pass rate of each column, and every other figure that is decided, as a table."""
+    several = len(found.columns) > 1
+    decided = {DifferenceVerdict.BETTER, DifferenceVerdict.WORSE}
+    rows = [row for row in found.rows if is_rate(row)]
+    rows += [row for row in found.rows if not is_rate(row) and row.verdict in decided]
+    rows.sort(key=lambda row: row.verdict is not DifferenceVerdict.WORSE)
+    cells = []
+    for row in rows[:_COLUMNS_SHOWN]:
+        words = row_words(row, found.detect)
+        cells.append(
+            (
+                code_span(words.name),
+                *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
+                words.before,
+                words.after,
+                words.change,
+                words.interval,
+                f"**{row.verdict.value}**" if row.verdict in decided else row.verdict.value,
+            )
+        )
+    if not cells:
+        return ""
+    header = ("", *(("column",) if several else ()), code_span(one_line(base, _NAME_WIDTH)), "now")
+    table = markdown_table((*header, "change", "95 % CI", "verdict"), cells)
+    more = len(rows) - len(cells)
+    return f"{table}\n" + (f"and {plural(more, 'more row')}\n" if more else "")
+
+
+def _counts(report: RunReport, baseline: RunReport | None, base: str) -> str:
+    summary = report.summary
+    told = [f"{summary.passed:,} passed", f"{summary.failed:,} failed"]
+    told += [plural(summary.errored, "error")] if summary.errored else []
+    told += [f"{summary.not_evaluated:,} not evaluated"] if summary.not_evaluated else []
+    told.append(_cost(report))
+    if baseline is not None:
+        told[-1] += f" ({code_span(one_line(base, _NAME_WIDTH))}: {_cost(baseline)})"
+    if report.run.duration_ms is not None:
+        told.append(format_duration(report.run.duration_ms))
+    if report.run.status is not RunStatus.COMPLETED:
+        told.append(f"run {report.run.status.value}")
+    return f"{' · '.join(told)}\n"
+
+
+def _cost(report: RunReport) -> str:
+    total = sum(report.summary.usage.values(), Usage())
+    return "cost unknown" if total.cost_usd is None else format_cost(total.cost_usd)
+
+
+def _gates(report: RunReport) -> str:
+    broken = [gate for gate in shown_gates(report.summary.gates) if gate.status is not Status.PASSED]
+    lines = []
+    for gate in broken[:_GATES_SHOWN]:
+        note = f" ({code_span(one_line(gate.note, _REASON_WIDTH))})" if gate.note else ""
+        said = f"gate {code_span(sanitize(gate.gate))}: {gate_value(gate).replace('<', '&lt;')}{note}"
+        lines.append(f"- {MARKS[gate.status]} {said}\n")
+    if len(broken) > len(lines):
+        lines.append(f"- and {plural(len(broken) - len(lines), 'more gate')}\n")
+    return "".join(lines)
+
+
+def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: int) -> str:
+    """Return the outputs that lost most, those whose verdict changed first, behind a line that unfolds them."""
+    worse = [pair for pair in pairs if pair.change in _BROKEN or (pair.score_delta or 0.0) <= -_LEAST_DROP]
+    worse.sort(key=lambda pair: (pair.change not in _BROKEN, pair.score_delta or 0.0))
+    before = _results_at(baseline, [pair.before for pair in worse[:WORST_SHOWN]])
+    after = _results_at(report, [pair.after for pair in worse[:WORST_SHOWN]])
+    parts: list[str] = []
+    for pair in worse[:WORST_SHOWN]:
+        part = _changed_case(before[_place(pair.before)], after[_place(pair.after)], report)
+        if sum(map(len, parts)) + len(part) > room:
+            break
+        parts.append(part)
+    if not parts:
+        return ""
+    counted = "" if len(parts) == len(worse) else f" ({len(parts)} of {len(worse):,})"
+    return f"\n<details><summary>Worst changes{counted}</summary>\n\n{''.join(parts)}</details>\n"
+
+
+def _place(case: ScoredCase) -> tuple[int, int, int]:
+    return case.test_index, case.repeat_index, case.column
+
+
+def _results_at(report: RunReport, cases: Sequence[ScoredCase]) -> dict[tuple[int, int, int], CaseResult]:
+    places = set(map(_place, cases))
+    return {_place(result): result for result in report.results() if _place(result) in places}
+
+
+def _changed_case(before: CaseResult, after: CaseResult, report: RunReport) -> str:
+    """Return what became of one case: its verdict, its score, why, and how its output changed."""
+    title = f"**{case_number(after)}** {code_span(case_title(after, _TITLE_WIDTH))}"
+    if len(report.columns) > 1:
+        column = next(item for item in report.columns if item.index == after.column)
+        title += f" {code_span(column_title(column, report.columns, UNICODE_SIGNS))}"
+    said = f"{before.status.value} → {after.status.value}"
+    if before.score is not None and after.score is not None:
+        said += f", score {format_score(before.score)} → {format_score(after.score)}"
+    if cause := turned_reason(before, after):
+        said += f"; {code_span(one_line(': '.join(filter(None, cause)), _REASON_WIDTH))}"
+    elif after.error is not None:
+        said += f"; {code_span(one_line(after.error.message, _REASON_WIDTH))}"
+    lines = [f"{title}  ", f"{said}\n"]
+    old, new = output_text(before), output_text(after)
+    if old == new:
+        lines.append("The output is the same.\n")
+    else:
+        shown = list(_difference(old, new))
+        fence = "`" * max(3, longest_run("\n".join(shown)) + 1)
+        lines += [f"{fence}diff", *shown, f"{fence}\n"]
+    return "\n".join(lines) + "\n"
+
+
+def _difference(old: str, new: str) -> Iterator[str]:
+    """Yield the lines of a diff by sentences, so that a paragraph in one line does not change as a whole."""
+    before, after = ([*_sentences(text[:_DIFF_CHARACTERS])] for text in (old, new))
+    changed = [*unified_diff(before, after, lineterm="", n=1)][3:]  # without the names and the first place
+    for sign, group in groupby(changed, lambda line: line[:1]):
+        lines = list(group)
+        if sign == "@":
+            yield " ..."
+            continue
+        yield from lines[:_GROUP_LINES]
+        if len(lines) > _GROUP_LINES:
+            yield f"{sign}... {plural(len(lines) - _GROUP_LINES, 'more line')}"
+    if max(len(old), len(new)) > _DIFF_CHARACTERS:
+        yield f"# only the first {_DIFF_CHARACTERS:,} characters are compared"
+
+
+def _sentences(text: str) -> Iterator[str]:
+    for line in sanitized_lines(text):
+        for sentence in _SENTENCE_END.split(line):
+            yield from textwrap.wrap(sentence, _LINE_WIDTH) or ([""] if not line else [])
