@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
+from geval_cli.extras.simulation.realism import draw_pairs
+from geval_cli.extras.simulation.talks import Talk, Talks
 from geval_cli.extras.trust import labels as label_files
 from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (
@@ -39,7 +42,7 @@ from geval_cli.extras.trust.improving import (
     with_error,
 )
 from geval_cli.extras.trust.labels import DRAW_COLUMN, GOOD_AT, ItemRef, Label
-from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Usage
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status, Turn, Usage
 from geval_cli.runs.baseline import judge_difference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.drift import MARGIN, looks_at
@@ -54,16 +57,24 @@ from geval_cli.statistics.estimate import (
     infer_rate,
     infer_shift,
 )
-from geval_cli.statistics.intervals import ClusteredMean, clustered_estimate, mean_interval
+from geval_cli.statistics.intervals import ClusteredMean, Estimate, clustered_estimate, mean_interval
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
     PairedDifferences,
     PairedSample,
     PairedTest,
     decide,
+    holm,
 )
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
+from geval_cli.statistics.two_samples import (
+    Comparison,
+    Sample,
+    crossed_share,
+    distribution_gap,
+    mean_difference,
+)
 from geval_cli.suite.gates import Gate, corrected, parse_gate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -1078,6 +1089,117 @@ def _improved(kind: str, noise: float, seed: int) -> tuple[dict[str, Any], int]:
         return found, len(server.requests)
 
 
+TALKS = (
+    (10, 10, 50, 1),
+    (20, 20, 50, 1),
+    (40, 40, 40, 1),
+    (100, 100, 50, 1),
+    (40, 15, 50, 1),
+    (5, 30, 50, 1),
+)
+TALKS_OF_TESTS = ((60, 30, 50, 3), (30, 100, 50, 3))
+"""Simulated talks, real ones, pairs, and how many simulated talks are of one test."""
+
+
+def realism(runs: int) -> None:
+    """Share of the 95 % intervals of a judge's accuracy on simulated and real talks that hold the truth (~ mean width).
+
+    A judge sees how real a talk looks, with some noise, and leans to the talk shown first. "same" are talks of one
+    source on both sides, whose accuracy is 0.5: at least 0.93 of 2,000 should hold it.
+    """
+    random = Random(SEED + 13)
+    runs = min(runs, 2_000)
+    judges = {"sharp": (0.3, 0.0), "noisy": (1.0, 0.5), "by order": (0.5, 3.0)}
+    for simulated, real, pairs, repeats in (*TALKS, *TALKS_OF_TESTS):
+        sides = [Talks("", _talks_of(count, per)) for count, per in ((simulated, repeats), (real, 1))]
+        cells = []
+        for name, (noise, lean) in judges.items():
+            for shift in (0.0, 1.5):
+                held = width = 0.0
+                spread = math.sqrt(2 + noise**2)
+                truth = sum(NormalDist().cdf((shift + sign * lean) / spread) for sign in (1, -1)) / 2
+                for number in range(runs):
+                    found = judged_pairs(random, sides, pairs, number, shift=shift, noise=noise, lean=lean)
+                    low, high = found.interval or (0.0, 1.0)
+                    held += low <= truth <= high
+                    width += high - low
+                kind = "same" if not shift else f"{truth:.2f}"
+                cells.append(f"{name}, {kind}: {held / runs:.3f} ~{width / runs:.2f}")
+        of_test = f", {repeats} of a test" if repeats > 1 else ""
+        print(f"{simulated} and {real} talks, {pairs} pairs{of_test}: {'  '.join(cells)}", flush=True)
+
+
+def _talks_of(count: int, per_test: int) -> tuple[Talk, ...]:
+    return tuple(Talk((Turn("user", str(n)),), str(n // per_test)) for n in range(count))
+
+
+def judged_pairs(
+    random: Random, sides: Sequence[Talks], pairs: int, seed: int, *, shift: float, noise: float, lean: float
+) -> Estimate:
+    """Return the accuracy of a judge to whom real talks look more real by `shift`; those of a test look alike."""
+    looks: list[dict[str, float]] = []
+    for side in sides:
+        tests = {talk.cluster: random.gauss(0, 1) for talk in side.talks}
+        is_repeated = len(tests) < len(side.talks)
+        looks.append(
+            {
+                talk.said[0]: 0.8 * tests[talk.cluster] + random.gauss(0, 0.6)
+                if is_repeated
+                else tests[talk.cluster]
+                for talk in side.talks
+            }
+        )
+    compared = []
+    for pair in draw_pairs(sides[0], sides[1], pairs, seed):
+        ahead = shift + looks[1][pair.real.said[0]] - looks[0][pair.simulated.said[0]]
+        right = [ahead + random.gauss(0, noise) + sign * lean > 0 for sign in (1, -1)]
+        compared.append(Comparison(pair.simulated.cluster, pair.real.cluster, sum(right) / 2))
+    return crossed_share(compared)
+
+
+def talk_measures(runs: int) -> None:
+    """Measures of talks of one source on both sides: share of 95 % intervals of the difference that hold 0.
+
+    "any shown" is how often Holm's correction lets one of the eight differ: at most 5 % should. "distance": how often
+    the interval of the distance begins above 0.
+    """
+    random = np.random.default_rng(SEED + 14)
+    runs = min(runs, 2_000)
+    for one, other in ((5, 5), (10, 10), (25, 25), (40, 15), (100, 50)):
+        held: dict[str, int] = {}
+        shown = apart = 0
+        for _ in range(runs):
+            draws = [_measures_of(random, count) for count in (one, other)]
+            ps = []
+            for name in draws[0]:
+                samples = [Sample(values[name].tolist(), range(len(values[name]))) for values in draws]
+                found = mean_difference(*samples, highest=None if "per" in name else 1.0)
+                assert found.interval is not None
+                assert found.p is not None
+                held[name] = held.get(name, 0) + (found.interval[0] <= 0 <= found.interval[1])
+                ps.append(found.p)
+                gap = distribution_gap(*samples)
+                apart += gap is not None and gap.interval[0] > 0
+            shown += min(holm(ps)) <= SIGNIFICANCE
+        told = "  ".join(f"{name} {count / runs:.3f}" for name, count in held.items())
+        print(
+            f"{one} and {other}: {told}  any shown {shown / runs:.3f}  distance {apart / runs / len(held):.4f}"
+        )
+
+
+def _measures_of(random: Generator, talks: int) -> dict[str, np.ndarray]:
+    turns = 1 + random.poisson(2.5, talks)
+    found: dict[str, np.ndarray] = {
+        "per talk": turns.astype(float),
+        "words per": random.lognormal(2.3, 0.8, talks),
+    }
+    for name, mean in (("rare", 0.03), ("some", 0.2), ("half", 0.5), ("most", 0.9), ("near all", 0.98)):
+        chances = random.beta(3 * mean, 3 * (1 - mean), talks)
+        found[name] = random.binomial(turns, chances) / turns
+    found["first"] = np.where(turns == 1, 1.0, random.beta(3, 3, talks))
+    return found
+
+
 SIMULATIONS: dict[str, Callable[[int], None]] = {
     "means": means,
     "differences": differences,
@@ -1098,4 +1220,6 @@ SIMULATIONS: dict[str, Callable[[int], None]] = {
     "comparisons_by_command": comparisons_by_command,
     "improvements": improvements,
     "improvements_by_command": improvements_by_command,
+    "realism": realism,
+    "talk_measures": talk_measures,
 }

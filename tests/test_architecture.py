@@ -48,6 +48,7 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "generation": {"traces"},
     "promptfoo": {"programs"},
+    "simulation": {"traces", "trust"},
     "web": {"trust"},
 }
 """The extras that build on another extra."""
@@ -60,6 +61,7 @@ THIRD_PARTY_HOMES = {
         "extras.local",
         "extras.pull_requests",
         "extras.mcp",
+        "extras.simulation",
         "extras.trust",
         "extras.web",
     },

@@ -41,6 +41,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
     **dict.fromkeys(("generate",), "geval_cli.extras.generation.commands"),
+    "realism": "geval_cli.extras.simulation.command",
     "mcp": "geval_cli.extras.mcp.command",
     "comment": "geval_cli.extras.pull_requests.command",
     "batches": "geval_cli.extras.batches.cli",
@@ -51,7 +52,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "comment", "view", "demo"),
     "Write a suite": ("init", "generate", "validate", "lock", "import", "export", "schema"),
-    "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe"),
+    "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe", "realism"),
     "Serve": ("serve", "mcp"),
     "Maintain": ("cache", "batches", "models", "rm"),
 }

@@ -368,14 +368,11 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatingOptions:
-    """Options of a command that has judges rate outputs: who judges, how, and what it may cost."""
+class BudgetOptions:
+    """Options of a command that calls a judge: what it may cost, and how it is called."""
 
-    grader: GraderOption = None
-    scoring: ScoringOption = None
-    samples: SamplesOption = None
     plan: Annotated[
-        bool, Option("--plan", "Show the number of ratings needed; send nothing.", OptionGroup.BUDGET)
+        bool, Option("--plan", "Show the number of judge calls needed; send nothing.", OptionGroup.BUDGET)
     ] = False
     max_cost: Annotated[
         float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
@@ -390,6 +387,15 @@ class RatingOptions:
         ),
     ] = None
     env_file: EnvFileOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatingOptions(BudgetOptions):
+    """Options of a command that has judges rate outputs: who judges, how, and what it may cost."""
+
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
 
     def of_request(self) -> dict[str, Any]:
         """Return the fields that a `RunRequest` has too."""

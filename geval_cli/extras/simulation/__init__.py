@@ -1,0 +1,1 @@
+"""Simulated users: whether they are like real ones."""

@@ -1,0 +1,174 @@
+"""`geval realism`: simulated users beside real ones. What it needs is imported when it runs."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from geval_cli.cli.options import EXIT_CODES, CommandTable, complete_run, declared, exit_with
+from geval_cli.errors import ExitCode, UsageError
+from geval_cli.extras.trust.options import BudgetOptions, ReportOptions, SeedOption
+from geval_cli.runs.options import OfflineOption, Option, OptionGroup
+
+if TYPE_CHECKING:
+    from geval_cli.extras.simulation.realism import PlannedPairs, TalkPair, ToldApart
+
+SimulatedTalks = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run with conversations: its id, `latest`, a results file; or a .jsonl file of talks.",
+        autocompletion=complete_run,
+    ),
+]
+
+commands = CommandTable()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealismCommand(ReportOptions, BudgetOptions):
+    """Options of `geval realism`. Without `judge` nothing is sent."""
+
+    against: Annotated[
+        str | None,
+        Option(
+            "--against",
+            "Talks of real users: a .jsonl file of talks or traces, or another run.",
+            OptionGroup.CONFIG,
+            syntax="FILE",
+        ),
+    ] = None
+    judge: Annotated[
+        str | None,
+        Option(
+            "--judge",
+            "Also have this model tell simulated talks from real ones.",
+            OptionGroup.JUDGING,
+            syntax="PROVIDER",
+        ),
+    ] = None
+    pairs: Annotated[
+        int,
+        Option("--pairs", "Number of pairs for the judge; two calls each.", OptionGroup.JUDGING, minimum=1),
+    ] = 50
+    shows_answers: Annotated[
+        bool,
+        Option("--show-answers", "Show the judge the assistant's answers too.", OptionGroup.JUDGING),
+    ] = False
+    seed: SeedOption = 0
+    is_offline: OfflineOption = False
+
+
+@commands.command(epilog=EXIT_CODES)
+@declared(RealismCommand)
+def realism(given: RealismCommand, run: SimulatedTalks = "latest") -> None:
+    """Compare simulated users with real ones.
+
+    Counts how they write, and proposes lines for their profiles; a judge tells them apart.
+    """
+    exit_with(run_realism(run, given))
+
+
+def run_realism(run: str, given: RealismCommand) -> ExitCode:
+    """Compare the users of a run with real ones, and show the findings.
+
+    Raises:
+        ConfigError: a file has lines that cannot be used, or cannot be written.
+        UsageError: there is no such run or model, or it has no conversations.
+    """
+    from geval_cli.extras.simulation.realism import compare_talks, draw_pairs, realism_document
+    from geval_cli.extras.simulation.talks import read_talks
+    from geval_cli.extras.trust.documents import check_document_paths, deliver
+
+    if given.against is None:
+        raise UsageError("no talks of real users given", hint="pass them with --against real.jsonl")
+    if given.judge is None and given.plan:
+        raise UsageError("--plan needs --judge: without a judge nothing is sent", hint="remove --plan")
+    check_document_paths(given.outputs, "a comparison of users")
+    simulated, real = (read_talks(named, given.home) for named in (run, given.against))
+    told = None
+    if given.judge is not None:
+        told = _tell_apart(draw_pairs(simulated, real, given.pairs, given.seed), given.judge, given)
+        if told is None:
+            return ExitCode.OK
+    found = compare_talks(simulated, real, told)
+    deliver(realism_document(found), given)
+    if found.is_unlike:
+        return ExitCode.FAILED
+    return ExitCode.OK if told is None or told.is_complete else ExitCode.NOT_JUDGED
+
+
+def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "ToldApart | None":
+    """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
+    from geval_cli.cli.problems import print_warnings
+    from geval_cli.gateway.budget import Budget
+    from geval_cli.runs.event_loop import run_async
+    from geval_cli.runs.session import judge_problems
+    from geval_cli.source.access import TRUSTED
+    from geval_cli.source.env import gather_env
+    from geval_cli.specs.base import ProviderSpec
+    from geval_cli.store.state import CacheChoice, open_answers
+
+    folder = Path.cwd()
+    env = gather_env(os.environ, base_dir=folder, env_file=given.env_file, access=TRUSTED)
+    spec = ProviderSpec(id=named)
+    will_ask = not given.plan and not given.is_offline
+    if problems := [*judge_problems(spec, env=env, base_dir=folder, is_going_to_judge=will_ask)]:
+        raise UsageError.of(f"{spec.public_id} cannot judge", problems)
+    budget = Budget(given.max_cost, given.max_requests)
+    choice = CacheChoice(is_offline=given.is_offline, may_be_absent=given.plan)
+    with open_answers(given.home, os.environ, choice) as (cache, warnings):
+        print_warnings(warnings)
+
+        async def ask() -> "ToldApart | None":
+            from geval_cli.extras.simulation.realism import plan_pairs, tell_apart
+            from geval_cli.gateway.gateway import CallPolicy
+            from geval_cli.providers.prices import known_price
+            from geval_cli.runs.session import open_session
+
+            policy = CallPolicy(budget, is_offline=given.is_offline)
+            async with open_session(
+                env=env,
+                base_dir=folder,
+                cache=cache,
+                max_concurrency=given.max_concurrency,
+                policy=policy,
+                notice=_tell,
+            ) as session:
+                judge = session.model_for(spec)
+                price = known_price(judge.provider)
+                plan = await plan_pairs(pairs, session, judge, price, shows_answers=given.shows_answers)
+                _print_plan(plan, given)
+                if given.plan:
+                    return None
+                return await tell_apart(pairs, session, judge, shows_answers=given.shows_answers)
+
+        return run_async(ask())
+
+
+def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:
+    """Say what it takes: as the answer with --plan, else before anything is sent."""
+    from geval_cli.numbers import format_cost, plural
+    from geval_cli.records import SCHEMA_VERSION, to_json
+    from geval_cli.report.json_file import json_text
+
+    sent = plan.judge_calls - plan.cached
+    price = "price unknown" if plan.cost_usd is None else f"about {format_cost(plan.cost_usd)}"
+    cached = f", {plan.cached:,} of them from the cache" if plan.cached else ""
+    told = f"{plural(plan.pairs, 'pair')}, {plural(plan.judge_calls, 'judge call')}{cached}"
+    told += f"; {price}" if sent else ""
+    if not given.plan:
+        _tell(told)
+    elif given.as_json:
+        document = {"schema_version": SCHEMA_VERSION, "kind": "realism_plan", **to_json(plan)}
+        sys.stdout.write(json_text(document, indent=2) + "\n")
+    else:
+        sys.stdout.write(f" nothing is sent: {told}\n")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,764 @@
+"""How real simulated users are: their talks beside those of real ones, counted by code and told apart by a judge."""
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from random import Random
+
+from msgspec import Struct
+
+from geval_cli.errors import GevalError, ProviderSettledError, UndoneError
+from geval_cli.extras.simulation.measures import (
+    CARELESS,
+    CORRECTIONS,
+    FIRST,
+    MEASURES,
+    POLITE,
+    QUESTIONS,
+    SLIPS,
+    TURNS,
+    WORDS,
+    Measure,
+    is_english,
+    mean_reveal,
+    measured,
+    misspelt_words,
+)
+from geval_cli.extras.simulation.talks import Talk, Talks
+from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
+from geval_cli.judge.calls import JudgeCalls, reply_schema
+from geval_cli.judge.conversation import transcript
+from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.judge.prompt import Block, question_text, user_message
+from geval_cli.judge.replies.verdicts import WinnerReply, parse_winner
+from geval_cli.numbers import (
+    fixed,
+    format_cost,
+    format_p,
+    format_points,
+    format_share,
+    format_share_interval,
+    plural,
+)
+from geval_cli.providers.prices import Price
+from geval_cli.providers.wire.token_usage import TokenUsage
+from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest, Purpose, Role, Turn, Usage, to_json
+from geval_cli.report.sanitize import one_line
+from geval_cli.runs.session import Session
+from geval_cli.statistics.intervals import Estimate
+from geval_cli.statistics.paired import SIGNIFICANCE, holm
+from geval_cli.statistics.two_samples import (
+    Comparison,
+    DistributionGap,
+    MeanDifference,
+    Sample,
+    crossed_share,
+    distribution_gap,
+    mean_difference,
+)
+
+PAIRS = 50
+_LONGEST_SHOWN = 12_000
+"""So many characters of a talk are shown to the judge: two of them, and both orders, must fit any model."""
+_CUT = "\n[the rest is left out]"
+_AT_ONCE = 64
+_CHARACTERS_PER_TOKEN = 4
+_ASSUMED_ANSWER_TOKENS = 100
+_REASONS = 3
+_WAYS_TOLD = 4
+_FEW = 20
+_SCHEMA = reply_schema(
+    {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["1", "2", "tie"]}}
+)
+
+
+class ComparedMeasure(Struct, frozen=True):
+    """A measure of simulated talks beside that of real ones.
+
+    Attributes:
+        difference: simulated minus real.
+        p: adjusted for all measures; None where it cannot be told.
+    """
+
+    measure: Measure
+    difference: MeanDifference
+    gap: DistributionGap | None
+    p: float | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether the difference is more than chance."""
+        return self.p is not None and self.p <= SIGNIFICANCE
+
+    @property
+    def is_higher(self) -> bool:
+        """Return whether simulated users have more of it."""
+        return (self.difference.value or 0.0) > 0
+
+
+class TalkPair(Struct, frozen=True):
+    """A simulated talk and a real one, and what a judge makes of them.
+
+    Attributes:
+        shares: 1, 0.5 or 0 for each order: the real talk was found, neither was named, the simulated one was taken for
+            it. Empty where the judge gave no answer to one of them.
+        named_first: how many of the two replies named the talk that was shown first; ties are left out of `named`.
+        is_asked: whether the judge was asked; of equal texts nobody can tell which is real.
+    """
+
+    simulated: Talk
+    real: Talk
+    shares: tuple[float, ...] = ()
+    named_first: int = 0
+    named: int = 0
+    is_asked: bool = True
+    reason: str = ""
+    problem: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Return how much of the pair the judge had right; None where it gave no answer."""
+        return sum(self.shares) / len(self.shares) if self.shares else None
+
+
+class ToldApart(Struct, frozen=True):
+    """The finding of a judge about pairs of a simulated and a real talk.
+
+    Attributes:
+        accuracy: the share of pairs that it has right, a pair counting half where it names another one in each order;
+            0.5 is chance.
+        consistent: pairs of which both orders say the same.
+        named_first: share of the replies, other than ties, that name the talk shown first; None without one.
+        ties: replies that name neither.
+        failed: pairs without an answer.
+        equal: pairs of equal texts, which are not sent.
+        cut: talks that are too long to be shown whole.
+        reasons: in the judge's words, of pairs that it had right.
+        stopped: why no more was sent; "" where nothing stopped it.
+    """
+
+    judge: str
+    accuracy: Estimate
+    pairs: int
+    consistent: int
+    named_first: float | None
+    ties: int
+    failed: int
+    equal: int
+    cut: int
+    reasons: tuple[str, ...]
+    problem: str
+    stopped: str
+    usage: Usage
+    shows_answers: bool
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether it tells them apart better than chance."""
+        return self.accuracy.interval is not None and self.accuracy.interval[0] > 0.5  # noqa: PLR2004 - chance
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.failed and not self.stopped
+
+
+class Way(Struct, frozen=True):
+    """A way in which simulated users differ from real ones, and a line for their profile that makes them more alike."""
+
+    measure: str
+    text: str
+    is_easier: bool
+    profile: str
+
+
+class Realism(Struct, frozen=True):
+    """The result. `reveal` is the share of what users tell that is told by message 1, 2, 3, ...: simulated, real."""
+
+    simulated: Talks
+    real: Talks
+    measures: tuple[ComparedMeasure, ...]
+    reveal: tuple[list[float], list[float]]
+    ways: tuple[Way, ...]
+    told_apart: ToldApart | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_unlike(self) -> bool:
+        """Return whether simulated users are shown to differ from real ones."""
+        return bool(self.ways) or (self.told_apart is not None and self.told_apart.is_shown)
+
+
+# -- what is counted ---------------------------------------------------------------------------------------------
+
+
+def compare_talks(simulated: Talks, real: Talks, told_apart: ToldApart | None = None) -> Realism:
+    """Return in which ways simulated users differ from real ones; pure, but for what a judge was asked before."""
+    both = (simulated, real)
+    misspelt = misspelt_words([*simulated.talks, *real.talks])
+    values = [measured(source.talks, misspelt) for source in both]
+    clusters = [[talk.cluster for talk in source.talks] for source in both]
+    foreign = [source.name for source in both if not is_english(source.talks)]
+    found: list[tuple[Measure, MeanDifference, DistributionGap | None]] = []
+    for measure in MEASURES:
+        if foreign and measure.is_english:
+            continue
+        one, other = (Sample(own[measure.name], names) for own, names in zip(values, clusters, strict=True))
+        difference = mean_difference(one, other, highest=1.0 if measure.is_share else None)
+        found.append((measure, difference, distribution_gap(one, other)))
+    known = [difference.p for _, difference, _ in found if difference.p is not None]
+    adjusted = iter(holm(known))
+    measures = tuple(
+        ComparedMeasure(measure, difference, gap, None if difference.p is None else next(adjusted))
+        for measure, difference, gap in found
+    )
+    shown = [item for item in measures if item.is_shown]
+    return Realism(
+        simulated=simulated,
+        real=real,
+        measures=measures,
+        reveal=(mean_reveal(simulated.talks), mean_reveal(real.talks)),
+        ways=tuple(map(_way, sorted(shown, key=lambda item: -item.gap.value if item.gap else 0.0))),
+        told_apart=told_apart,
+        notes=tuple(_notes(both, foreign)),
+    )
+
+
+def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
+    if foreign:
+        names = ", ".join(measure.name for measure in MEASURES if measure.is_english)
+        where = " and in ".join(dict.fromkeys(foreign))
+        yield f"not counted: {names}; they look for English words, and users in {where} mostly write another language"
+    else:
+        yield "questions without a mark, corrections, typing errors and politeness are looked for in English"
+    for source in both:
+        if source.silent:
+            yield f"{plural(source.silent, 'talk')} of {source.name} left out: no message of a user"
+        if source.earlier:
+            yield (
+                f"{plural(source.earlier, 'talk')} of {source.name} left out: the beginning of another one, as logs"
+                " have it"
+            )
+        if source.clusters < _FEW:
+            what = "talk" if source.clusters == len(source.talks) else "test"
+            yield f"{source.name} has only {plural(source.clusters, what)}: 20 or more show smaller differences"
+
+
+class _Wording(Struct, frozen=True):
+    """How users are who have more or less of a measure than real ones, and what to tell them.
+
+    Attributes:
+        is_easier_with_more: whether those with more of it are the easier users.
+        fewer: for the profile of those with more; `more` of those with less. `{n}` is what real users have, `{often}`
+            the beginning of a sentence that says how often.
+    """
+
+    too_much: str
+    too_little: str
+    is_easier_with_more: bool
+    fewer: str
+    more: str
+
+
+_REST = "; not in the others."
+_CORRECT = 'take back something that you said ("no, I meant ...") or say that the answer missed the point'
+_POLITELY = "greet, say please or say thank you"
+_CARELESSLY = "begin in lower case or leave out the full stop"
+_WORDINGS: Mapping[str, _Wording] = {
+    TURNS.name: _Wording(
+        "talk too long",
+        "end too soon",
+        False,
+        "You expect to be done after about {n}; then you end the talk.",
+        "One answer is rarely enough for you: go on asking, for about {n} in all.",
+    ),
+    WORDS.name: _Wording(
+        "write too much",
+        "write too little",
+        True,
+        "Write short messages, of about {n} each.",
+        "Write longer messages, of about {n} each.",
+    ),
+    QUESTIONS.name: _Wording(
+        "ask too often",
+        "ask too rarely",
+        False,
+        "{often}ask a question; otherwise just say what you want.",
+        "{often}put what you want as a question.",
+    ),
+    CORRECTIONS.name: _Wording(
+        "correct too often",
+        "correct too rarely",
+        False,
+        f"{{often}}{_CORRECT}{_REST}",
+        f"{{often}}{_CORRECT}.",
+    ),
+    FIRST.name: _Wording(
+        "reveal too much in the first message",
+        "reveal too little in the first message",
+        True,
+        "In the first message say only what you want; leave numbers, dates, names and other details for later ones.",
+        "In the first message say all that matters: numbers, dates, names.",
+    ),
+    SLIPS.name: _Wording(
+        "make too many typing errors",
+        "make too few typing errors",
+        False,
+        f"{{often}}make a typing error{_REST}",
+        "{often}make a typing error, as someone who types fast.",
+    ),
+    CARELESS.name: _Wording(
+        "write too carelessly",
+        "write too carefully",
+        False,
+        f"{{often}}{_CARELESSLY}{_REST}",
+        f"{{often}}{_CARELESSLY}.",
+    ),
+    POLITE.name: _Wording(
+        "are too polite", "are too impolite", True, f"{{often}}{_POLITELY}{_REST}", f"{{often}}{_POLITELY}."
+    ),
+}
+
+
+def _way(found: ComparedMeasure) -> Way:
+    measure, words, real = found.measure, _WORDINGS[found.measure.name], found.difference.second.value or 0.0
+    text = words.too_much if found.is_higher else words.too_little
+    line = words.fewer if found.is_higher else words.more
+    if measure.is_share and "{often}" in line:
+        tenths = round(10 * real)
+        if tenths:
+            often = "In nearly every message, " if tenths == 10 else f"In about {tenths} of 10 messages, "  # noqa: PLR2004
+        else:
+            often, line = "Hardly ever ", line.replace(_REST, ".")
+        line = line.replace("{often}", often)
+    noun = "message" if measure is TURNS else "word"
+    line = line.replace("{n}", plural(max(1, round(real)), noun))
+    return Way(measure.name, text, found.is_higher == words.is_easier_with_more, line)
+
+
+# -- what a judge can tell ---------------------------------------------------------------------------------------
+
+
+def draw_pairs(simulated: Talks, real: Talks, count: int, seed: int) -> list[TalkPair]:
+    """Return pairs of a simulated and a real talk, drawn at random: no pair twice, each talk of a side equally often.
+
+    Where there are more talks than pairs, those of different tests go first.
+    """
+    random = Random(f"geval realism {seed}")
+    ones, others = (_spread(source.talks, random) for source in (simulated, real))
+    cycle = math.lcm(len(ones), len(others))
+    return [
+        TalkPair(ones[place % len(ones)], others[(place + place // cycle) % len(others)])
+        for place in range(min(count, len(ones) * len(others)))
+    ]
+
+
+def _spread(talks: Sequence[Talk], random: Random) -> list[Talk]:
+    """Return talks in random order: one of each cluster, then a second one of each, and so on."""
+    shuffled = random.sample(talks, len(talks))
+    seen: dict[str, int] = {}
+    rounds = []
+    for talk in shuffled:
+        rounds.append(seen.get(talk.cluster, 0))
+        seen[talk.cluster] = rounds[-1] + 1
+    return [talk for _, talk in sorted(zip(rounds, shuffled, strict=True), key=lambda item: item[0])]
+
+
+def _shown(talk: Talk, *, shows_answers: bool) -> str:
+    if shows_answers:
+        turns = tuple(
+            turn for turn in talk.turns if turn.role in {"user", "assistant"} and turn.content.strip()
+        )
+    else:
+        turns = tuple(Turn("user", text) for text in talk.said)
+    kept, room = [], _LONGEST_SHOWN
+    for turn in turns:
+        if len(turn.content) > room:
+            kept.append(Turn(turn.role, turn.content[:room] + _CUT))
+            break
+        kept.append(turn)
+        room -= len(turn.content)
+    return transcript(kept)
+
+
+def _requests(pair: TalkPair, calls: JudgeCalls, *, shows_answers: bool) -> tuple[ModelRequest, ModelRequest]:
+    """Return the question with the simulated talk first, and with the real one first."""
+    texts = [_shown(talk, shows_answers=shows_answers) for talk in (pair.simulated, pair.real)]
+    first, second = (
+        ModelRequest(
+            user_message(
+                question_text(
+                    "pairs/realism", [Block(f"Talk {n}", text) for n, text in enumerate(order, start=1)]
+                )
+            ),
+            params=calls.params(temperature=0),
+            response_schema=_SCHEMA,
+            role=Role.JUDGE,
+            purpose=Purpose.CHOICE,
+        )
+        for order in (texts, texts[::-1])
+    )
+    return first, second
+
+
+def _is_equal(pair: TalkPair, *, shows_answers: bool) -> bool:
+    return _shown(pair.simulated, shows_answers=shows_answers) == _shown(
+        pair.real, shows_answers=shows_answers
+    )
+
+
+class PlannedPairs(Struct, frozen=True):
+    """The calls that it takes to ask a judge, how many of them the cache answers, and their price; None if unknown."""
+
+    pairs: int
+    judge_calls: int
+    cached: int
+    cost_usd: float | None
+
+
+async def plan_pairs(
+    pairs: Sequence[TalkPair], session: Session, judge: Judge, price: Price | None, *, shows_answers: bool
+) -> PlannedPairs:
+    """Return what asking a judge about pairs takes; nothing is sent."""
+    calls = JudgeCalls(judge, session.memory)
+    asked = cached = 0
+    cost: float | None = 0.0
+    for pair in pairs:
+        if _is_equal(pair, shows_answers=shows_answers):
+            continue
+        for request in _requests(pair, calls, shows_answers=shows_answers):
+            asked += 1
+            if isinstance(judge, KeepingJudge) and await judge.has_kept(request):
+                cached += 1
+                continue
+            tokens = TokenUsage(-(-request.characters // _CHARACTERS_PER_TOKEN), _ASSUMED_ANSWER_TOKENS)
+            each = None if price is None else price.cost_usd(tokens)
+            cost = None if cost is None or each is None else cost + each
+    return PlannedPairs(len(pairs), asked, cached, cost)
+
+
+async def tell_apart(
+    pairs: Sequence[TalkPair],
+    session: Session,
+    judge: Judge,
+    *,
+    shows_answers: bool = False,
+) -> ToldApart:
+    """Have a judge say of each pair, in both orders, which talk is real; a pair without an answer is only counted."""
+    calls = JudgeCalls(judge, session.memory)
+    room = asyncio.Semaphore(_AT_ONCE)
+    stopped = ""
+
+    async def one(request: ModelRequest) -> WinnerReply:
+        return await calls.read(request, lambda choice: parse_winner(choice.text))
+
+    async def ask(pair: TalkPair) -> TalkPair:
+        nonlocal stopped
+        if _is_equal(pair, shows_answers=shows_answers):
+            return TalkPair(pair.simulated, pair.real, (0.5, 0.5), is_asked=False)
+        async with room:
+            if stopped:
+                return TalkPair(pair.simulated, pair.real, is_asked=False)
+            orders = _requests(pair, calls, shows_answers=shows_answers)
+            replies = await asyncio.gather(*map(one, orders), return_exceptions=True)
+        problem = ""
+        for reply in replies:
+            if isinstance(reply, UndoneError | ProviderSettledError):
+                stopped = stopped or reply.message
+            if isinstance(reply, GevalError):
+                problem = problem or reply.message
+            elif isinstance(reply, BaseException):
+                raise reply
+        if problem:
+            return TalkPair(pair.simulated, pair.real, problem=problem)
+        return _judged(pair, [reply for reply in replies if isinstance(reply, WinnerReply)])
+
+    found = await asyncio.gather(*map(ask, pairs))
+    judged = [pair for pair in found if pair.share is not None]
+    asked = [pair for pair in judged if pair.is_asked]
+    named = sum(pair.named for pair in asked)
+    hide = session.secrets.hide
+    return ToldApart(
+        judge=judge.label,
+        accuracy=crossed_share(
+            [Comparison(pair.simulated.cluster, pair.real.cluster, pair.share or 0.0) for pair in judged]
+        ),
+        pairs=len(pairs),
+        consistent=sum(pair.shares[0] == pair.shares[1] for pair in asked),
+        named_first=sum(pair.named_first for pair in asked) / named if named else None,
+        ties=2 * len(asked) - named,
+        failed=sum(bool(pair.problem) for pair in found),
+        equal=len(judged) - len(asked),
+        cut=len(
+            {
+                id(talk)
+                for pair in pairs
+                for talk in (pair.simulated, pair.real)
+                if _is_cut(talk, shows_answers)
+            }
+        ),
+        reasons=tuple(one_line(hide(pair.reason), 300) for pair in asked if pair.share == 1 and pair.reason)[
+            :_REASONS
+        ],
+        problem=hide(next((pair.problem for pair in found if pair.problem), "")),
+        stopped=hide(stopped),
+        usage=calls.usage,
+        shows_answers=shows_answers,
+    )
+
+
+def _is_cut(talk: Talk, shows_answers: bool) -> bool:
+    return _CUT in _shown(talk, shows_answers=shows_answers)
+
+
+def _judged(pair: TalkPair, replies: Sequence[WinnerReply]) -> TalkPair:
+    """Return a pair with the replies to both orders: of the first one, the real talk is talk 2."""
+    shares = [
+        0.5 if reply.winner == "tie" else float(reply.winner == real)
+        for reply, real in zip(replies, ("2", "1"), strict=True)
+    ]
+    return TalkPair(
+        pair.simulated,
+        pair.real,
+        tuple(shares),
+        named_first=sum(reply.winner == "1" for reply in replies),
+        named=sum(reply.winner != "tie" for reply in replies),
+        reason=next((reply.reason for reply in replies if reply.reason), ""),
+    )
+
+
+# -- the report --------------------------------------------------------------------------------------------------
+
+
+def answer(found: Realism, quote: Quote = str) -> str:
+    """Return the finding in a sentence."""
+    easier = sum(way.is_easier for way in found.ways)
+    ways = ", ".join(way.text for way in found.ways[:_WAYS_TOLD])
+    if len(found.ways) > _WAYS_TOLD:
+        ways += f" and {len(found.ways) - _WAYS_TOLD} more"
+    kind = "unlike real ones"
+    if easier > len(found.ways) - easier:
+        kind = "easier than real ones"
+    elif easier < len(found.ways) - easier:
+        kind = "harder than real ones"
+    what = f"your simulated users are {kind}" + (f": they {ways}" if ways else "")
+    told = found.told_apart
+    nothing = "no measure shows a difference"
+    if all(item.p is None for item in found.measures):
+        nothing = "there are too few talks for any measure to show a difference"
+    if told is None:
+        return what if ways else f"{nothing} between simulated and real users"
+    if told.accuracy.value is None:
+        why = told.stopped or told.problem
+        judged = f"the judge gave no usable answer ({quote(one_line(why, 200))})"
+        return f"{judged}; {what}" if ways else f"{judged}, and {nothing}"
+    share = format_share(told.accuracy.value)
+    if told.accuracy.interval is not None:
+        share = f"{share} ({format_share_interval(told.accuracy.interval)})"
+    if told.is_shown:
+        return f"a judge tells them apart in {share} of pairs: {what}"
+    if told.accuracy.interval is not None and told.accuracy.interval[1] < 0.5:  # noqa: PLR2004 - chance
+        start = f"a judge takes your simulated users for the real ones: it is right in {share} of pairs"
+    else:
+        start = f"a judge does not tell them apart: it is right in {share} of pairs, and 50 % is chance"
+    return f"{start}; but {what}" if ways else f"{start}; {nothing}"
+
+
+def realism_document(found: Realism) -> ReportDocument:
+    """Return a result as a document."""
+    rows = [_row(item) for item in found.measures]
+    header = ("measure", "simulated", "real", "difference", "95 % interval", "p (Holm)", "distance")
+    sections = [
+        Section(
+            "measures",
+            tables=[Table(header, rows)],
+            brief=[
+                Table(header, rows, 100),
+                Table((*header[:4], header[5]), [(*row[:4], row[5]) for row in rows]),
+            ],
+            notes=found.notes,
+            is_overview=True,
+        )
+    ]
+    if found.ways:
+        sections.append(Section("lines to add to a profile", texts=[way.profile for way in found.ways]))
+    if found.told_apart is not None:
+        sections.append(_judge_section(found.told_apart))
+    sections += [_reveal_section(found.reveal), _gap_section(found.measures)]
+    return ReportDocument(
+        "Realism of simulated users",
+        partial(_about, found),
+        sections,
+        _data(found),
+        answer=partial(answer, found),
+    )
+
+
+def _row(item: ComparedMeasure) -> tuple[str, ...]:
+    found, gap = item.difference, item.gap
+    shares = item.measure.is_share
+    difference = "-" if found.value is None else _difference(found.value, shares=shares)
+    bounds = "-"
+    if found.interval is not None:
+        low, high = (_difference(end, shares=shares) for end in found.interval)
+        bounds = f"{low} to {high}"
+    return (
+        item.measure.name,
+        *(_figure(mean.value, shares=shares) for mean in (found.first, found.second)),
+        f"{difference} pts" if shares and found.value is not None else difference,
+        bounds,
+        "-" if item.p is None else format_p(item.p),
+        "-" if gap is None else fixed(gap.value, 2),
+    )
+
+
+def _figure(value: float | None, *, shares: bool) -> str:
+    if value is None:
+        return "-"
+    return format_share(value) if shares else fixed(value, 1)
+
+
+def _difference(value: float, *, shares: bool) -> str:
+    if shares:
+        return format_points(value)
+    text = fixed(value, 1)
+    return text if text.startswith("-") or not float(text) else f"+{text}"
+
+
+def _judge_section(told: ToldApart) -> Section:
+    """Return what a judge made of the pairs, and what hides behind its accuracy."""
+    judged, texts, notes = told.accuracy.n - told.equal, [], []
+    if judged:
+        same = f"both orders agree in {told.consistent:,} of {plural(judged, 'pair')}"
+        ties = f"; {plural(told.ties, 'reply', 'replies')} named neither" if told.ties else ""
+        first = ""
+        if told.named_first is not None:
+            first = f", and {format_share(told.named_first)} of its replies name the talk shown first (50 % is fair)"
+        texts.append(f"{same}{first}{ties}")
+        if told.consistent < judged / 2:
+            notes.append("a judge that mostly follows the order can tell little: try a stronger one")
+    texts += [f'"{reason}"' for reason in told.reasons]
+    if told.equal:
+        notes.append(
+            f"{plural(told.equal, 'pair')} of equal texts counted half; the judge was not asked about them"
+        )
+    if told.cut:
+        shown = f"{_LONGEST_SHOWN:,}"
+        notes.append(
+            f"of {plural(told.cut, 'talk')} only the first {shown} characters were shown to the judge"
+        )
+    if told.failed:
+        notes.append(
+            f"{plural(told.failed, 'pair')} without an answer left out: {one_line(told.problem, 200)}"
+        )
+    if told.stopped:
+        notes.append(
+            f"stopped after {told.accuracy.n:,} of {plural(told.pairs, 'pair')}: {one_line(told.stopped, 200)}"
+        )
+    cost = "" if not told.usage.cost_usd else f" for {format_cost(told.usage.cost_usd)}"
+    lead = f"{plural(told.accuracy.n, 'pair')} in both orders{cost}"
+    return Section(f"judge {told.judge}", lambda quote: lead, texts=texts, notes=notes)
+
+
+def _reveal_section(reveal: tuple[Sequence[float], Sequence[float]]) -> Section:
+    rows = [
+        (f"message {place}", *map(format_share, shares))
+        for place, shares in enumerate(zip(*reveal, strict=True), start=1)
+    ]
+    texts = [
+        "of all that a user tells in a talk (words of four letters or more, numbers, ids), how much is told by then"
+    ]
+    return Section(
+        "revealed by", tables=[Table(("by", "simulated", "real"), rows)], texts=texts, is_detail=True
+    )
+
+
+def _gap_section(measures: Sequence[ComparedMeasure]) -> Section:
+    rows = []
+    for item in measures:
+        if (gap := item.gap) is not None:
+            at = _figure(gap.at, shares=item.measure.is_share)
+            rows.append(
+                (
+                    item.measure.name,
+                    fixed(gap.value, 2),
+                    " to ".join(fixed(end, 2) for end in gap.interval),
+                    f"at most {at}: {format_share(gap.first)} of simulated, {format_share(gap.second)} of real talks",
+                )
+            )
+    texts = [
+        "distance (Kolmogorov and Smirnov): where the shares of simulated and of real talks with at most so much are"
+        " furthest apart; 0 is the same distribution, 1 nothing in common"
+    ]
+    header = ("measure", "distance", "95 % interval", "where")
+    return Section("distances", tables=[Table(header, rows)], texts=texts, is_detail=True)
+
+
+def _about(found: Realism, quote: Quote) -> str:
+    def source(talks: Talks) -> str:
+        of_tests = "" if talks.clusters == len(talks.talks) else f" of {plural(talks.clusters, 'test')}"
+        return f"{plural(len(talks.talks), 'talk')}{of_tests} in {quote(talks.name)}"
+
+    return f"simulated: {source(found.simulated)}; real: {source(found.real)}"
+
+
+def _data(found: Realism) -> dict[str, JsonValue]:
+    told = found.told_apart
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "realism",
+        "answer": answer(found),
+        "unlike": found.is_unlike,
+        **{
+            name: {
+                "source": source.name,
+                "talks": len(source.talks),
+                "clusters": source.clusters,
+                "left_out": source.silent + source.earlier,
+                "revealed_by_message": list(reveal),
+            }
+            for name, source, reveal in zip(
+                ("simulated", "real"), (found.simulated, found.real), found.reveal, strict=True
+            )
+        },
+        "measures": [
+            {
+                "name": item.measure.name,
+                "unit": "share" if item.measure.is_share else "count",
+                "simulated": to_json(item.difference.first),
+                "real": to_json(item.difference.second),
+                "difference": {
+                    "value": item.difference.value,
+                    "interval": to_json(item.difference.interval),
+                    "p": item.difference.p,
+                    "p_adjusted": item.p,
+                    "shown": item.is_shown,
+                },
+                "distance": to_json(item.gap),
+            }
+            for item in found.measures
+        ],
+        "ways": [
+            {"measure": way.measure, "text": way.text, "easier": way.is_easier, "profile": way.profile}
+            for way in found.ways
+        ],
+        "judge": None
+        if told is None
+        else {
+            "provider": told.judge,
+            "accuracy": to_json(told.accuracy),
+            "pairs": told.pairs,
+            "judged": told.accuracy.n,
+            "consistent": told.consistent,
+            "named_first": told.named_first,
+            "ties": told.ties,
+            "failed": told.failed,
+            "equal": told.equal,
+            "cut": told.cut,
+            "shows_answers": told.shows_answers,
+            "reasons": list(told.reasons),
+            "stopped": told.stopped or None,
+            "usage": to_json(told.usage),
+        },
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,213 @@
+"""Talks of users with an assistant: those of a run, of a file with one in each line, or of an application's traces."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError, Location, Problem, UsageError
+from geval_cli.extras.traces.importing import MOST_PROBLEMS, TraceReading, read_traces
+from geval_cli.extras.traces.messages import messages
+from geval_cli.json_codec import decode_json
+from geval_cli.numbers import plural
+from geval_cli.records import CaseResult, Turn
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import is_results_file, open_report
+from geval_cli.source.access import TRUSTED, open_regular
+from geval_cli.source.files import open_problem
+from geval_cli.source.json_source import read_json
+
+_LISTS = ("turns", "messages", "conversation")
+_ROLES = ("user", "assistant", "system", "developer", "tool", "human", "ai", "model", "function")
+_FORM = 'write one talk per line: {"turns": [{"role": "user", "content": "..."}, ...]}'
+_LONGEST_LINE = 64 * 1024 * 1024
+_FIRST_OF_RESULTS = b'{"test":{'
+_OF_RESULTS = frozenset({"test_index", "assertions", "prompt", "provider"})
+
+
+class Talk(Struct, frozen=True):
+    """A conversation; `cluster` is what it shares with talks that are no independent ones, such as its test."""
+
+    turns: tuple[Turn, ...]
+    cluster: str
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Return what the user wrote, message by message; empty ones are left out."""
+        return tuple(turn.content for turn in self.turns if turn.role == "user" and turn.content.strip())
+
+
+class Talks(Struct, frozen=True):
+    """Talks of one source in which a user says something.
+
+    Attributes:
+        name: of the source, for a sentence: `run X` or a path.
+        silent: so many more have no message of a user.
+        earlier: so many more were the beginnings of others, as logs have them where each call repeats what was said.
+    """
+
+    name: str
+    talks: tuple[Talk, ...]
+    silent: int = 0
+    earlier: int = 0
+
+    @property
+    def clusters(self) -> int:
+        return len({talk.cluster for talk in self.talks})
+
+
+def read_talks(named: str, home: Path | None) -> Talks:
+    """Return the talks of a run (an id, `latest`, a file of `-o`), or of a .jsonl file of talks or traces.
+
+    Raises:
+        ConfigError: with the place of each line that cannot be used.
+        UsageError: there is no such run or file, or no user says anything in it.
+    """
+    path = Path(named)
+    if path.suffix.lower() == ".jsonl" and not _has_results(path):
+        found = _of_file(path)
+        hint = f"{_FORM}; traces are read too"
+    else:
+        with open_report(named, home, os.environ) as (report, _):
+            found = _of_run(report)
+        hint = "use a run whose tests have `turns`"
+        if not is_results_file(named) and path.exists():
+            hint = "use a .jsonl file with a talk in each line, or a run"
+    if not found.talks:
+        raise UsageError(f"{found.name} has no conversation in which a user says something", hint=hint)
+    return found
+
+
+def talks_of(results: Iterable[CaseResult]) -> Iterator[Talk]:
+    """Yield the conversations of results; those of a test are one cluster."""
+    for result in results:
+        if result.turns:
+            yield Talk(result.turns, result.test_key or str(result.test_index))
+
+
+def _of_run(report: RunReport) -> Talks:
+    return _speaking(report.file or f"run {report.run.id}", talks_of(report.results()))
+
+
+def _speaking(name: str, talks: Iterable[Talk], *, earlier: int = 0) -> Talks:
+    every = list(talks)
+    heard = tuple(talk for talk in every if talk.said)
+    return Talks(name, heard, len(every) - len(heard), earlier)
+
+
+def _has_results(path: Path) -> bool:
+    """Return whether a file is one of results, by its first line; one that cannot be read is not."""
+    try:
+        with open_regular(path, TRUSTED) as stream:
+            line = stream.readline(_LONGEST_LINE)
+        value = decode_json(line)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return line.startswith(_FIRST_OF_RESULTS) or (isinstance(value, dict) and value.keys() >= _OF_RESULTS)
+
+
+def _of_file(path: Path) -> Talks:
+    """Return the talks of a file: of its lines, or where the first one is of another kind, of its traces."""
+    lines = _lines(path)
+    first = next(lines, None)
+    if first is not None and _is_trace(first[1]):
+        return _of_traces(path)
+    problems: list[Problem] = []
+    talks, bad = [], 0
+    for number, line in _lines(path):
+        try:
+            talks.append(Talk(_turns_of(line, str(path), number), str(number)))
+        except ConfigError as error:
+            bad += 1
+            problems += error.problems if bad <= MOST_PROBLEMS else ()
+    if bad > MOST_PROBLEMS:
+        problems.append(Problem(f"{plural(bad - MOST_PROBLEMS, 'more line')} cannot be used"))
+    if problems:
+        raise ConfigError(problems)
+    return _speaking(str(path), talks)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their numbers; of one that is too long, the beginning."""
+    try:
+        with open_regular(path, TRUSTED) as stream:
+            number = 0
+            while line := stream.readline(_LONGEST_LINE + 1):
+                number += 1
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                rest = line
+                while len(rest) > _LONGEST_LINE and not rest.endswith(b"\n"):
+                    rest = stream.readline(_LONGEST_LINE + 1)
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, None)]) from error
+
+
+def _is_trace(line: bytes) -> bool:
+    try:
+        value = decode_json(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not any(name in value for name in _LISTS)
+
+
+def _of_traces(path: Path) -> Talks:
+    """Return the talks of traces or logs: each as its last call tells it, with the answer to that."""
+    reading = TraceReading()
+    found: dict[tuple[str, ...], Talk] = {}
+    for number, answer in enumerate(read_traces(path, reading), start=1):
+        told = [*answer.turns, answer.answer]
+        talk = Talk(tuple(Turn(turn.role, turn.content) for turn in told), str(number))
+        found[talk.said] = talk
+    if reading.bad:
+        if all("expected keys" in problem.message for problem in reading.problems):
+            hint = f"{_FORM}; or use traces that `geval import traces` reads"
+            problems = [Problem("this line is not a talk", item.location, hint) for item in reading.problems]
+            raise ConfigError(problems)
+        raise ConfigError(reading.problems)
+    begun = {said[:length] for said in found for length in range(len(said))}
+    whole = [talk for said, talk in found.items() if said not in begun or not said]
+    return _speaking(str(path), whole, earlier=len(found) - len(whole))
+
+
+def _turns_of(line: bytes, file: str, number: int) -> tuple[Turn, ...]:
+    """Return the turns of a talk that a line spells.
+
+    Raises:
+        ConfigError: it spells none, with its place.
+    """
+    place = Location(file, number, 1, length=0)
+
+    def refuse(what: str, hint: str = _FORM) -> ConfigError:
+        return ConfigError([Problem(what, place, hint)])
+
+    if len(line) > _LONGEST_LINE:
+        raise refuse(f"this line is longer than {_LONGEST_LINE >> 20} MiB", "leave out what is no message")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise refuse(f"this line is not UTF-8 (byte {error.start + 1})", "save the file as UTF-8") from error
+    try:
+        value: Any = decode_json(line)
+    except (ValueError, RecursionError):
+        value = read_json(text.rstrip("\r\n"), file, first_line=number).value  # it says where and why
+    if not isinstance(value, dict):
+        raise refuse("a talk must be a JSON object")
+    name = next((name for name in _LISTS if name in value), None)
+    if name is None:
+        raise refuse("this line has no `turns`")
+    if not isinstance(value[name], list):
+        raise refuse(f"`{name}` is not a list")
+    for position, item in enumerate(value[name], start=1):
+        if not isinstance(item, dict):
+            raise refuse(f"turn {position} is not an object with `role` and `content`")
+        role = item.get("role")
+        if role not in _ROLES:
+            wrong = f"has the role `{role}`" if isinstance(role, str) else "has no role"
+            raise refuse(f"turn {position} {wrong}", f"use one of: {', '.join(_ROLES[:5])}")
+        if "content" not in item and "tool_calls" not in item and "parts" not in item:
+            raise refuse(f"turn {position} has no `content`")
+    return tuple(Turn(turn.role, turn.content) for turn in messages(value[name]))
