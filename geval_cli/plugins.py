@@ -51,6 +51,10 @@ EXTRAS: Mapping[str, str] = {
     "code while reading": "geval_cli.extras.programs.loading",
     # Has the processes and engines that run code: `Scripts`.
     "code runner": "geval_cli.extras.programs.scripting.scripts",
+    # Reads the tools of a test, and checks them: `read_tools`, `check_tools`.
+    "tools of a config": "geval_cli.extras.tools.reading",
+    # Answers the tools that a model calls: `ToolCaller`.
+    "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
     "batches": "geval_cli.extras.batches.waves",
     # Has the jobs of a run done by other processes.

@@ -45,6 +45,7 @@ class Purpose(StrEnum):
     """Purposes of a request to a model, in the order in which a plan shows them."""
 
     ANSWER = "answers"
+    TOOL_ANSWER = "tool answers"
     STEPS = "steps"
     RATING = "ratings"
     SAMPLES = "samples"
@@ -261,6 +262,8 @@ class ModelResponse(Struct, frozen=True):
         bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
         model: as the answer names it, often more exactly than the request does.
         fingerprint: what the vendor calls the state of its servers (`system_fingerprint`); None where it does not.
+        between: what was said before this answer in the same exchange: answers that called tools, and the results, each
+            as a turn and as the API wants it back.
         retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
             to come with a batch.
         request_id: by which the vendor finds the request: of a header, else `response_id`.
@@ -286,6 +289,7 @@ class ModelResponse(Struct, frozen=True):
     bought_usd: float | None = None
     shared: bool = False
     retold: Usage = Usage()
+    between: tuple[tuple[Turn, Message], ...] = ()
 
     @property
     def cost_usd_generated(self) -> float | None:

@@ -124,6 +124,7 @@ ALLOWED: dict[str, str] = {
     "extras/programs/scripting/python_snippets.py": "runs in the process of the code itself",
     "extras/programs/scripting/python_worker.py": "runs in the process of the code itself",
     "extras/programs/scripting/scripts.py": "the door itself",
+    "extras/tools/functions.py": "runs in the process of the code itself",
     "extras/trust/looks.py": "a file of the state folder, of its own name",
     "templating/js_members.py": "makes a context of decimal numbers",
     "providers/file_lock.py": "the folder of local models",

@@ -49,6 +49,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "generation": {"traces"},
     "promptfoo": {"programs"},
     "simulation": {"traces", "trust"},
+    "tools": {"programs"},
     "web": {"trust"},
 }
 """The extras that build on another extra."""
@@ -77,6 +78,7 @@ THIRD_PARTY_HOMES = {
         "assertions",
         "suite",
         "extras.programs",
+        "extras.tools",
         "extras.trust",
         "extras.web",
         "extras.mcp",
@@ -332,6 +334,7 @@ BOUNDARIES = {
     "providers/wire/openai_client.py",
     "extras/programs/providers/function.py",
     "extras/programs/scripting/python_worker.py",
+    "extras/tools/functions.py",
     "extras/workers/ray_cluster.py",  # a Ray that cannot start raises a plain Exception
 }
 """The modules that may catch every error.

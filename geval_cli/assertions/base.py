@@ -34,6 +34,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     WrittenSchema,
 )
+from geval_cli.specs.called_tools import ToolSet
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.statistics.calibration import JudgeWeight
@@ -292,7 +293,7 @@ class MergedTest(Struct, frozen=True):
     `images` are markers (`source.images`), as are images in any of the texts.
     `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
     assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
-    where they are not known.
+    where they are not known. `tools` are those whose calls are answered.
     """
 
     __test__ = False
@@ -324,6 +325,7 @@ class MergedTest(Struct, frozen=True):
     expected_outcome: str | None = None
     role: str | None = None
     trace: tuple[TraceStep, ...] | None = None
+    tools: ToolSet | None = None
 
     @property
     def ends_with_answer(self) -> bool:
@@ -396,6 +398,7 @@ class Subject(Struct, frozen=True):
         turns: what was said when the test's turns were played, the output at the end; empty for other tests.
         reported: what a program gave beside the output (metadata, raw, guardrails, sessionId, ...), and the `output`
             as it was before the transform of an assertion.
+        called: the calls of the test's tools that led to the output; None for a test without `tools`.
     """
 
     test: MergedTest
@@ -410,6 +413,7 @@ class Subject(Struct, frozen=True):
     column: RowColumn | None = None
     turns: tuple[Turn, ...] = ()
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
+    called: tuple[TraceStep, ...] | None = None
 
     @property
     def conversation(self) -> tuple[Turn, ...]:
@@ -476,9 +480,14 @@ class CodeRunner(Protocol):
     env: Mapping[str, str] | None
 
     async def call(
-        self, code: Any, arguments: Mapping[str, JsonValue], *, default_function: str = "get_assert"
+        self,
+        code: Any,
+        arguments: Mapping[str, JsonValue],
+        *,
+        default_function: str = "get_assert",
+        begin: Callable[[], Awaitable[None]] | None = None,
     ) -> JsonValue:
-        """Call the code and return its result."""
+        """Call the code and return its result; `begin` is awaited right before."""
         ...
 
     async def aclose(self) -> None:

@@ -15,8 +15,11 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
     """Return the steps that led to an output; None where nothing is known of them.
 
     The trace of a test belongs to the output that the test brings. Of an answer of a model, the steps are the tools
-    that it calls, those of earlier turns first; a model that had tools and called none has a trace without steps.
+    that were called, else those that it calls, those of earlier turns first; a model that had tools and called none has
+    a trace without steps.
     """
+    if subject.called is not None:
+        return subject.called
     if brings_trace(subject):
         return subject.test.trace
     calls = subject.tool_calls
@@ -29,7 +32,9 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
 
 
 def brings_trace(subject: Subject) -> bool:
-    """Return whether the test has a trace and its output is its own; nobody is asked for another one."""
+    """Return whether all steps are known: tools were called, or the test has a trace and its output is its own."""
+    if subject.called is not None:
+        return True
     return subject.test.trace is not None and subject.response is None and subject.provider is None
 
 

@@ -71,6 +71,7 @@ from geval_cli.records import (
 from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
+from geval_cli.store.tool_calls import ToolCallLog
 from geval_cli.templating.js_text import js_json
 
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
@@ -78,6 +79,8 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 class JobContext(Struct, frozen=True):
     """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs.
+
+    `calls` keeps the calls of tools that tests have; without it none is called.
 
     With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is. `columns` are
     those of the run, by whose names outputs are compared.
@@ -89,6 +92,7 @@ class JobContext(Struct, frozen=True):
     prefetcher: Prefetcher = field(default_factory=Prefetcher)
     stored: Callable[[Job], CaseResult] | None = None
     columns: tuple[RowColumn, ...] = ()
+    calls: ToolCallLog | None = None
 
 
 class PendingResult(Struct, frozen=True):
@@ -130,7 +134,7 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
 
 async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> PendingResult:
     started = time.monotonic()
-    shown = ""
+    shown, caller = "", None
     try:
         # Variables of earlier tests come first: generated prompts and transforms may use them.
         earlier = context.carried.variables_for(job)
@@ -145,9 +149,13 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
                 test, "", rendered.whole, job.repeat_index, rendered.system, provider=job.provider
             )
             _prefetch(job, unanswered, context, prefetched)
+        if job.generates and job.test.tools is not None:
+            caller = extra("tools").ToolCaller(job.id, test, job.repeat_index, context)
+            context = replace(context, generate=caller.generate)
         if job.generates and test.turns:
             held = await _converse(job, test, context, earlier)
             answered, response = _after(held, blank_result(job, held.sent))
+            answered = answered if caller is None else caller.accounted_for(answered)
             if held.error is not None:
                 info = error_info(held.error)
                 info = replace(info, message=f"{held.failed_at}{info.message}")
@@ -155,6 +163,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         else:
             held = None
             answered, response = await _answer(job, test, rendered, context)
+            answered = answered if caller is None else caller.accounted_for(answered)
         if job.generates:
             if (case := OPEN_CASE.get()) is not None:
                 case.begun.set()
@@ -171,6 +180,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             rules=context.tools.rules,
             turns=() if held is None else tuple(held.turns),
             reported=answered.reported,
+            called=None if caller is None else answered.trace,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except UndoneError:
@@ -179,7 +189,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = internal_error(error)
-    return PendingResult(job, replace(blank_result(job, shown), error=info, latency_ms=elapsed_ms(started)))
+    result = replace(blank_result(job, shown), error=info, latency_ms=elapsed_ms(started))
+    return PendingResult(job, result if caller is None else caller.accounted_for(result))
 
 
 async def _judge_stored(
@@ -216,6 +227,7 @@ async def _judge_stored(
         rules=context.tools.rules,
         turns=found.turns,
         reported=found.reported,
+        called=found.trace if job.generates and test.tools is not None else None,
     )
     known = tuple(with_all_members(found.assertions))
     tools = replace(context.tools, earlier=known)
@@ -422,7 +434,8 @@ async def _judged(
         verdict = await own_verdict(verdict, list(zip(specs, assertions, strict=True)), subject, tools)
     except CodeFailedError as failed:
         verdict, error = Verdict(Status.ERROR, None), error_info(failed)
-    judging = sum((assertion.usage for assertion in assertions), Usage())
+    judging = answered.usage.get(Role.JUDGE, Usage())
+    judging = sum((assertion.usage for assertion in assertions), judging)
     result = replace(
         answered,
         turns=subject.conversation,

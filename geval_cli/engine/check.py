@@ -31,6 +31,7 @@ from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_code
 from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.source_map import SourcePath
@@ -51,13 +52,15 @@ class Checked(Struct, frozen=True):
         tests: how many tests there are.
         judges: every provider that will judge; none of them twice.
         judged_at: where the first assertion of each of them is.
-        answerers: every provider that answers because a test names it; none of them twice.
+        answerers: every provider that answers because a test names it, as a model or in place of tools; none of them
+            twice.
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
         cases: how many cases there are, repeats counted once.
         checks_nothing: whether no test has anything that is checked.
         is_serial: whether a case may depend on those before it.
         is_in_rows: whether outputs of a test are compared with one another.
+        tools_at: where the first test has tools that are called; None where none has any.
     """
 
     problems: tuple[Problem, ...]
@@ -70,6 +73,7 @@ class Checked(Struct, frozen=True):
     checks_nothing: bool = False
     is_serial: bool = False
     is_in_rows: bool = False
+    tools_at: Location | None = None
 
 
 class _Totals(Struct):
@@ -82,6 +86,7 @@ class _Totals(Struct):
     is_in_rows: bool = False
     without_turns: int = 0
     with_answers: int = 0
+    tools: MergedTest | None = None
 
     def note(self, test: MergedTest, plan: Plan) -> None:
         self.tests += 1
@@ -90,6 +95,7 @@ class _Totals(Struct):
         self.cases += plan.cases_of(test)
         self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
         self.is_serial = self.is_serial or is_order_bound(test)
+        self.tools = self.tools or (None if test.tools is None else test)
         self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
@@ -126,6 +132,9 @@ class _Judges(Struct):
         if test.provider is not None:
             answerer = plan.answering(test, NO_PROVIDER)
             self.answerers.setdefault(answerer.fingerprint, answerer)
+        if test.tools is not None and test.tools.simulator is not None:
+            simulator = plan.suite.resolved(test.tools.simulator)
+            self.answerers.setdefault(simulator.fingerprint, simulator)
 
     def _add(self, judge: ProviderSpec, spec: Assertion) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
@@ -253,6 +262,9 @@ def check_plan(
         checks_nothing=bool(totals.tests) and totals.checks_nothing,
         is_serial=totals.is_serial,
         is_in_rows=totals.is_in_rows,
+        tools_at=None
+        if totals.tools is None or totals.tools.tools is None
+        else totals.tools.tools.place.key(),
     )
 
 
@@ -318,6 +330,9 @@ def _check_test(
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
     yield from check_judged_images(test, test.assertions, judges.defaults, context.where)
     yield from check_input(test, where=describe_test(test))
+    if test.tools is not None:
+        asked = {name: spec for name, spec in answerers.items() if spec.id != NO_PROVIDER.id}
+        yield from extra("tools of a config").check_tools(test.tools, asked, context)
     for prompt in plan.suite.prompts:
         try:
             rendered = render_prompt(prompt, test, templates)

@@ -1,7 +1,7 @@
 """Hold a conversation with the model under test: what is sent for each turn, and what is wrong with one beforehand."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,7 +29,8 @@ NextTurns = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
 class Conversation(Struct):
     """A conversation so far: the turns, the answers as they came, what was sent last, and the error that ended it.
 
-    `failed_at` names the turn of the error, before what the error says.
+    `failed_at` names the turn of the error, before what the error says. `said` are the messages of all turns, each as
+    people read it and as the API wants it back.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -37,23 +38,45 @@ class Conversation(Struct):
     sent: str = ""
     error: GevalError | None = None
     failed_at: str = ""
+    said: list[tuple[Message, Message]] = field(default_factory=list)
+
+    def note(self, turns: Iterable[Turn]) -> None:
+        """Add what somebody else than the model said."""
+        for turn in turns:
+            self.turns.append(turn)
+            self.said.append((_message(turn), _message(turn)))
+
+    def note_answer(self, response: ModelResponse) -> None:
+        """Add an answer of the model, and the tools that were called on the way to it."""
+        for turn, message in response.between:
+            self.turns.append(turn)
+            self.said.append((_message(turn), message))
+        self.responses.append(response)
+        calls = calls_beside(response.text, response.tool_calls)
+        self.turns.append(Turn(ASSISTANT, response.text, calls))
+        # Nothing answers further calls of an answer, and APIs refuse calls without an answer.
+        self.said.append((Message(ASSISTANT, response.text), Message(ASSISTANT, response.text)))
 
     @property
     def response(self) -> ModelResponse:
         """The last answer, with the usage and the time of all of them."""
-        last = self.responses[-1]
-        return replace(
-            last,
-            usage=sum((item.usage for item in self.responses), Usage()),
-            latency_ms=_sum_of_latencies(self.responses),
-            bought_usd=_sum_of_costs(self.responses),
-            cached=all(item.cached for item in self.responses),
-            shared=all(item.shared for item in self.responses),
-        )
+        return as_one(self.responses)
 
     @property
     def is_from_cache(self) -> bool:
         return all(item.is_from_cache for item in self.responses)
+
+
+def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
+    """Return the last of some answers, with the usage and the time of all of them."""
+    return replace(
+        responses[-1],
+        usage=sum((item.usage for item in responses), Usage()),
+        latency_ms=_sum_of_latencies(responses),
+        bought_usd=_sum_of_costs(responses),
+        cached=all(item.cached for item in responses),
+        shared=all(item.shared for item in responses),
+    )
 
 
 def _sum_of_costs(responses: Sequence[ModelResponse]) -> float | None:
@@ -113,8 +136,8 @@ async def hold_conversation(
         asked = replace(test, turns=(), input=last_words(new) or "")
         first, form = _parts_of_prompt(prompt, asked, templates, opaque)
         opening = first if opening is None else opening  # it was said once, whatever the user says later
-        rendered = _with_history(opening, form, held.turns, new)
-        held.turns += new
+        rendered = _with_history(opening, form, held, new)
+        held.note(new)
         held.sent = rendered.text
         try:
             response = await ask(asked, rendered)
@@ -122,9 +145,7 @@ async def hold_conversation(
             raise
         except GevalError as error:
             return _broken_off(held, error, test)
-        held.responses.append(response)
-        calls = calls_beside(response.text, response.tool_calls)
-        held.turns.append(Turn(ASSISTANT, response.text, calls))
+        held.note_answer(response)
 
 
 def _broken_off(held: Conversation, error: GevalError, test: MergedTest) -> Conversation:
@@ -135,16 +156,15 @@ def _broken_off(held: Conversation, error: GevalError, test: MergedTest) -> Conv
 
 
 def _with_history(
-    opening: Sequence[Message], form: Message | None, before: Sequence[Turn], new: Sequence[Turn]
+    opening: Sequence[Message], form: Message | None, held: Conversation, new: Sequence[Turn]
 ) -> Rendered:
-    """Return the messages of a turn: those of the prompt, what was said `before`, and what is `new`."""
-    # Nothing answers the calls of an answer that was played, and APIs refuse calls without an answer.
-    said = [replace(turn, tool_calls=()) if turn.role == ASSISTANT else turn for turn in before]
-    messages = [*opening, *map(_message, (*said, *new))]
+    """Return the messages of a turn: those of the prompt, what was said before, and what is `new`."""
+    added = [*map(_message, new)]
     if form is not None and new[-1].role == USER:
-        messages[-1] = form
-    text = json.dumps(message_list(messages), ensure_ascii=False)
-    return Rendered(tuple(messages), text)
+        added[-1] = form
+    shown = [*opening, *(message for message, _ in held.said), *added]
+    messages = (*opening, *(message for _, message in held.said), *added)
+    return Rendered(messages, json.dumps(message_list(shown), ensure_ascii=False))
 
 
 def _parts_of_prompt(

@@ -229,6 +229,9 @@ class LikelyMistakes(Struct):
                     self._read(options)
         for value in (*test.vars.values(), test.description, dict(test.metadata)):
             self._read_value(value)
+        if test.tools is not None:
+            self.sees_all = self.sees_all or bool(test.tools.functions)
+            self._read_value(test.tools.world)
 
     def _read(self, spec: Spec, *, is_code: bool = False) -> None:
         dumped = spec.model_dump(mode="python", exclude={"place"}, serialize_as_any=True, exclude_none=True)

@@ -47,6 +47,7 @@ from geval_cli.runs.verdicts import gates_of, with_verdicts
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
+from geval_cli.store.tool_calls import ToolCallLog
 
 
 async def run_evaluation(
@@ -83,7 +84,7 @@ async def run_evaluation(
     if decisions is not None and decisions.is_enough and not prepared.request.retry_errors:
         stop.request(StopReason.DECIDED)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    jobs = _Jobs(prepared, state.cache, events, stop, resumed)
+    jobs = _Jobs(prepared, state.cache, events, stop, resumed, calls=state.runs.tool_calls(run.id))
     policy = call_policy(prepared, books.budget, run.id, begin_batches, stop.wire)
     # A run that is resumed has the scores of its anchors, unless it was stopped while they were judged.
     has_looked = run.anchors is not None and not run.anchors.get("stopped")
@@ -156,6 +157,7 @@ class _Jobs(Struct):
     resumed: ResumedRun | None
     driver: Any = None
     anchors: JsonValue = None
+    calls: ToolCallLog | None = None
 
 
 async def _with_anchors(jobs: _Jobs, policy: CallPolicy, home: Path | None) -> tuple[WorkerRecord, ...]:
@@ -339,7 +341,7 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]
     began = jobs.cache.now() if resumed is None else resumed.started_s
     parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
     try:
-        async with open_jobs(prepared, jobs.cache, events, policy, began_s=began) as runner:
+        async with open_jobs(prepared, jobs.cache, events, policy, began_s=began, calls=jobs.calls) as runner:
             driver = jobs.driver = runner.session.gateway.batches
             stop.patience_s = answer_patience_s(prepared, runner.session.pool)
             done = (

@@ -26,6 +26,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import ProviderPool, Session, open_suite_session, safe_assertion
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.tool_calls import ToolCallLog
 
 JOBS_PER_REQUEST = (
     2  # more jobs than requests under way: while one job judges, another already asks its model
@@ -157,6 +158,7 @@ async def open_jobs(
     policy: CallPolicy,
     *,
     began_s: float,
+    calls: ToolCallLog | None = None,
 ) -> AsyncIterator[JobRunner]:
     """Provide what does the jobs of a run until the end of the block.
 
@@ -166,9 +168,10 @@ async def open_jobs(
         events: gets what happens meanwhile.
         policy: the rules for requests.
         began_s: when the run began, in seconds since 1970 by the cache's clock.
+        calls: keeps the calls of tools; None where none may be called.
     """
     async with open_suite_session(prepared, cache, policy, on_event=events.emit, began_s=began_s) as session:
-        groups = ComparisonGroups(job_context(session, prepared), prepared.row_size)
+        groups = ComparisonGroups(replace(job_context(session, prepared), calls=calls), prepared.row_size)
         yield JobRunner(prepared, events, session, groups)
 
 

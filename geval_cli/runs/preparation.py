@@ -205,6 +205,7 @@ def _all_problems(
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request),
         *_check_batches(suite, checked, request),
+        *_check_calls(checked, request),
         *_masked_keys(suite, checked, request),
         *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
         *stop_problems(request, plan, gates_of(request, suite)[0], is_serial=checked.is_serial),
@@ -417,6 +418,21 @@ def _check_batches(suite: LoadedSuite, checked: Checked, request: RunRequest) ->
     yield from extra("batches").batch_problems(
         suite, checked, request, {Role.GENERATION: answering, Role.JUDGE: judging}
     )
+
+
+def _check_calls(checked: Checked, request: RunRequest) -> Iterator[Problem]:
+    """Yield a problem with an option that cannot be used where tools are called."""
+    options = {"--batch": bool(request.batched_roles), "--workers": request.is_shared}
+    for option, is_given in options.items():
+        if is_given and checked.tools_at is not None and request.judged is None:
+            why = (
+                "each call waits for the answer before it"
+                if option == "--batch"
+                else "one process keeps the calls"
+            )
+            yield Problem(
+                f"tools cannot be called with {option}: {why}", checked.tools_at, f"leave {option} out"
+            )
 
 
 def _judge_notes(suite: LoadedSuite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:

@@ -103,7 +103,9 @@ def _named_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
         part = pending.pop()
         if isinstance(part, str):
             if is_file_reference(part):
-                yield part.removeprefix(FILE_PREFIX)
+                name = part.removeprefix(FILE_PREFIX)
+                before, _, function = name.rpartition(":")
+                yield before if function.isidentifier() and _is_small_file(files, before) else name
         elif isinstance(part, dict):
             pending.extend(part.values())
             for key in _PROVIDER_KEYS:

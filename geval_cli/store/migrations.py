@@ -91,6 +91,20 @@ RUNS = Schema(
             )
             """,
         ),
+        (
+            # Calls of tools, each stored before it is made; `answer` is NULL until it is known what came of it.
+            """
+            CREATE TABLE tool_calls (
+                run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+                case_id TEXT NOT NULL,
+                number INTEGER NOT NULL,
+                name TEXT NOT NULL,
+                arguments TEXT NOT NULL,
+                answer TEXT,
+                PRIMARY KEY (run_id, case_id, number)
+            )
+            """,
+        ),
     ),
 )
 

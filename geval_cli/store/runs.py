@@ -43,6 +43,7 @@ from geval_cli.store.record_text import ResultReader, read_asked_test, record_te
 from geval_cli.store.result_filter import metric_verdicts
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
+from geval_cli.store.tool_calls import ToolCallLog
 from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
@@ -256,6 +257,14 @@ class RunStore:
         written = self._write_all((_INSERT_TEST, (*place, record_text(asked))), (_INSERT_RESULT, row))
         written.add_done_callback(lambda done: self._tests.clear() if done.exception() else None)
         return written
+
+    def tool_calls(self, run_id: str) -> ToolCallLog:
+        """Return what keeps the calls of tools in a run.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        return ToolCallLog(self._writing(), run_id)
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
         """Store how `run` ended. Returns when it is committed.

@@ -33,6 +33,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
+from geval_cli.specs.called_tools import RecordedAnswerSpec, SimulatedToolsSpec, ToolsSpec
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
@@ -67,6 +68,7 @@ def config_json_schema() -> JsonSchema:
             "chatMessages": _list_of(_spec_schema(ChatMessageSpec, {}), at_least=1),
             "provider": _provider_schema(),
             "test": _spec_schema(TestSpec, _test_forms()),
+            "tools": _tools_schema(),
             "treeNode": _tree_schema(),
             "testOptions": _spec_schema(TestOptionsSpec, _judge_forms()),
             "assertion": _assertion_schema(),
@@ -99,6 +101,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "providers": _one_or_list(_reference("provider")),
         "default_test": _reference("test"),
         "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
+        "tools": _reference("tools"),
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
         "margin": {"anyOf": [margin, {"type": "object", "additionalProperties": margin}]},
@@ -126,7 +129,21 @@ def _test_forms() -> dict[str, JsonSchema]:
         "provider": _reference("provider"),
         "trace": _list_of(_spec_schema(TraceStepSpec, {})),
         "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),
+        "tools": _reference("tools"),
     }
+
+
+def _tools_schema() -> JsonSchema:
+    functions = {"type": "string", "pattern": r"^file://.+\.py(:\w+)?$"}
+    file = {"type": "string", "pattern": "^file://"}
+    listed = _list_of(functions, at_least=1)
+    forms = {
+        "functions": {"anyOf": [functions, listed]},
+        "definitions": {"anyOf": [file, {"type": "object"}, _list_of({"type": "object"}, at_least=1)]},
+        "simulate": _spec_schema(SimulatedToolsSpec, {"provider": _reference("provider")}),
+        "recorded": {"anyOf": [file, _list_of(_spec_schema(RecordedAnswerSpec, {}), at_least=1)]},
+    }
+    return {"anyOf": [functions, listed, _spec_schema(ToolsSpec, forms)]}
 
 
 def _judge_forms() -> dict[str, JsonSchema]:

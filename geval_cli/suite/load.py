@@ -45,7 +45,7 @@ from geval_cli.suite.suite import (
     tag_texts,
 )
 from geval_cli.suite.test_files import read_rows
-from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
+from geval_cli.suite.tests import NO_DEFAULT, HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import (
     Fields,
@@ -376,6 +376,9 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
     if "default_test" in fields.values:
         place = fields.child("default_test")
         default = read_test(fields.values["default_test"], place, "defaultTest", reading)
+    if "tools" in fields.values and (default is None or "tools" not in default.model_fields_set):
+        tools = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
+        default = (default or NO_DEFAULT).model_copy(update={"tools": tools})
     return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars))
 
 

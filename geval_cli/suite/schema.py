@@ -63,6 +63,13 @@ class TestSpec(Spec):
         None,
         description="The agent's steps before it gave `output`: [{type, name, args, output, error, ms}].",
     )
+    tools: Any = Field(
+        None,
+        description=(
+            "Tools whose calls are answered during the run: file://tools.py, or {functions, definitions,"
+            " simulate, recorded, max_calls}."
+        ),
+    )
     evaluation_schema: WrittenSchema | None = Field(
         None,
         validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),
@@ -144,6 +151,9 @@ class SuiteSpec(Spec):
             "The tests, or where to load them from: file:// (.csv, .xlsx, .parquet, .jsonl, .json,"
             " .yaml, .py; also wildcards), https://, s3://, huggingface://datasets/."
         ),
+    )
+    tools: Any = Field(
+        None, description="Tools whose calls are answered, for all tests without `tools` of their own."
     )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,

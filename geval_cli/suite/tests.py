@@ -11,6 +11,7 @@ import msgspec
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Location
 from geval_cli.judge.conversation import ASSISTANT
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_LINE_BYTES, is_file_reference, open_problem
@@ -39,7 +40,7 @@ _TEXT_FIELDS = (
 )  # fmt: skip
 # Without validation, so that the validators of what a config does not have are never built.
 _NO_OPTIONS = TestOptionsSpec.model_construct()
-_NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
+NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
 
 
 def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadContext) -> TestSpec | None:
@@ -65,6 +66,9 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
     read_turns(fields, reading)
     read_trace(fields, reading)
     read_json_schema("evaluation_schema", fields, reading)
+    if "tools" in fields.values:
+        found = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
+        fields.values["tools"] = found
     if "assertions" in fields.values:
         found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
         fields.values["assertions"] = found
@@ -88,7 +92,7 @@ def merge_test(
 
     Assertions of the default come first; vars and metadata are merged key by key.
     """
-    below = default or _NO_DEFAULT
+    below = default or NO_DEFAULT
     own, given = test.model_fields_set, below.model_fields_set | test.model_fields_set
 
     def pick(name: str) -> JsonValue:
@@ -124,6 +128,7 @@ def merge_test(
         expected_outcome=pick("expected_outcome"),
         role=pick("role"),
         trace=trace_of_spec(pick("trace")),
+        tools=pick("tools"),
     )
 
 

@@ -46,6 +46,8 @@ def code_of_test(test: MergedTest) -> Iterator[CodePart]:
         yield CodePart("assertScoringFunction", test.place.key("assertScoringFunction"))
     if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
         yield CodePart("transform", test.provider.place.key("transform"))
+    if test.tools is not None and test.tools.named_functions:
+        yield CodePart("tools", test.tools.place.key())
     for name in test.promptfoo.made_vars:
         yield CodePart(f"vars.{name}", test.place.value("vars", name))
     for spec in each_assertion(test.assertions):

@@ -15,6 +15,7 @@ from geval_cli.specs.base import (
     TestOptionsSpec,
     spellings,
 )
+from geval_cli.specs.called_tools import RecordedAnswerSpec, SimulatedToolsSpec, ToolsSpec
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
@@ -29,6 +30,9 @@ PARTS: Mapping[str, type[Spec]] = {
     "a test": TestSpec,
     "a turn": TurnSpec,
     "a step of a trace": TraceStepSpec,
+    "tools that are called": ToolsSpec,
+    "simulated tools": SimulatedToolsSpec,
+    "a recorded answer": RecordedAnswerSpec,
     "files of tests": TestFilesSpec,
     "options of a test": TestOptionsSpec,
     "prompts of a judge": RubricPromptSpec,
@@ -46,6 +50,9 @@ _OPEN = {
     "tests": "a list of tests and tests files, or text",
     "derived_metrics": "a list of derived metrics",
     "gates": "a list of texts, or `correction` and `conditions`",
+    "tools": "text, a list of texts, or tools that are called",
+    "definitions": "a list of definitions, or text",
+    "result": "anything",
     "margin": "number, or a mapping of metrics to numbers",
     "assertions": "a list of assertions",
 }
@@ -55,6 +62,7 @@ _NAMES = {
     "ProviderSpec": "a provider",
     "TestOptionsSpec": "options of a test",
     "RunOptionsSpec": "options of a run",
+    "SimulatedToolsSpec": "simulated tools",
     "RubricPromptSpec": "text, chat messages, or {steps, evaluate}",
 }
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,21 @@ class PythonPool:
         self._processes: list[PythonProcess] = []
         self._idle: list[PythonProcess] = []
 
-    async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
+    async def call(
+        self,
+        function: str,
+        arguments: list[Any],
+        *,
+        timeout_s: float,
+        begin: Callable[[], Awaitable[None]] | None = None,
+    ) -> Any:
         """Call `function` and return its result; see `PythonProcess.call`, whose errors it raises.
 
-        The time runs from when the call's turn comes.
+        The time runs from when the call's turn comes. Then `begin` is awaited first; what it raises, the caller gets.
         """
         async with self._turns:
+            if begin is not None:
+                await begin()
             process = self._idle.pop() if self._idle else self._add()
             try:
                 return await process.call(function, arguments, timeout_s=timeout_s)

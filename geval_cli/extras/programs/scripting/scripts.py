@@ -1,6 +1,6 @@
 """All code that a run executes, in whichever language: one engine, a pool of processes for each Python file."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,12 @@ class Scripts:
     _pools: dict[Path | None, PythonPool] = field(default_factory=dict)
 
     async def call(
-        self, code: Code, arguments: Mapping[str, JsonValue], *, default_function: str = "get_assert"
+        self,
+        code: Code,
+        arguments: Mapping[str, JsonValue],
+        *,
+        default_function: str = "get_assert",
+        begin: Callable[[], Awaitable[None]] | None = None,
     ) -> JsonValue:
         """Call the code and return its result.
 
@@ -41,6 +46,7 @@ class Scripts:
             code: a snippet sees `arguments` by name; a function gets them in their order, as many as it takes.
             arguments: what can be written as JSON.
             default_function: which function of a Python file is meant when the config names none.
+            begin: for a Python file; awaited when the call's turn has come, right before it is made.
 
         Raises:
             CodeFailedError: no code may be run for this suite.
@@ -52,10 +58,17 @@ class Scripts:
         pool = self._pool(code.path)
         if code.path is None:
             return await self._called(pool, "evaluate", [code.text, dict(arguments)])
-        return await self._called(pool, code.function or default_function, list(arguments.values()))
+        function = code.function or default_function
+        return await self._called(pool, function, list(arguments.values()), begin)
 
-    async def _called(self, pool: PythonPool, function: str, arguments: list[JsonValue]) -> JsonValue:
-        result: JsonValue = await pool.call(function, arguments, timeout_s=self.python_limit_s)
+    async def _called(
+        self,
+        pool: PythonPool,
+        function: str,
+        arguments: list[JsonValue],
+        begin: Callable[[], Awaitable[None]] | None = None,
+    ) -> JsonValue:
+        result: JsonValue = await pool.call(function, arguments, timeout_s=self.python_limit_s, begin=begin)
         return result
 
     async def aclose(self) -> None:

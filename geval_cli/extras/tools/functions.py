@@ -1,0 +1,180 @@
+"""Describes and calls functions of a user's Python file, in the process for such code; imports nothing of geval.
+
+Each call begins with the file as it is: it is executed anew, then the module's variables get the values that they had
+after the case's last call. So no case sees what another one did, and a resumed case goes on where it was.
+"""
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticUndefined, to_jsonable_python
+
+CONTEXT = "context"
+"""A parameter of this name is no argument of the tool: it gets the variables of the test."""
+
+_MOST_STATE_CHARS = 4_000_000
+_CONTAINERS = (dict, list, set, frozenset, tuple, bytearray)
+_PLAIN = (str, int, float, complex, bool, bytes, type(None))
+
+
+def describe(path: str, name: str) -> dict[str, Any]:
+    """Return the tools of a file, all public functions or the one with this name, and what is wrong with them."""
+    module = _fresh(Path(path))
+    names = [name] if name else [key for key, value in vars(module).items() if _is_tool(key, value, module)]
+    tools, problems = [], []
+    for one in names:
+        function = getattr(module, one, None)
+        if not inspect.isfunction(function):
+            problems.append(f"{Path(path).name} has no function `{one}`")
+            continue
+        try:
+            schema = _without_titles(_arguments_of(function)[0].model_json_schema())
+        except _SignatureError as error:
+            problems.append(str(error))
+            continue
+        tools.append({"name": one, "description": inspect.getdoc(function) or "", "parameters": schema})
+    return {"tools": tools, "problems": problems}
+
+
+async def call(
+    path: str, name: str, arguments: dict[str, Any], variables: dict[str, Any], state: dict[str, str]
+) -> dict[str, Any]:
+    """Call a function, and return its `result` or its `error`, and the `state` of the module's variables after it.
+
+    `refused` says that the arguments do not fit; then nothing was called.
+    """
+    module = _fresh(Path(path))
+    at_first = _written_variables(module)
+    for variable, text in state.items():
+        setattr(module, variable, ast.literal_eval(text))
+    function = getattr(module, name)
+    model, names = _arguments_of(function)
+    try:
+        given = model.model_validate(arguments)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        return {"refused": "; ".join(wrong)}
+    keywords = {names[field]: getattr(given, field) for field in names}
+    if CONTEXT in inspect.signature(function).parameters:
+        keywords[CONTEXT] = {"vars": variables}
+    answer: dict[str, Any]
+    try:
+        result = function(**keywords)
+        answer = {"result": await result if inspect.isawaitable(result) else result}
+    except Exception as error:  # noqa: BLE001 - what a tool raises is told to the model, as agents are told
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    if "result" in answer:
+        answer["result"] = to_jsonable_python(answer["result"])
+    return {**answer, "state": _state(module, at_first)}
+
+
+def _fresh(path: Path) -> ModuleType:
+    """Return the module, executed anew; what it imports is imported once."""
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    os.chdir(folder)
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path.name} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_tool(name: str, value: Any, module: ModuleType) -> bool:
+    return not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module.__name__
+
+
+class _SignatureError(Exception):
+    """A function cannot be a tool; the text says why."""
+
+
+def _arguments_of(function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
+    """Return the model of a function's arguments, and their names by the model's fields, which have names of their own.
+
+    Raises:
+        _SignatureError: there is no such model.
+    """
+    name = function.__name__
+    try:
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+    except (NameError, SyntaxError, TypeError) as error:
+        raise _SignatureError(f"the type hints of `{name}` cannot be read: {error}") from None
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for number, parameter in enumerate(parameters):
+        if parameter.name == CONTEXT:
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise _SignatureError(f"`{parameter}` of `{name}` cannot be given by name")
+        if parameter.annotation is parameter.empty:
+            raise _SignatureError(f"the parameter `{parameter.name}` of `{name}` has no type hint")
+        default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
+        fields[f"f{number}"] = (parameter.annotation, Field(default, alias=parameter.name))
+        names[f"f{number}"] = parameter.name
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        model.model_json_schema()
+    except PydanticUserError as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise _SignatureError(f"a type hint of `{name}` has no JSON Schema: {reason}") from None
+    return model, names
+
+
+def _without_titles(schema: Any) -> Any:
+    """Return a schema without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_titles(item) for name, item in value.items()}
+        if key in ("properties", "$defs") and isinstance(value, dict)
+        else _without_titles(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }
+
+
+def _written_variables(module: ModuleType) -> dict[str, str]:
+    return {
+        name: repr(value)
+        for name, value in vars(module).items()
+        if not name.startswith("__") and isinstance(value, (*_CONTAINERS, *_PLAIN))
+    }
+
+
+def _state(module: ModuleType, at_first: Mapping[str, str]) -> dict[str, str]:
+    """Return the module's variables that are not as the file has them, as Python writes them.
+
+    Raises:
+        ValueError: one of them cannot be kept.
+    """
+    found = {}
+    for name, text in _written_variables(module).items():
+        if at_first.get(name) == text:
+            continue
+        try:
+            is_kept = ast.literal_eval(text) == getattr(module, name)
+        except (ValueError, SyntaxError, RecursionError):
+            is_kept = False
+        if not is_kept:
+            raise ValueError(
+                f"the variable `{name}` cannot be kept for the next call: "
+                "use lists, dictionaries, sets, numbers and texts only"
+            )
+        found[name] = text
+    if sum(map(len, found.values())) > _MOST_STATE_CHARS:
+        raise ValueError("the variables that the tools have changed are larger than 4 MB")
+    return found

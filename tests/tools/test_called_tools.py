@@ -1,0 +1,430 @@
+"""Tools that a model calls, through the whole command: on every API, in conversations, from every source of answers."""
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.geval_command import Finished, clean_environment, run_geval, start_geval
+from support.loopback import LoopbackServer, Reply
+
+KEYS = {f"{name}_API_KEY": "key-0123456789" for name in ("OPENAI", "ANTHROPIC", "GOOGLE")}
+SHOP = '''
+from typing import Annotated, Literal
+from pydantic import Field
+
+ORDERS = {7: "sent", 8: "packed"}
+
+def find_order(order: int) -> dict:
+    """Find an order by its number."""
+    if order not in ORDERS:
+        raise LookupError(f"there is no order {order}")
+    return {"order": order, "state": ORDERS[order]}
+
+async def cancel_order(order: Annotated[int, Field(ge=1)], why: Literal["late", "wrong"] = "late", context=None) -> str:
+    """Cancel an order."""
+    ORDERS[order] = "cancelled"
+    return f"cancelled for {context['vars']['name']}"
+
+def _helper(): ...
+'''
+FIND = {
+    "name": "find_order",
+    "description": "Find an order by its number.",
+    "parameters": {
+        "type": "object",
+        "properties": {"order": {"type": "integer"}},
+        "required": ["order"],
+        "additionalProperties": False,
+    },
+}
+Calls = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def chat(calls: Calls, text: str) -> Any:
+    made = [
+        {
+            "id": f"{name}-{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(args)},
+        }
+        for number, (name, args) in enumerate(calls)
+    ]
+    message = {
+        "role": "assistant",
+        "content": None if calls else text,
+        **({"tool_calls": made} if made else {}),
+    }
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    return {
+        "choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+        "usage": usage,
+    }
+
+
+def responses(calls: Calls, text: str) -> Any:
+    items: list[Any] = [
+        {"type": "function_call", "call_id": f"{name}-{number}", "name": name, "arguments": json.dumps(args)}
+        for number, (name, args) in enumerate(calls)
+    ]
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    return {
+        "status": "completed",
+        "output": items or [said],
+        "usage": {"input_tokens": 10, "output_tokens": 5},
+    }
+
+
+def anthropic(calls: Calls, text: str) -> Any:
+    blocks: list[Any] = [
+        {"type": "tool_use", "id": f"{name}-{number}", "name": name, "input": args}
+        for number, (name, args) in enumerate(calls)
+    ]
+    return {
+        "role": "assistant",
+        "content": blocks or [{"type": "text", "text": text}],
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "usage": {"input_tokens": 10, "output_tokens": 5},
+    }
+
+
+def google(calls: Calls, text: str) -> Any:
+    parts: list[Any] = [{"functionCall": {"name": name, "args": args}} for name, args in calls]
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
+    content = {"role": "model", "parts": parts or [{"text": text}]}
+    return {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage}
+
+
+WIRES: Mapping[str, tuple[Callable[[Calls, str], Any], str]] = {
+    "openai:m": (chat, "messages"),
+    "openai:responses:m": (responses, "input"),
+    "anthropic:m": (anthropic, "messages"),
+    "google:m": (google, "contents"),
+}
+"""How each API writes an answer, and the key of its requests that holds what was said."""
+
+
+def model_with(rounds: Sequence[Calls], model: str = "openai:m", text: str = "It is done.") -> LoopbackServer:
+    """A model that calls these tools, a round after another since the user spoke, then says `text`."""
+    written, key = WIRES[model]
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        said = body[key] if isinstance(body[key], list) else []
+        place = max((index for index, item in enumerate(said) if is_by_user(item)), default=0)
+        done = len(round_marks(said[place:]))
+        return Reply(body=written(rounds[done] if done < len(rounds) else (), text))
+
+    return LoopbackServer(respond=respond)
+
+
+def is_by_user(item: Any) -> bool:
+    content = item.get("content") or item.get("parts")
+    is_result = isinstance(content, list) and (
+        "functionResponse" in content[0] or content[0].get("type") == "tool_result"
+    )
+    return item.get("role") == "user" and not is_result
+
+
+def round_marks(said: Sequence[Any]) -> list[Any]:
+    """What tells how often tools were called: answers of the model, or where calls are items, the first of each row."""
+    rows = [item.get("type") == "function_call" for item in said]
+    by_items = [index for index, is_call in enumerate(rows) if is_call and not (index and rows[index - 1])]
+    return by_items or [item for item in said if item.get("role") in ("assistant", "model")]
+
+
+def write(folder: Path, server: LoopbackServer, model: str = "openai:m", **suite: Any) -> None:
+    (folder / "tools.py").write_text(SHOP, encoding="utf-8")
+    base_url = server.url if model.startswith(("anthropic", "google")) else server.base_url
+    config = {"base_url": base_url, "max_retries": 0, "price": {"input": 1, "output": 1}}
+    whole = {
+        "prompts": [{"system": "You are the clerk."}],
+        "providers": [{"id": model, "config": config}],
+        "tools": "file://tools.py",
+        "tests": [{"input": "Cancel order 8.", "vars": {"name": "Ann"}}],
+        "defaultTest": {"assert": [{"type": "contains", "value": "done"}]},
+        **suite,
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+
+
+def geval(folder: Path, *words: str) -> Finished:
+    return run_geval(*words, cwd=folder, env=clean_environment(**KEYS))
+
+
+def run_of(folder: Path, *words: str, code: int = 0) -> list[Any]:
+    """Run the config and return its results."""
+    done = geval(folder, "run", "c.yaml", "-o", "r.json", *words)
+    assert done.code == code, done.stdout + done.stderr
+    results: list[Any] = json.loads((folder / "r.json").read_text(encoding="utf-8"))["results"]
+    return results
+
+
+def calls_of(result: Any) -> list[tuple[Any, ...]]:
+    return [(step["name"], step["args"], step["output"], step["error"]) for step in result["trace"]]
+
+
+ROUNDS: list[Calls] = [
+    [("find_order", {"order": 8}), ("find_order", {"order": 9})],
+    [("cancel_order", {"order": 8}), ("cancel_order", {"order": 0, "why": "x"})],
+    [("find_order", {"order": 8}), ("open_door", {})],
+]
+REFUSED = (
+    "the arguments are not valid: order: Input should be greater than or equal to 1; "
+    "why: Input should be 'late' or 'wrong'"
+)
+FOUND = [
+    ("find_order", {"order": 8}, {"order": 8, "state": "packed"}, None),
+    ("find_order", {"order": 9}, None, "LookupError: there is no order 9"),
+    ("cancel_order", {"order": 8}, "cancelled for Ann", None),
+    ("cancel_order", {"order": 0, "why": "x"}, None, REFUSED),
+    ("find_order", {"order": 8}, {"order": 8, "state": "cancelled"}, None),
+    ("open_door", {}, None, "there is no tool `open_door`; the tools are: find_order, cancel_order"),
+]
+
+
+@pytest.mark.parametrize("model", WIRES)
+def test_functions_answer_a_model_and_their_calls_are_the_trace_on_every_api(
+    model: str, tmp_path: Path
+) -> None:
+    assertions = [
+        {"type": "equals", "value": "It is done."},
+        {"type": "trajectory:tool-sequence", "value": ["find_order", "cancel_order", "find_order"]},
+        {"type": "trajectory:tool-args-match", "value": {"name": "cancel_order", "args": {"order": 8}}},
+        {"type": "trajectory:step-count", "value": {"min": 6, "max": 6}},
+        {"type": "trace-error-spans", "value": 3},
+    ]
+    with model_with(ROUNDS, model) as server:
+        tests = [{"input": "Cancel order 8.", "vars": {"name": "Ann"}, "assert": assertions}]
+        write(tmp_path, server, model, tests=tests)
+        [result] = run_of(tmp_path)
+    assert calls_of(result) == FOUND
+    assert len(server.requests) == 4
+    usage = result["usage"]["generation"]
+    assert (usage["requests"], usage["input_tokens"], usage["output_tokens"]) == (4, 40, 20)
+    assert usage["cost_usd"] == pytest.approx(60e-6)
+    assert '"find_order"' in json.dumps(server.requests[0].json["tools"])
+    last = json.dumps(server.requests[-1].json)
+    assert all(
+        text in last
+        for text in ("packed", "there is no order 9", "cancelled for Ann", "greater than or equal")
+    )
+
+
+def test_called_tools_are_shown_and_judged_again_without_a_call(tmp_path: Path) -> None:
+    with model_with(ROUNDS) as server:
+        write(
+            tmp_path,
+            server,
+            defaultTest={"assert": [{"type": "trajectory:tool-used", "value": "cancel_order"}]},
+        )
+        run_of(tmp_path)
+    shown = geval(tmp_path, "show", "--case", "1").stdout
+    assert "find_order, find_order (failed), cancel_order" in shown
+    again = geval(
+        tmp_path, "judge", "latest", "-o", "r.json"
+    )  # the stored trace is judged, and nothing is called
+    assert again.code == 0, again.stdout + again.stderr
+    [judged] = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
+    assert calls_of(judged) == FOUND
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("model", WIRES)
+def test_a_conversation_goes_on_with_all_that_tools_have_answered(model: str, tmp_path: Path) -> None:
+    key = WIRES[model][1]
+    with model_with([[("cancel_order", {"order": 8})], [("find_order", {"order": 8})]], model) as server:
+        turns = [{"user": "Cancel 8."}, {"user": "Once more."}]
+        write(tmp_path, server, model, tests=[{"turns": turns, "vars": {"name": "Ann"}}])
+        [result] = run_of(tmp_path)
+    assert [name for name, *_ in calls_of(result)] == ["cancel_order", "find_order"] * 2
+    assert [step["output"] for step in result["trace"]][1::2] == [{"order": 8, "state": "cancelled"}] * 2
+    roles = ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert [turn["role"] for turn in result["turns"]] == roles * 2
+    before, after = (server.requests[index].json[key] for index in (2, 3))
+    assert after[: len(before)] == before  # every request says again what was said
+    assert "It is done." in json.dumps(after)
+
+
+def test_no_case_sees_what_another_one_has_changed(tmp_path: Path) -> None:
+    with model_with([[("find_order", {"order": 8})], [("cancel_order", {"order": 8})]]) as server:
+        write(
+            tmp_path,
+            server,
+            tests=[{"input": f"Case {number}", "vars": {"name": "Ann"}} for number in range(12)],
+        )
+        results = run_of(tmp_path, "-j", "4")
+    assert {json.dumps(result["trace"][0]["output"]) for result in results} == {
+        '{"order": 8, "state": "packed"}'
+    }
+
+
+def test_a_new_run_calls_again_though_the_model_is_not_asked_again(tmp_path: Path) -> None:
+    with model_with([[("note", {"text": "x"})]]) as server:
+        write(tmp_path, server)
+        code = 'def note(text: str) -> str:\n    "Note."\n    open("world", "a").write(text)\n    return "noted"\n'
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        for count in (1, 2):
+            run_of(tmp_path)
+            assert (tmp_path / "world").read_text() == "x" * count
+    assert len(server.requests) == 2
+
+
+DEFINED = [{"type": "function", "function": FIND}]
+
+
+def test_recorded_answers_are_used_in_order_and_a_call_that_none_fits_is_an_error(tmp_path: Path) -> None:
+    rounds = [[("find_order", {"order": 8})], [("find_order", {"order": 8})], [("find_order", {"order": 9})]]
+    recorded = [
+        {"name": "find_order", "args": {"order": 8}, "result": "packed"},
+        {"name": "find_order", "args": {"order": 8}, "error": "busy"},
+        {"name": "find_order", "args": {"order": 8}, "result": "sent"},
+    ]
+    with model_with(rounds) as server:
+        write(tmp_path, server, tools={"definitions": DEFINED, "recorded": recorded})
+        [result] = run_of(tmp_path, code=3)
+        assert result["error"]["message"] == 'no recorded answer fits the call find_order({"order": 9})'
+        assert [(output, error) for _, _, output, error in calls_of(result)] == [
+            ("packed", None),
+            (None, "busy"),
+        ]
+        assert result["usage"]["generation"]["requests"] == 3
+        write(
+            tmp_path,
+            server,
+            tools={"definitions": DEFINED, "recorded": [{"name": "find_order", "result": None}]},
+        )
+        [result] = run_of(tmp_path)
+    assert len(result["trace"]) == 3
+
+
+def test_a_model_in_place_of_tools_sees_the_world_and_the_calls_and_nothing_else(tmp_path: Path) -> None:
+    rounds = [[("find_order", {"order": 8}), ("find_order", {"number": 8})], [("find_order", {"order": 9})]]
+    answers = ['```json\n{"result": {"state": "packed"}}\n```', "Well.", '{"error": "no such order"}']
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        asked.append(body)
+        return Reply(body=chat((), answers[len(asked) - 1]))
+
+    asked: list[Any] = []
+    with model_with(rounds) as server, LoopbackServer(respond=respond) as world:
+        simulator = {
+            "id": "openai:w",
+            "config": {"base_url": world.base_url, "price": {"input": 1, "output": 1}},
+        }
+        simulate = {"provider": simulator, "world": "Order 8 is {{ state }}."}
+        tests = [{"input": "A secret wish.", "expected_output": "hidden", "vars": {"state": "packed"}}]
+        write(tmp_path, server, tools={"definitions": DEFINED, "simulate": simulate}, tests=tests)
+        [result] = run_of(tmp_path)
+        assert [(output, error) for _, _, output, error in calls_of(result)] == [
+            ({"state": "packed"}, None),
+            (
+                None,
+                "the arguments are not valid: $: 'order' is a required property; "
+                "$: Additional properties are not allowed ('number' was unexpected)",
+            ),
+            (None, "no such order"),
+        ]
+        assert result["usage"]["judge"]["requests"] == 3
+        assert result["usage"]["generation"]["cost_usd"] == pytest.approx(45e-6)
+        assert result["usage"]["judge"]["cost_usd"] == pytest.approx(45e-6)
+        texts = [json.dumps(body["messages"]) for body in asked]
+        assert all("Order 8 is packed." in text for text in texts)
+        assert not any(word in text for text in texts for word in ("secret wish", "hidden", "clerk", "done"))
+        assert '\\"result\\": {\\"state\\": \\"packed\\"}' in texts[1]
+        run_of(tmp_path)
+    assert (len(server.requests), len(asked)) == (3, 3)  # then all of it came from the cache
+
+
+def test_calls_are_bounded(tmp_path: Path) -> None:
+    with model_with([[("find_order", {"order": 8})] * 2] * 50) as server:
+        write(tmp_path, server, tools={"functions": "file://tools.py", "max_calls": 5})
+        [result] = run_of(tmp_path, code=3)
+    assert result["error"]["message"] == "the model calls more than 5 tools (`max_calls`)"
+    assert len(result["trace"]) == 5
+    assert len(server.requests) == 3
+    assert result["usage"]["generation"]["requests"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import os; os._exit(3)", "ended with status 3"),
+        ("return object()", "Unable to serialize"),
+        ("BOX.append(object())", "the variable `BOX` cannot be kept"),
+    ],
+)
+def test_code_that_breaks_is_an_error_of_the_case(body: str, said: str, tmp_path: Path) -> None:
+    with model_with([[("do", {})]]) as server:
+        write(tmp_path, server)
+        code = f'BOX = []\ndef do():\n    "Do it."\n    {body}\n'
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        [result] = run_of(tmp_path, code=3)
+    assert "the call of `do` failed" in result["error"]["message"]
+    assert said in result["error"]["message"]
+    assert len(server.requests) == 1
+
+
+def test_killed_runs_call_no_tool_twice_and_pay_nothing_twice(tmp_path: Path) -> None:
+    """Kill a run three times; resumed runs do the rest, and a call that may have happened is told, not repeated."""
+    cases = 16
+    with model_with([[("send", {"text": "a"})], [("send", {"text": "b"})], [("total", {})]]) as server:
+        tests = [{"input": f"Case {number}", "vars": {"name": str(number)}} for number in range(cases)]
+        write(tmp_path, server, tests=tests)
+        code = (
+            'import time\nSENT = []\ndef send(text: str, context) -> int:\n    "Send."\n'
+            f'    with open({str(tmp_path / "world")!r}, "a") as world:\n'
+            "        world.write(f\"{context['vars']['name']}{text}\\n\")\n"
+            "    SENT.append(text)\n    time.sleep(0.2)\n    return len(SENT)\n"
+            'def total() -> str:\n    "All."\n    return "".join(SENT)\n'
+        )
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        lost = 0
+        for kill in range(3):
+            words = ["run", "c.yaml", "-j", "4", "--no-progress", *(["--resume"] if kill else [])]
+            process = start_geval(*words, cwd=tmp_path, env=clean_environment(**KEYS))
+            wanted = len(world_of(tmp_path)) + 6
+            while len(world_of(tmp_path)) < wanted and process.poll() is None:
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(0.3)  # what the tools' own processes had begun
+            lost = len(server.requests) - count(tmp_path / ".geval/cache.db", "choices")
+        interrupted = count(tmp_path / ".geval/geval.db", "tool_calls WHERE answer IS NULL")
+        assert interrupted
+        results = run_of(tmp_path, "--resume", "-j", "4", code=3)
+        sent = Counter(world_of(tmp_path))
+        assert max(sent.values()) == 1
+        errors = [result for result in results if result["error"] is not None]
+        assert len(errors) == interrupted
+        assert all("which may have happened" in result["error"]["message"] for result in errors)
+        for result in results:
+            if result["error"] is None:
+                assert (
+                    result["trace"][-1]["output"] == "ab"
+                )  # what the module knew before a kill, it knows after it
+        assert len(server.requests) == count(tmp_path / ".geval/cache.db", "choices") + lost
+        results = run_of(tmp_path, "--retry-errors", "--resume-from", "latest", "-j", "4")
+        assert all(result["trace"][-1]["output"] == "ab" for result in results)
+        sent = Counter(world_of(tmp_path))
+        assert set(sent) == {f"{number}{text}" for number in range(cases) for text in "ab"}
+        assert sum(sent.values()) <= 2 * cases + interrupted
+
+
+def world_of(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / "world").read_text(encoding="utf-8").split()
+    return []
+
+
+def count(path: Path, rows: str) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        found: int = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
+    return found
