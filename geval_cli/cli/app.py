@@ -40,7 +40,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
         "geval_cli.extras.trust.commands",
     ),
     **dict.fromkeys(("serve", "view"), "geval_cli.extras.web.command"),
-    **dict.fromkeys(("generate",), "geval_cli.extras.generation.commands"),
+    **dict.fromkeys(("generate", "review"), "geval_cli.extras.generation.commands"),
     "realism": "geval_cli.extras.simulation.command",
     "mcp": "geval_cli.extras.mcp.command",
     "comment": "geval_cli.extras.pull_requests.command",
@@ -51,7 +51,7 @@ EXTRA_COMMANDS: Mapping[str, str] = {
 
 _IN_HELP: Mapping[str, Sequence[str]] = {
     "Evaluate": ("run", "show", "compare", "list", "judge", "comment", "view", "demo"),
-    "Write a suite": ("init", "generate", "validate", "lock", "import", "export", "schema"),
+    "Write a suite": ("init", "generate", "review", "validate", "lock", "import", "export", "schema"),
     "Trust the judge": ("agree", "calibrate", "drift", "estimate", "improve", "label", "probe", "realism"),
     "Serve": ("serve", "mcp"),
     "Maintain": ("cache", "batches", "models", "rm"),

@@ -88,7 +88,7 @@ def read_documents(paths: Sequence[Path], text_column: str | None = None) -> Doc
         if not path.is_dir():
             if path.suffix.lower() not in _TEXTS | _LINES and path.exists():
                 raise UsageError(f"{path} is not a kind of document that geval reads", hint=_KNOWN)
-            for document in _documents_in(path, text_column):
+            for document in documents_in(path, text_column):
                 _take(document, reading, seen)
             continue
         for file in _files_below(path):
@@ -97,7 +97,7 @@ def read_documents(paths: Sequence[Path], text_column: str | None = None) -> Doc
                 reading.unknown[ending or "without an ending"] += 1
                 continue
             try:
-                found = [*_documents_in(file, text_column)]
+                found = [*documents_in(file, text_column)]
             except ConfigError as error:
                 reading.problems += error.problems
                 continue
@@ -127,7 +127,12 @@ def _take(document: Document, reading: DocumentReading, seen: set[str]) -> None:
         reading.documents.append(document)
 
 
-def _documents_in(path: Path, text_column: str | None) -> Iterator[Document]:
+def documents_in(path: Path, text_column: str | None, *, joins_columns: bool = False) -> Iterator[Document]:
+    """Yield the documents of a file; those of a .jsonl file are one column, or all columns that have a text.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     source = path.as_posix()
     if path.suffix.lower() not in _LINES:
         text = SourceFiles(Path(), TRUSTED).text_at(path, None)
@@ -149,6 +154,11 @@ def _documents_in(path: Path, text_column: str | None) -> Iterator[Document]:
             ) from error
         if not isinstance(row, dict):
             raise ConfigError([Problem("this line is not a JSON object", place, "write one object per line")])
+        if joins_columns:
+            yield Document(
+                source, "\n\n".join(item for item in row.values() if isinstance(item, str)), number
+            )
+            continue
         column = column or next((name for name in _TEXT_COLUMNS if isinstance(row.get(name), str)), None)
         if column is None or not isinstance(row.get(column, ""), str):
             texts = ", ".join(name for name, value in row.items() if isinstance(value, str)) or "none"

@@ -1,0 +1,90 @@
+"""A person at a terminal: single keys, and lines that are typed."""
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ESCAPE = "\x1b"
+_SEQUENCE_S = 0.05
+_LINE_BYTES = 64 * 1024
+
+
+def is_terminal() -> bool:
+    """Return whether a person can be asked: input and output are a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+class Keyboard:
+    """Reads from a terminal, between `keyboard()` and its end. Ctrl-C raises KeyboardInterrupt, as everywhere."""
+
+    def __init__(self, terminal: int, usual: list[Any]) -> None:
+        self._terminal = terminal
+        self._usual = usual
+
+    def key(self) -> str:
+        """Return the next key in lower case; "" for one that types nothing, such as an arrow.
+
+        Raises:
+            EOFError: the terminal is gone, or its user typed Ctrl-D.
+        """
+        import termios
+        import tty
+
+        tty.setcbreak(
+            self._terminal, termios.TCSADRAIN
+        )  # each time: a stopped process comes back to another mode
+        read = os.read(self._terminal, 1)
+        if read in (b"", b"\x04"):
+            raise EOFError
+        while True:
+            try:
+                text = read.decode("utf-8")
+                break
+            except UnicodeDecodeError as error:
+                if error.reason != "unexpected end of data":
+                    return ""
+                more = os.read(self._terminal, 1)
+                if not more:
+                    raise EOFError from error
+                read += more
+        if text == _ESCAPE:
+            self._skip_sequence()
+            return ""
+        return text.lower() if text.isprintable() or text in "\r\n" else ""
+
+    def _skip_sequence(self) -> None:
+        """Leave out the rest of what an arrow or a function key sends, which would read as letters."""
+        while select.select([self._terminal], [], [], _SEQUENCE_S)[0]:
+            read = os.read(self._terminal, 1)
+            if not read or (read.isalpha() and read != b"O") or read == b"~":
+                return
+
+    def line(self) -> str:
+        """Return a line that is typed and edited as in any program, without its end.
+
+        Raises:
+            EOFError: the terminal is gone, or its user typed Ctrl-D.
+        """
+        import termios
+
+        termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._usual)
+        read = os.read(self._terminal, _LINE_BYTES)
+        if not read:
+            raise EOFError
+        return read.decode("utf-8", errors="replace").rstrip("\r\n")
+
+
+@contextmanager
+def keyboard() -> Iterator[Keyboard]:
+    """Read keys until the end of the block."""
+    import termios
+
+    terminal = sys.stdin.fileno()
+    usual = termios.tcgetattr(terminal)
+    try:
+        yield Keyboard(terminal, usual)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, usual)

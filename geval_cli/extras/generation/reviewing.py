@@ -1,0 +1,199 @@
+"""The review of a file of tests: its rows, a person's decisions beside it, and the accepted tests."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from geval_cli.errors import ConfigError, Location, Problem, UsageError
+from geval_cli.extras.generation.documents import Document, documents_in
+from geval_cli.extras.generation.quotations import FoldedText, Span
+from geval_cli.extras.traces.importing import line_of
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.records import JsonValue
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import MAX_CONFIG_BYTES, read_text
+
+Row = Mapping[str, JsonValue]
+
+
+class Decision(StrEnum):
+    """Decisions about a test."""
+
+    ACCEPT = "accept"
+    DROP = "drop"
+
+
+class Decided(Struct, frozen=True):
+    """A decision; `row` is the test as a person changed it, None for one that is as it was."""
+
+    decision: Decision
+    row: Row | None = None
+
+
+class Review(Struct):
+    """The tests of a file, and which of them are decided.
+
+    Decisions are in a file beside the tests and are found by the content of a test: one that changes is undecided.
+    """
+
+    path: Path
+    rows: Sequence[Row]
+    decided: dict[str, Decided] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that this review has written, by their names."""
+
+    @property
+    def state(self) -> Path:
+        """Return the file with the decisions."""
+        return self.path.with_suffix(".review.jsonl")
+
+    def find(self, row: Row) -> Decided | None:
+        """Return the decision about a test."""
+        return self.decided.get(key_of(row))
+
+    def keep(self, row: Row, decided: Decided) -> None:
+        """Store a decision. Returns when it is on disk."""
+        self._read_state()  # the same file may be under review at another terminal
+        self.decided[key_of(row)] = decided
+        self._write_state()
+
+    def count(self, decision: Decision | None) -> int:
+        """Return how many tests are decided in this way, or not at all."""
+        found = map(self.find, self.rows)
+        return sum((None if item is None else item.decision) is decision for item in found)
+
+    def accepted(self) -> list[Row]:
+        """Return the accepted tests in the order of the file, as they were changed."""
+        found = [(row, self.find(row)) for row in self.rows]
+        return [
+            item.row or row for row, item in found if item is not None and item.decision is Decision.ACCEPT
+        ]
+
+    def check_may_write(self, output: Path, *, may_replace: bool) -> None:
+        """Raise UsageError where a file would be replaced that is not as this review wrote it."""
+        if output.resolve() == self.path.resolve():
+            raise UsageError(f"{output} is under review", hint="write the accepted tests to another file")
+        if output.exists() and not may_replace and self.written.get(str(output)) != _digest_of(output):
+            hint = "choose another file with -o, or add --force"
+            raise UsageError(f"{output} already exists and was not changed", hint=hint)
+
+    def write_accepted(self, output: Path) -> int:
+        """Write the accepted tests, and return how many there are."""
+        rows = self.accepted()
+        if rows or output.exists():
+            with SafeFile(output) as file:
+                for row in rows:
+                    file.write(line_of(row))
+            self.written[str(output)] = _digest_of(output)
+            self._write_state()
+        return len(rows)
+
+    def _read_state(self) -> None:
+        if not self.state.exists():
+            return
+        for number, item in _rows_of(self.state):
+            try:
+                if "output" in item:
+                    self.written[item["output"]] = item["sha256"]
+                else:
+                    self.decided[item["test"]] = Decided(Decision(item["decision"]), item.get("row"))
+            except (KeyError, TypeError, ValueError) as error:
+                place = Location(str(self.state), number, 1, length=0)
+                hint = f"remove {self.state} to begin the review again"
+                raise ConfigError([Problem("this line is no decision of a review", place, hint)]) from error
+
+    def _write_state(self) -> None:
+        with SafeFile(self.state) as file:
+            for name, digest in sorted(self.written.items()):
+                file.write(encode_json({"output": name, "sha256": digest}).decode() + "\n")
+            for key, decided in self.decided.items():
+                changed = {} if decided.row is None else {"row": decided.row}
+                line = {"test": key, "decision": str(decided.decision), **changed}
+                file.write(encode_json(line).decode() + "\n")
+
+
+def open_review(path: Path) -> Review:
+    """Return the review of a file of tests, with the decisions that were made before.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line of it is no test.
+        UsageError: there is no test in it.
+    """
+    if path.suffix.lower() not in {".jsonl", ".ndjson"}:
+        raise UsageError(f"{path} cannot be reviewed", hint="use a .jsonl file, one test per line")
+    rows = [row for _, row in _rows_of(path)]
+    if not rows:
+        raise UsageError(f"there is no test in {path}", hint="write some with `geval generate tests`")
+    review = Review(path, rows)
+    review._read_state()
+    return review
+
+
+def _rows_of(path: Path) -> list[tuple[int, dict[str, JsonValue]]]:
+    rows, problems = [], []
+    for number, line in enumerate(read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES).split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = Location(str(path), number, 1, length=0)
+        try:
+            row = decode_json(line)
+        except ValueError:
+            problems.append(Problem("this line is not JSON", place, "write one object per line"))
+            continue
+        if isinstance(row, dict):
+            rows.append((number, row))
+        else:
+            problems.append(Problem("this line is not a JSON object", place, "write one object per line"))
+    if problems:
+        raise ConfigError(problems)
+    return rows
+
+
+def key_of(row: Row) -> str:
+    """Return a name for the content of a test."""
+    return hashlib.sha256(encode_json(sorted(row.items()))).hexdigest()[:24]
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES).encode()).hexdigest()
+
+
+class Surroundings(Struct, frozen=True):
+    """A quotation, and what is around it in its document; both "" where the document is gone or was changed."""
+
+    before: str
+    text: str
+    after: str
+
+
+class Sources:
+    """The documents that quotations are from, each read once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[Document]] = {}
+
+    def around(self, source: str, line: int, text: str, characters: int) -> Surroundings:
+        """Return so many characters before and behind a quotation."""
+        if source not in self._texts:
+            try:
+                self._texts[source] = [*documents_in(Path(source), None, joins_columns=True)]
+            except ConfigError:
+                self._texts[source] = []
+        for document in self._texts[source]:
+            if document.row not in {0, line}:
+                continue
+            start = document.text.find(text)
+            if start < 0:
+                span = FoldedText(document.text).find(text, 1)
+                if not isinstance(span, Span):
+                    continue
+                start = span.start
+            end = start + len(text)
+            return Surroundings(
+                document.text[max(0, start - characters) : start], text, document.text[end : end + characters]
+            )
+        return Surroundings("", text, "")
