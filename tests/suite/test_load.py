@@ -232,3 +232,12 @@ def test_the_starter_config_loads_and_is_explained(tmp_path: Path) -> None:
 def test_a_part_that_is_masked_already_has_the_same_digest(tmp_path: Path, part: dict[str, Any]) -> None:
     files = SourceFiles(tmp_path, TRUSTED)
     assert suite_parts(part, (), files, {}, mask_config(part)) == suite_parts(part, (), files, {})
+
+
+def test_an_edited_file_of_functions_is_another_suite_also_where_one_of_them_is_named(tmp_path: Path) -> None:
+    part, digests = {"tools": "file://tools.py:find"}, []
+    for text in ("def find(): ...", "def find(): pass"):
+        (tmp_path / "tools.py").write_text(text, encoding="utf-8")
+        digests.append(suite_parts(part, (), SourceFiles(tmp_path, TRUSTED), {}))
+    before, after = digests
+    assert before["file: tools.py"] != after["file: tools.py"]

@@ -70,8 +70,9 @@ def read_tools(value: JsonValue, place: SourcePath, reading: LoadContext) -> Too
         hint = "name functions (file://tools.py), or `definitions` of tools"
         reading.report("`tools` has no tools", place.value(), hint)
     answered = {*functions, *(item.name for item in recorded)}
+    is_sound = len(reading.problems) == known
     for tool, at in zip(definitions, places_of, strict=True):
-        if tool.name not in answered and simulation is None:
+        if is_sound and simulated is None and tool.name not in answered:
             message = f"nothing answers calls of the tool `{tool.name}`"
             reading.report(message, at.value(), "add `simulate`, or an answer to `recorded`")
     if _may_run(reading):
@@ -256,8 +257,9 @@ def _recorded(value: JsonValue, place: SourcePath, reading: LoadContext) -> tupl
         if spec is None:
             continue
         if ("result" in item) == ("error" in item):
-            message = f"the recorded answer of `{spec.name}` needs either `result` or `error`"
-            reading.report(message, at.value(), "write what the tool returned, or the error it gave")
+            what = "has both `result` and `error`" if "error" in item else "has no `result`"
+            hint = "write what the tool returned, or the `error` it gave"
+            reading.report(f"the recorded answer of `{spec.name}` {what}", at.value(), hint)
         found.append(RecordedAnswer(spec.name, spec.args, spec.result, spec.error))
     return tuple(found)
 
@@ -287,8 +289,8 @@ def check_tools(
             yield Problem(message, tools.place.key(), "use the chat model of an API, or leave `tools` out")
             continue
         for name in _own_functions(provider.config.get("tools")):
-            message = f"the provider's config has the function `{name}` in its own `tools` as well"
-            hint = "move it to `definitions` of `tools`"
+            message = f"nothing answers the function `{name}` in the provider's own `tools`"
+            hint = "move it to `definitions` of the test's `tools`"
             yield Problem(message, provider.place.value("config", "tools"), hint)
             break
 
