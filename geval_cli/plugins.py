@@ -57,6 +57,10 @@ EXTRAS: Mapping[str, str] = {
     "tools": "geval_cli.extras.tools.calling",
     # Says what keeps a run from going in batches, begins them, and does its jobs in waves.
     "batches": "geval_cli.extras.batches.waves",
+    # Reads and checks the users of a config whom models play: `read_simulation`, `read_profiles`, `check_user`.
+    "simulated users": "geval_cli.extras.simulation.users",
+    # Says what such a user says next: `SimulatedTalk`.
+    "simulated talk": "geval_cli.extras.simulation.talk",
     # Has the jobs of a run done by other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }

@@ -39,6 +39,7 @@ class Role(StrEnum):
 
     GENERATION = "generation"
     JUDGE = "judge"
+    USER = "user"
 
 
 class Purpose(StrEnum):
@@ -46,6 +47,7 @@ class Purpose(StrEnum):
 
     ANSWER = "answers"
     TOOL_ANSWER = "tool answers"
+    USER_TURN = "user turns"
     STEPS = "steps"
     RATING = "ratings"
     SAMPLES = "samples"
@@ -419,6 +421,7 @@ class CaseResult(Struct, frozen=True):
             test's own.
         test_key: a hash of what the test says, equal in all runs that have it (`engine.content_keys`); None in results
             of other programs.
+        ended_by: how a simulated user ended the conversation: goal, gave_up or limit; absent elsewhere.
         test: what the test brings beside its variables; one object for all results of the test, and written once.
     """
 
@@ -447,6 +450,7 @@ class CaseResult(Struct, frozen=True):
     test_key: str | None = None
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
     cost_usd_generated: float | None = 0.0
+    ended_by: str | UnsetType = UNSET
     test: AskedTest | UnsetType = UNSET
 
     @property

@@ -8,8 +8,9 @@ from jsonschema import Draft202012Validator
 from support.specs import case, check_context
 from support.suites import load_suite
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, SimulatedUser
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.source.yaml_text import write_yaml
 from geval_cli.suite.json_schema import config_json_schema
@@ -43,7 +44,13 @@ def assertions_of(folder: Path, text: str) -> tuple[Assertion, ...]:
 def test_every_config_on_the_page_is_valid(text: str, tmp_path: Path) -> None:
     Draft202012Validator(config_json_schema()).validate(read_yaml(text, "x").value)
     found = assertions_of(tmp_path, text)
-    context = check_context(case(vars={"expected": "x", "city": "x", "context": "x"}, assertions=found))
+    context = check_context(
+        case(
+            vars={"expected": "x", "city": "x", "context": "x"},
+            assertions=found,
+            user=SimulatedUser(SourcePath.nowhere()),
+        )
+    )
     for spec in found:
         assert check_assertion(spec, context) == []
 

@@ -281,6 +281,29 @@ def location_of(spec: Assertion) -> str | None:
     return None if location is None else str(location)
 
 
+class SimulatedUser(Struct, frozen=True):
+    """Who talks with the model under test in place of scripted turns: a model, by its goal and its profile.
+
+    Attributes:
+        goal, opening: templates, as is a `done_when` in words.
+        done_when: a sentence for the user's model, or an assertion about each answer; None leaves it to the goal.
+        max_turns: the user says no more than that.
+    """
+
+    place: SourcePath
+    goal: str | None = None
+    provider: ProviderSpec | None = None
+    profile: str | Mapping[str, JsonValue] | None = None
+    opening: str | None = None
+    done_when: str | Assertion | None = None
+    max_turns: int = 8
+
+    @property
+    def assertions(self) -> tuple[Assertion, ...]:
+        """The assertion that `done_when` is, if it is one."""
+        return (self.done_when,) if isinstance(self.done_when, Assertion) else ()
+
+
 _NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its validator, which few suites need
 
 
@@ -293,7 +316,8 @@ class MergedTest(Struct, frozen=True):
     `images` are markers (`source.images`), as are images in any of the texts.
     `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
     assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
-    where they are not known. `tools` are those whose calls are answered.
+    where they are not known. `tools` are those whose calls are answered. `user` says the turns where no one has
+    written them.
     """
 
     __test__ = False
@@ -326,6 +350,17 @@ class MergedTest(Struct, frozen=True):
     role: str | None = None
     trace: tuple[TraceStep, ...] | None = None
     tools: ToolSet | None = None
+    user: SimulatedUser | None = None
+
+    @property
+    def is_conversation(self) -> bool:
+        """Return whether the output ends a conversation."""
+        return bool(self.turns) or self.user is not None
+
+    @property
+    def all_assertions(self) -> tuple[Assertion, ...]:
+        """The assertions of the test, and the one that ends its conversation."""
+        return self.assertions if self.user is None else (*self.assertions, *self.user.assertions)
 
     @property
     def ends_with_answer(self) -> bool:
@@ -399,6 +434,7 @@ class Subject(Struct, frozen=True):
         reported: what a program gave beside the output (metadata, raw, guardrails, sessionId, ...), and the `output`
             as it was before the transform of an assertion.
         called: the calls of the test's tools that led to the output; None for a test without `tools`.
+        ended_by: how a simulated user ended the conversation; None where no one did.
     """
 
     test: MergedTest
@@ -414,6 +450,7 @@ class Subject(Struct, frozen=True):
     turns: tuple[Turn, ...] = ()
     reported: Mapping[str, JsonValue] = field(default_factory=dict)
     called: tuple[TraceStep, ...] | None = None
+    ended_by: str | None = None
 
     @property
     def conversation(self) -> tuple[Turn, ...]:

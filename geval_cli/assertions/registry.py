@@ -112,6 +112,7 @@ ASSERTION_TYPES = AssertionTypes(
         "finish-reason": f"{_HERE}.response:FinishReasonAssertion",
         "is-refusal": f"{_HERE}.text.refusal:RefusalAssertion",
         "guardrails": f"{_HERE}.response:GuardrailsAssertion",
+        "ended-by": f"{_HERE}.response:EndedByAssertion",
         "is-valid-function-call": f"{_HERE}.structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-function-call": f"{_HERE}.structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-tools-call": f"{_HERE}.structured.tool_calls:ToolCallAssertion",

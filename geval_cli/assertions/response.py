@@ -1,7 +1,8 @@
-"""latency, cost, finish-reason, guardrails, perplexity: what came with the answer, beside its text."""
+"""latency, cost, finish-reason, ended-by, guardrails, perplexity: what came with the answer, beside its text."""
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec.structs import replace
 from pydantic import Field
@@ -125,6 +126,40 @@ class FinishReasonAssertion(Assertion):
         )
         reason = f'the model stopped because of "{shortened(found)}"'
         return Outcome.of(passed, reason if passed else f'{reason}, not "{shortened(expected)}"')
+
+
+class EndedByAssertion(Assertion):
+    """ended-by: the simulated user ended the conversation like this: goal, gave_up, limit."""
+
+    value: Literal["goal", "gave_up", "limit"] = Field(
+        description="The passing end: the goal was reached, the user gave up, or `max_turns` was reached."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return a problem where no simulated user ends anything."""
+        if context.test.user is not None:
+            return []
+        message = f"ended-by needs a simulated user, but {context.where.removeprefix('in ')} has none"
+        hint = "give the test `turns: {simulate: {goal: ...}}`, or leave ended-by out"
+        return [Problem(message, self.place.value("type"), hint)]
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Compare how it ended.
+
+        Raises:
+            UnjudgeableError: no simulated user ended it.
+        """
+        if subject.ended_by is None:
+            raise UnjudgeableError(
+                "no simulated user ended this conversation",
+                hint="leave ended-by out where the turns are fixed",
+            )
+        how = {
+            "goal": "the user reached the goal",
+            "gave_up": "the user gave up",
+            "limit": "the user stopped at the limit of turns",
+        }
+        return Outcome.of(subject.ended_by == self.value, how[subject.ended_by], ended_by=subject.ended_by)
 
 
 class LimitAssertion(Assertion):

@@ -180,7 +180,7 @@ class Tally(Struct):
     """
 
     counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
-    usage: dict[Role, Usage] = field(default_factory=lambda: {role: Usage() for role in Role})
+    usage: dict[Role, Usage] = field(default_factory=lambda: {Role.GENERATION: Usage(), Role.JUDGE: Usage()})
     bugs: int = 0
     has_clusters: bool = False
     _scores: dict[str, RunningMean] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Tally(Struct):
         self.has_clusters = self.has_clusters or result.column > 0 or result.repeat_index > 0
         self.bugs += _is_spoilt_by_bug(result, members)
         for role, usage in result.usage.items():
-            self.usage[role] = self.usage[role] + usage
+            self.usage[role] = self.usage.get(role, Usage()) + usage
         for metric, (score, errored) in metric_scores(result, members).items():
             mean = self._scores.setdefault(metric, RunningMean())
             if score is not None:

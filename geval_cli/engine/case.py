@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import MergedTest, RowColumn, Subject, Tools
+from geval_cli.assertions.base import Assertion, MergedTest, RowColumn, Subject, Tools
 from geval_cli.assertions.outcome import Verdict, verdict_of
 from geval_cli.assertions.registry import (
     wants_logprobs,
@@ -25,6 +25,7 @@ from geval_cli.engine.judge_output import (
     error_info,
     internal_error,
     judge_each,
+    judge_one,
 )
 from geval_cli.engine.plan import NO_PROVIDER, Job
 from geval_cli.engine.prompt import (
@@ -83,7 +84,7 @@ class JobContext(Struct, frozen=True):
     `calls` keeps the calls of tools that tests have; without it none is called.
 
     With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is. `columns` are
-    those of the run, by whose names outputs are compared.
+    those of the run, by whose names outputs are compared. `judge` judges what ends a conversation.
     """
 
     generate: Generate
@@ -93,6 +94,7 @@ class JobContext(Struct, frozen=True):
     stored: Callable[[Job], CaseResult] | None = None
     columns: tuple[RowColumn, ...] = ()
     calls: ToolCallLog | None = None
+    judge: Callable[[Assertion, Subject, Tools], Awaitable[AssertionResult]] = judge_one
 
 
 class PendingResult(Struct, frozen=True):
@@ -134,7 +136,7 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
 
 async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> PendingResult:
     started = time.monotonic()
-    shown, caller = "", None
+    shown, caller, answering = "", None, context.generate
     try:
         # Variables of earlier tests come first: generated prompts and transforms may use them.
         earlier = context.carried.variables_for(job)
@@ -151,9 +153,9 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             _prefetch(job, unanswered, context, prefetched)
         if job.generates and job.test.tools is not None:
             caller = extra("tools").ToolCaller(job.id, test, job.repeat_index, context)
-            context = replace(context, generate=caller.generate)
-        if job.generates and test.turns:
-            held = await _converse(job, test, context, earlier)
+            answering = caller.generate
+        if job.generates and test.is_conversation:
+            held = await _converse(job, test, context, earlier, answering)
             answered, response = _after(held, blank_result(job, held.sent))
             answered = answered if caller is None else caller.accounted_for(answered)
             if held.error is not None:
@@ -162,7 +164,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
                 return PendingResult(job, replace(answered, error=info))
         else:
             held = None
-            answered, response = await _answer(job, test, rendered, context)
+            answered, response = await _answer(job, test, rendered, replace(context, generate=answering))
             answered = answered if caller is None else caller.accounted_for(answered)
         if job.generates:
             if (case := OPEN_CASE.get()) is not None:
@@ -181,6 +183,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             turns=() if held is None else tuple(held.turns),
             reported=answered.reported,
             called=None if caller is None else answered.trace,
+            ended_by=None if held is None else held.ended_by,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except UndoneError:
@@ -210,6 +213,7 @@ async def _judge_stored(
         cost_usd_generated=found.cost_usd_generated,
         cached=found.cached,
         reported=found.reported,
+        ended_by=found.ended_by,
     )
     if found.error is not None and not found.assertions:
         return PendingResult(job, replace(answered, error=found.error))
@@ -228,6 +232,7 @@ async def _judge_stored(
         turns=found.turns,
         reported=found.reported,
         called=found.trace if job.generates and test.tools is not None else None,
+        ended_by=found.ended_by or None,
     )
     known = tuple(with_all_members(found.assertions))
     tools = replace(context.tools, earlier=known)
@@ -320,18 +325,25 @@ async def _answer(
 
 
 async def _converse(
-    job: Job, test: MergedTest, context: JobContext, earlier: Mapping[str, JsonValue]
+    job: Job, test: MergedTest, context: JobContext, earlier: Mapping[str, JsonValue], answering: Generate
 ) -> Conversation:
-    async def ask(asked: MergedTest, rendered: Rendered) -> ModelResponse:
-        return await _ask(job, asked, rendered, context)
+    model = replace(context, generate=answering)
 
-    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, script_of(test))
+    async def ask(asked: MergedTest, rendered: Rendered) -> ModelResponse:
+        return await _ask(job, asked, rendered, model)
+
+    if test.user is None:
+        next_turns = script_of(test)
+    else:
+        next_turns = extra("simulated talk").SimulatedTalk(job, test, context).next_turns
+    return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, next_turns)
 
 
 def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResponse | None]:
     """Return the result of a conversation before it is judged, and its answers as one; None where there is none."""
+    usage = {**blank.usage, **held.usage}
     if not held.responses:
-        return replace(blank, turns=tuple(held.turns)), None
+        return replace(blank, turns=tuple(held.turns), usage=usage), None
     response = held.response
     answered = replace(
         blank,
@@ -342,8 +354,9 @@ def _after(held: Conversation, blank: CaseResult) -> tuple[CaseResult, ModelResp
         cost_usd_generated=response.cost_usd_generated,
         cached=held.is_from_cache and held.error is None,
         reported=response.choices[0].reported if held.error is None else {},
-        usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
+        usage={**usage, Role.GENERATION: response.usage},
         turns=tuple(held.turns),
+        ended_by=UNSET if held.ended_by is None else held.ended_by,
     )
     return answered, response
 

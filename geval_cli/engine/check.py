@@ -54,6 +54,7 @@ class Checked(Struct, frozen=True):
         judged_at: where the first assertion of each of them is.
         answerers: every provider that answers because a test names it, as a model or in place of tools; none of them
             twice.
+        users: every provider that plays a user; none of them twice.
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
         cases: how many cases there are, repeats counted once.
@@ -68,6 +69,7 @@ class Checked(Struct, frozen=True):
     judges: tuple[ProviderSpec, ...] = ()
     judged_at: tuple[Location | None, ...] = ()
     answerers: tuple[ProviderSpec, ...] = ()
+    users: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
     cases: int = 0
     checks_nothing: bool = False
@@ -90,7 +92,7 @@ class _Totals(Struct):
 
     def note(self, test: MergedTest, plan: Plan) -> None:
         self.tests += 1
-        self.without_turns += not test.turns
+        self.without_turns += not test.is_conversation
         self.with_answers += test.ends_with_answer
         self.cases += plan.cases_of(test)
         self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
@@ -114,6 +116,7 @@ class _Judges(Struct):
     places: list[Location | None] = field(default_factory=list)
     own: int = 0
     answerers: dict[bytes, ProviderSpec] = field(default_factory=dict)
+    users: dict[bytes, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
     def note(self, spec: Assertion, context: CheckContext) -> None:
@@ -135,6 +138,8 @@ class _Judges(Struct):
         if test.tools is not None and test.tools.simulator is not None:
             simulator = plan.suite.resolved(test.tools.simulator)
             self.answerers.setdefault(simulator.fingerprint, simulator)
+        if test.user is not None and test.user.provider is not None:
+            self.users.setdefault(test.user.provider.fingerprint, test.user.provider)
 
     def _add(self, judge: ProviderSpec, spec: Assertion) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
@@ -257,6 +262,7 @@ def check_plan(
         tuple(judges.found.values()),
         tuple(judges.places),
         tuple(judges.answerers.values()),
+        tuple(judges.users.values()),
         own_judges=judges.own,
         cases=totals.cases,
         checks_nothing=bool(totals.tests) and totals.checks_nothing,
@@ -333,6 +339,11 @@ def _check_test(
     if test.tools is not None:
         asked = {name: spec for name, spec in answerers.items() if spec.id != NO_PROVIDER.id}
         yield from extra("tools of a config").check_tools(test.tools, asked, context)
+    if test.user is not None:
+        yield from extra("simulated users").check_user(test, context)
+        for spec in test.user.assertions:
+            judges.note(spec, context)
+            yield from check_assertion(spec, context)
     for prompt in plan.suite.prompts:
         try:
             rendered = render_prompt(prompt, test, templates)
@@ -381,7 +392,7 @@ class _AskedTheSame:
 
     def note(self, test: MergedTest) -> None:
         """Note the next test; a few are enough to decide."""
-        if test.turns or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
+        if test.is_conversation or not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return
         self._tests += 1
         if self._first is None:
@@ -502,7 +513,7 @@ def _check_output(test: MergedTest, plan: Plan) -> Iterator[Problem]:
     if (
         test.provider is not None
         and generates
-        and not test.turns
+        and not test.is_conversation
         and all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
     ):
         message = f"`provider` of {describe_test(test)} would get no prompt: the config has no `prompts`"

@@ -341,7 +341,9 @@ class _Figures(Struct):
     metrics: dict[str, _Metric] = field(default_factory=dict)
     latencies: Quantiles = field(default_factory=Quantiles)
     generated_usd: float | None = 0.0
-    usage: dict[str, Usage] = field(default_factory=lambda: {role.value: Usage() for role in Role})
+    usage: dict[str, Usage] = field(
+        default_factory=lambda: {Role.GENERATION.value: Usage(), Role.JUDGE.value: Usage()}
+    )
     tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Numbers of tests by how many of their repeats passed, of how many that were judged."""
 
@@ -352,7 +354,7 @@ class _Figures(Struct):
         for name, (_, errored) in metric_scores(result, members).items():
             self.metrics.setdefault(name, _Metric()).errored += errored
         for role, used in result.usage.items():
-            self.usage[role.value] += used
+            self.usage[role.value] = self.usage.get(role.value, Usage()) + used
         cost = result.cost_usd_generated
         self.generated_usd = None if cost is None or self.generated_usd is None else self.generated_usd + cost
         # As it was when the answer was generated; a call that failed says nothing about the model's pace.

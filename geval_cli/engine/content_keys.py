@@ -84,6 +84,8 @@ def _given(**parts: JsonValue) -> dict[str, JsonValue]:
 
 def _turns_said(test: MergedTest) -> list[JsonValue]:
     """Return the turns without answers that models gave, and without the one that is judged."""
+    if test.user is not None:
+        return [[test.user.goal, test.user.opening]]
     if test.plays_turns:
         return [[turn.role, turn.content] for turn in test.turns if turn.role == USER]
     before = test.turns[:-1] if test.ends_with_answer else test.turns

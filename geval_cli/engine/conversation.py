@@ -12,7 +12,7 @@ from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, Problem, Severity, UndoneError
 from geval_cli.judge.conversation import ASSISTANT, USER, last_words
 from geval_cli.providers.wire.chat import message_list, tool_call
-from geval_cli.records import JsonValue, Message, ModelResponse, Turn, Usage
+from geval_cli.records import JsonValue, Message, ModelResponse, Role, Turn, Usage
 from geval_cli.specs.base import PromptSpec
 from geval_cli.suite.prompts import NO_PROMPT
 from geval_cli.templating import Templates
@@ -22,15 +22,13 @@ _TWO_WORDS = ("some words", "other text")
 Ask = Callable[[MergedTest, Rendered], Awaitable[ModelResponse]]
 """Sends the messages of one turn; the test has what the user says as its input."""
 
-NextTurns = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
-"""Gives what comes next, by all that was said before, for the model to answer; nothing ends the conversation."""
-
 
 class Conversation(Struct):
     """A conversation so far: the turns, the answers as they came, what was sent last, and the error that ended it.
 
     `failed_at` names the turn of the error, before what the error says. `said` are the messages of all turns, each as
-    people read it and as the API wants it back.
+    people read it and as the API wants it back. Whoever says the user's turns notes in `usage` what that took, and in
+    `ended_by` why the conversation is over.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -39,6 +37,8 @@ class Conversation(Struct):
     error: GevalError | None = None
     failed_at: str = ""
     said: list[tuple[Message, Message]] = field(default_factory=list)
+    usage: dict[Role, Usage] = field(default_factory=dict)
+    ended_by: str | None = None
 
     def note(self, turns: Iterable[Turn]) -> None:
         """Add what somebody else than the model said."""
@@ -65,6 +65,10 @@ class Conversation(Struct):
     @property
     def is_from_cache(self) -> bool:
         return all(item.is_from_cache for item in self.responses)
+
+
+NextTurns = Callable[[Conversation], Awaitable[Sequence[Turn]]]
+"""Gives what comes next, by all that was said before, for the model to answer; nothing ends the conversation."""
 
 
 def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
@@ -96,7 +100,7 @@ def script_of(test: MergedTest) -> NextTurns:
     parts = [test.turns[place : place + 1] for place in range(len(test.turns))]
     rest = iter(parts if test.plays_turns else [test.turns])
 
-    async def next_turns(before: Sequence[Turn]) -> Sequence[Turn]:
+    async def next_turns(held: Conversation) -> Sequence[Turn]:
         return next(rest, ())
 
     return next_turns
@@ -126,14 +130,14 @@ async def hold_conversation(
     opening: tuple[Message, ...] | None = None
     while True:
         try:
-            new = await next_turns(held.turns)
+            new = await next_turns(held)
         except UndoneError:
             raise
         except GevalError as error:
-            return _broken_off(held, error, test)
+            return _broken_off(held, error, test, ", the user")
         if not new:
             return held
-        asked = replace(test, turns=(), input=last_words(new) or "")
+        asked = replace(test, turns=(), user=None, input=last_words(new) or "")
         first, form = _parts_of_prompt(prompt, asked, templates, opaque)
         opening = first if opening is None else opening  # it was said once, whatever the user says later
         rendered = _with_history(opening, form, held, new)
@@ -148,10 +152,12 @@ async def hold_conversation(
         held.note_answer(response)
 
 
-def _broken_off(held: Conversation, error: GevalError, test: MergedTest) -> Conversation:
+def _broken_off(held: Conversation, error: GevalError, test: MergedTest, who: str = "") -> Conversation:
     held.error = error
     if test.plays_turns:
-        held.failed_at = f"at turn {len(held.responses) + 1} of {len(test.turns)}: "
+        number = sum(turn.role == USER for turn in held.turns) + bool(who)
+        total = "" if test.user is not None else f" of {len(test.turns)}"
+        held.failed_at = f"at turn {number}{total}{who}: "
     return held
 
 
@@ -206,11 +212,13 @@ def check_conversation(
     prompt: PromptSpec, test: MergedTest, templates: Templates, *, where: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with a prompt for the turns of a test: it has to say what the user says."""
-    if not test.turns or test.ends_with_answer or prompt == NO_PROMPT or test.turns[-1].role != USER:
+    if not test.is_conversation or test.ends_with_answer or prompt == NO_PROMPT:
+        return
+    if test.turns and test.turns[-1].role != USER:
         return
     forms = []
     for words in _TWO_WORDS:
-        asked = replace(test, turns=(), input=words)
+        asked = replace(test, turns=(), user=None, input=words)
         forms.append(_parts_of_prompt(prompt, asked, templates, {})[1])
     if forms[0] is not None and forms[0] == forms[1]:
         message = (
@@ -225,6 +233,6 @@ def check_conversation(
 def check_input(test: MergedTest, *, where: str) -> Iterator[Problem]:
     """Yield a warning for an input that no one says: the turns have the user's words."""
     words = {turn.content for turn in test.turns if turn.role == USER}
-    if test.turns and test.input is not None and test.input not in words:
+    if test.is_conversation and test.input is not None and test.input not in words:
         message = f"`input` is not used ({where}): the user's words come from its `turns`"
         yield Problem(message, test.place.key("input"), "leave one out", severity=Severity.WARNING)

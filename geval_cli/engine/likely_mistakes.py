@@ -17,6 +17,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.suite.tests import PROFILE
 
 _NAMES_MAX = 200
 _SHOWN_MAX = 60
@@ -215,7 +216,7 @@ class LikelyMistakes(Struct):
     def _read_test(self, test: MergedTest) -> None:
         # What tests share, each of them has: only the last one's is held, so that no other gets its identity.
         before, self._read_last = self._read_last, {}
-        for spec in each_assertion(test.assertions):
+        for spec in each_assertion(test.all_assertions):
             self._read_last[id(spec)] = spec
             if id(spec) in before:
                 continue
@@ -232,6 +233,10 @@ class LikelyMistakes(Struct):
         if test.tools is not None:
             self.sees_all = self.sees_all or bool(test.tools.functions)
             self._read_value(test.tools.world)
+        if test.user is not None:
+            self._used.add(PROFILE)
+            for text in (test.user.goal, test.user.opening, test.user.done_when):
+                self._read_value(text)
 
     def _read(self, spec: Spec, *, is_code: bool = False) -> None:
         dumped = spec.model_dump(mode="python", exclude={"place"}, serialize_as_any=True, exclude_none=True)

@@ -388,7 +388,7 @@ def _with_images(rendered: Rendered, markers: Sequence[str]) -> Rendered:
 def _rendered(
     prompt: PromptSpec, test: MergedTest, templates: Templates, opaque: Collection[str]
 ) -> Rendered:
-    if test.turns:
+    if test.is_conversation:
         test = replace(test, input=last_words(test.turns[:1] if test.plays_turns else test.turns) or "")
     variables = test.variables
     if templates.rules.prompts_spell_chats and prompt.raw is not None:

@@ -227,7 +227,7 @@ class CostReservation:
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         price = self._prices[_kind_of(call)]
         case = OPEN_CASE.get()
-        if case is not None and call.request.role is Role.GENERATION:
+        if case is not None and call.request.role is not Role.JUDGE:
             await self._begin(case)
         set_aside_usd = await self._reserve(price, call)
         try:

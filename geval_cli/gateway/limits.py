@@ -444,7 +444,7 @@ class Limits:
         case = OPEN_CASE.get()
         if self._cases is None or case is None or case.is_begun:
             return None
-        if call.request.role is Role.GENERATION:
+        if call.request.role is not Role.JUDGE:
             return case
         self._cases.begin_anyway(case)
         return None

@@ -359,7 +359,7 @@ class CasePrinter:
         if result.output is not None or result.turns:
             lines = clipped_lines(output_text(result), **self._shown.output._asdict())
             self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
-        self._print_end(result.finish_reason)
+        self._print_end(result)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)
 
@@ -379,7 +379,10 @@ class CasePrinter:
             "by", [", ".join([*parts, *(["from the cache"] if result.cached else [])])], indent=3
         )
 
-    def _print_end(self, finish_reason: str | None) -> None:
+    def _print_end(self, result: CaseResult) -> None:
+        if result.ended_by:
+            self._print_block("ended by", [one_line(result.ended_by, 60)], indent=3)
+        finish_reason = result.finish_reason
         end = known_end(finish_reason or "stop")
         if end in (End.STOP, End.TOOL_CALLS):
             return
@@ -660,7 +663,7 @@ class _TestPrinter(CasePrinter):
             ]
             more = [] if len(steps) <= _PASSED_NAMED else [f"{len(steps) - _PASSED_NAMED:,} more"]
             self._print_block("trace", [", ".join([*steps[:_PASSED_NAMED], *more])], indent=3)
-        self._print_end(result.finish_reason)
+        self._print_end(result)
         passed: list[AssertionResult] = []
         for item in sorted(worst_first(result.assertions), key=lambda item: _ORDER[item.status]):
             if item.status in PROBLEMS or self._is_alone:

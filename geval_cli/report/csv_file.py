@@ -45,6 +45,7 @@ SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN = (
     "metadata",
     "conversation",
 )
+_END_COLUMN = "ended_by"
 
 
 class CsvFile:
@@ -85,6 +86,7 @@ class _Names(Struct):
     variables: dict[str, None] = field(default_factory=dict)
     metadata: dict[str, None] = field(default_factory=dict)
     has_turns: bool = False
+    has_ends: bool = False
     asked: dict[str, None] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
@@ -94,6 +96,7 @@ class _Names(Struct):
         if result.asked is not None:
             self.asked.update(dict.fromkeys(result.asked.texts))
         self.has_turns = self.has_turns or bool(result.turns)
+        self.has_ends = self.has_ends or bool(result.ended_by)
 
     def header(self) -> list[str]:
         return [
@@ -103,6 +106,7 @@ class _Names(Struct):
             *(f"{VARIABLE_COLUMN} {name}" for name in self.variables),
             *(f"{METADATA_COLUMN} {name}" for name in self.metadata),
             *([CONVERSATION_COLUMN] if self.has_turns else []),
+            *([_END_COLUMN] if self.has_ends else []),
         ]
 
 
@@ -143,6 +147,7 @@ def _row(result: CaseResult, names: _Names) -> str:
     named += [cells.variables.get(name, "") for name in names.variables]
     named += [cells.metadata.get(name, "") for name in names.metadata]
     named += [cells.conversation] if names.has_turns else []
+    named += [_quoted(result.ended_by or "")] if names.has_ends else []
     return ",".join([cells.fixed, *named]) + "\r\n"
 
 

@@ -90,7 +90,7 @@ TEXT_MAX = 60_000
 _CASES_MAX, _ERRORS_MAX = 50, 10
 _TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
 _METRICS_MAX = 30
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
 _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
@@ -343,6 +343,8 @@ def _case(result: CaseResult, report: RunReport) -> str:
     lines.extend(_assertion_lines(worst_first(result.assertions)))
     if result.output is not None or result.turns:
         lines.append(_block(output_text(result)))
+    if result.ended_by:
+        lines.append(f"Ended by: {code_span(result.ended_by)}\n")
     for name, text in (result.asked.texts if result.asked else {}).items():
         lines += [f"{name.replace('_', ' ').capitalize()}:", "", _block(text)]
     return "\n".join(lines) + "\n"

@@ -78,6 +78,7 @@ class RunState(Struct):
         """`calls 12 + 24 judge, 40% cached, $0.02`; the cost only when a price is known."""
         judge = self.calls[Role.JUDGE]
         text = f"calls {format_count(self.calls[Role.GENERATION])}"
+        text += f" + {format_count(user)} user" if (user := self.calls[Role.USER]) else ""
         parts = [f"{text} + {format_count(judge)} judge" if judge else text]
         if self.usage.cached_requests and self.usage.requests:
             parts.append(f"{format_percentage(self.usage.cached_requests, self.usage.requests)} cached")

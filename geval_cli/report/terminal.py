@@ -64,7 +64,7 @@ _METRICS_ON_A_LINE, _WARNINGS_SHOWN, _GATES_SHOWN = 6, 5, 5
 _RANKINGS_SHOWN, _PLACES_SHOWN, _PLACE_WIDTH = 3, 3, 40
 _TABLE_LINES_MAX = 16
 """Longer tables of rankings and derived metrics are shown with -v."""
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge", Role.USER: "user"}
 
 
 def print_report(
@@ -417,11 +417,16 @@ def _cost_text(by_role: Mapping[Role, Usage]) -> str:
     """`$0.30 (judge $0.21)`: what this run paid; "" where it paid nothing, as with local models."""
     known = [usage.cost_usd for usage in by_role.values() if usage.cost_usd is not None]
     total, is_partial = sum(known), len(known) < len(by_role)
-    judge = by_role.get(Role.JUDGE, Usage()).cost_usd
+    names = {Role.JUDGE: "judge", Role.USER: "user"}
+    parts = [
+        f"{name} {format_cost(cost)}"
+        for role, name in names.items()
+        if (cost := by_role.get(role, Usage()).cost_usd)
+    ]
     if not total:
         return "cost unknown" if is_partial else ""
     said = f"{format_cost(total)}{' or more' if is_partial else ''}"
-    return f"{said} (judge {format_cost(judge)})" if judge else said
+    return f"{said} ({', '.join(parts)})" if parts else said
 
 
 def _run_text(report: RunReport) -> str:

@@ -22,7 +22,7 @@ from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.engine.case import JobContext, PendingResult, begin_job
+from geval_cli.engine.case import JobContext, PendingResult, begin_job, blank_result
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import in_column
 from geval_cli.engine.conversation_state import ConversationState
@@ -41,7 +41,17 @@ from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
-from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
+from geval_cli.records import (
+    AssertionResult,
+    Choice,
+    JsonValue,
+    ModelRequest,
+    ModelResponse,
+    Purpose,
+    Role,
+    Status,
+    TokenLogprob,
+)
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
@@ -57,6 +67,7 @@ _CHARACTERS_PER_TOKEN = 4
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
 _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache has the answers once the config's code has run"
+_UNTIL_OVER = "at most; a simulated conversation may end earlier"
 _ON_PATH = "per output whose path through the decision tree gets there"
 _SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
@@ -220,8 +231,28 @@ class _DryRun(Struct, eq=False):
         bare = replace(job, test=replace(job.test, assertions=()))
         self._judgement = None
         stored = None if self.prepared.stored is None else self.prepared.stored.find
-        context = JobContext(partial(self._generate, job=job), tools, self._carried, stored=stored)
+        context = JobContext(
+            partial(self._generate, job=job),
+            tools,
+            self._carried,
+            stored=stored,
+            judge=partial(self._judge_end, job=job),
+        )
         return replace(await begin_job(bare, context), job=job)
+
+    async def _judge_end(
+        self, spec: Assertion, subject: Subject, tools: Tools, *, job: Job
+    ) -> AssertionResult:
+        """Return whether a conversation is over; it goes on where only a judge or code of the config could tell."""
+        pending, known = PendingResult(job, blank_result(job), subject), None
+        if not isinstance(spec, ModelGradedAssertion):
+            known = await judge_one(spec, subject, tools)
+        for member in _judged([spec]):
+            known = await self._follow(member, [pending], tools, _UNTIL_OVER)
+        self._judgement = None
+        if known is None or known.error is not None:
+            return AssertionResult(spec.type, None, Status.FAILED, 0.0)
+        return known
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
         provider, assumption = self._provider(spec), ""
@@ -229,6 +260,8 @@ class _DryRun(Struct, eq=False):
         if is_made_by_code(job):
             request = replace(request, messages=(*request.messages, *user_message(job.id)))
             assumption = "" if self.cache is None else _AFTER_CODE
+        if job.test.user is not None and any(message.role == "assistant" for message in request.messages):
+            assumption = _UNTIL_OVER
         found = await self._note(provider, request, assumption)
         if found is not None:
             return found
@@ -239,8 +272,8 @@ class _DryRun(Struct, eq=False):
 
     async def _follow(
         self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools, condition: str = ""
-    ) -> None:
-        """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
+    ) -> AssertionResult | None:
+        """Count what an assertion asks about an output, or about all of a row; return a verdict that the cache has."""
         columns = row_columns(self.prepared.plan.columns)
         subjects = [
             in_column(_with_context(spec, item.subject, item.job), item.job, columns)
@@ -256,7 +289,9 @@ class _DryRun(Struct, eq=False):
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
         elif subjects:
-            await judge_one(spec, subjects[0], tools)
+            found = await judge_one(spec, subjects[0], tools)
+            return None if self._judgement.has_made_up else found
+        return None
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """Count what a judge is asked, and answer it from the cache or by a stand-in.

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import ModelGradedAssertion, each_assertion
+from geval_cli.assertions.base import MergedTest, ModelGradedAssertion, each_assertion
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
@@ -107,7 +107,7 @@ class JobRunner(Struct, frozen=True):
         case = OpenCase(
             kind=("row" if is_compared else job.column, *[spec.type for spec in judged]),
             weight=(outputs + 1) // 2,
-            answer_calls=outputs * max(1, len(job.test.turns)) if job.generates else 0,
+            answer_calls=outputs * _answer_calls(job.test) if job.generates else 0,
             is_judged=bool(judged) or is_by_mode,
         )
         if judged:
@@ -148,6 +148,15 @@ class JobRunner(Struct, frozen=True):
                 del self.safe_tests[next(iter(self.safe_tests))]
             self.safe_tests[result.test_index] = known
         return replace(result, test=known)
+
+
+def _answer_calls(test: MergedTest) -> int:
+    """Return the requests of a test before its output is judged; of a simulated user, as many as it may take."""
+    if test.user is None:
+        return max(1, len(test.turns))
+    judged = len(test.user.assertions)
+    opened = test.user.opening is not None
+    return test.user.max_turns * (2 + judged) + 1 - opened - judged
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from geval_cli.assertions.assert_set import AssertSet
 from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
+from geval_cli.engine.content_keys import key_of
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import GevalError, Problem, UsageError
@@ -251,8 +252,12 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         if is_same:
             steps.note(case.assertions)
         if not is_same and case.repeat_index == 0:
-            asked = (_said_by_user(case.turns), _said_before(case.turns)) if case.turns else ()
-            for rendered in asked or (None if plan.is_serial else case.prompt.rendered,):
+            asked: tuple[str | None, ...] = (None if plan.is_serial else case.prompt.rendered,)
+            if case.turns:
+                asked = (_said_by_user(case.turns), _said_before(case.turns))
+            if case.ended_by or case.error is not None:  # what a simulated user says is in no config
+                asked = (*asked, f"simulated {case.test_key}")
+            for rendered in asked:
                 index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
                 index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
     tests = None if is_same else _matched_tests(plan, columns, index, templates)
@@ -313,7 +318,9 @@ def _keys_of_test(
         if number not in columns or not runs_with(test, provider, prompt):
             continue
         try:
-            rendered = None if plan.is_serial and not test.turns else _asked(test, prompt, templates)
+            rendered = (
+                None if plan.is_serial and not test.is_conversation else _asked(test, prompt, templates)
+            )
         except GevalError:
             continue  # told by the check
         generates = plan.answering(test, provider).id != NO_PROVIDER.id and not test.ends_with_answer
@@ -323,6 +330,8 @@ def _keys_of_test(
 
 def _asked(test: MergedTest, prompt: PromptSpec, templates: Templates) -> str:
     """Return what a test is known by: the prompt that it makes, or its turns without the answer that is judged."""
+    if test.user is not None:
+        return f"simulated {key_of(test)}"
     if test.plays_turns:
         return _said_by_user(test.turns)
     if test.turns:

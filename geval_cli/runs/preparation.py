@@ -251,7 +251,7 @@ def _with_needs(
     if not suite.access.is_strangers:
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
-    asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
+    asked = (*suite.providers, *checked.answerers, *checked.users, *checked.judges, *grader)
     specs = [suite.resolved(spec) for spec in asked if spec.id != NO_PROVIDER.id]
     names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     env = {name: value for name, value in suite.env.items() if name in names}
@@ -317,6 +317,10 @@ def _check_providers(
         if judge.id == NO_PROVIDER.id:
             hint = "choose a model, for example with --grader openai:gpt-4.1"
             yield Problem("`none` cannot judge: it is not a provider", judge.place.value(), hint)
+    for user in checked.users:
+        if user.id == NO_PROVIDER.id:
+            hint = "choose a model, for example `user: openai:gpt-4.1-mini`"
+            yield Problem("`none` cannot play a user: it is not a provider", user.place.value(), hint)
     named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
@@ -354,10 +358,11 @@ def _stranger_problem(spec: ProviderSpec, suite: LoadedSuite) -> Problem | None:
 
 
 def _answering(suite: LoadedSuite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
-    """Return the providers that are asked for outputs: none where stored ones are judged."""
+    """Return the providers that are asked for outputs, and those that play users: none where stored ones are judged."""
     if request.judged is not None or request.asks_judges_only:
         return []
-    return [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
+    users = [suite.resolved(spec) for spec in checked.users]
+    return [spec for spec in (*suite.providers, *checked.answerers, *users) if spec.id != NO_PROVIDER.id]
 
 
 def _asked(suite: LoadedSuite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:

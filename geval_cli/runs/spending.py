@@ -62,7 +62,10 @@ def combined(
     first: UsageByRole, second: UsageByRole, how: Callable[[Usage, Usage], Usage]
 ) -> dict[Role, Usage]:
     """Return the usage of each role, put together."""
-    return {role: how(first.get(role, Usage()), second.get(role, Usage())) for role in Role}
+    present = {Role.GENERATION, Role.JUDGE, *first, *second}
+    return {
+        role: how(first.get(role, Usage()), second.get(role, Usage())) for role in Role if role in present
+    }
 
 
 def larger(first: Usage, second: Usage) -> Usage:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
@@ -111,6 +111,7 @@ class SearchedResult(Struct, frozen=True):
     description: str | None = None
     vars: Mapping[str, Any] = field(default_factory=dict)
     output: Any = None
+    ended_by: str | UnsetType = UNSET
     error: _Message | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     assertions: tuple[SearchedAssertion, ...] = ()
@@ -122,6 +123,7 @@ def searched_texts(result: CaseResult | SearchedResult) -> Iterator[str]:
     yield result.prompt.rendered
     yield from _texts_in(result.output)
     yield from _texts_in(result.vars)
+    yield result.ended_by or ""
     yield "" if result.error is None else result.error.message
     yield from _said_in(result.assertions)
 

@@ -128,6 +128,7 @@ def _content(
         "providers": [serialize(provider) for provider in suite.providers],
         "defaultTest": None if default is None else serialize(default),
         "tests": tests,
+        "profiles": None if suite.tests.profiles is None else list(suite.tests.profiles),
         "options": serialize(suite.options),
         "calibration": raw.get("calibration"),
         "labels": raw.get("labels"),

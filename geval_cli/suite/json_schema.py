@@ -38,7 +38,7 @@ from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric, GatesSpec
-from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
+from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec, TestFilesSpec, TestSpec
 
 JsonSchema = dict[str, Any]
 
@@ -95,6 +95,7 @@ def _one_or_list(item: JsonSchema) -> JsonSchema:
 
 def _suite_forms() -> dict[str, JsonSchema]:
     gates = _list_of({"type": "string"})
+    profile = {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]}
     margin = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
     return {
         "prompts": _one_or_list(_reference("prompt")),
@@ -102,6 +103,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "default_test": _reference("test"),
         "tests": {"anyOf": [_TEST_FILE, _list_of(_test_entry(), at_least=1)]},
         "tools": _reference("tools"),
+        "profiles": {"anyOf": [{"type": "string", "pattern": "^file://."}, _list_of(profile, at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
         "margin": {"anyOf": [margin, {"type": "object", "additionalProperties": margin}]},
@@ -128,7 +130,12 @@ def _test_forms() -> dict[str, JsonSchema]:
         "images": {"anyOf": [image, _list_of(image, at_least=1)]},
         "provider": _reference("provider"),
         "trace": _list_of(_spec_schema(TraceStepSpec, {})),
-        "turns": _list_of(_spec_schema(TurnSpec, {}), at_least=1),
+        "turns": {
+            "anyOf": [
+                _list_of(_spec_schema(TurnSpec, {}), at_least=1),
+                _spec_schema(SimulationSpec, {"simulate": _simulated_user_schema()}),
+            ]
+        },
         "tools": _reference("tools"),
     }
 
@@ -144,6 +151,15 @@ def _tools_schema() -> JsonSchema:
         "recorded": {"anyOf": [file, _list_of(_spec_schema(RecordedAnswerSpec, {}), at_least=1)]},
     }
     return {"anyOf": [functions, listed, _spec_schema(ToolsSpec, forms)]}
+
+
+def _simulated_user_schema() -> JsonSchema:
+    forms: dict[str, JsonSchema] = {
+        "user": _reference("provider"),
+        "profile": {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]},
+        "done_when": {"anyOf": [{"type": "string"}, _reference("assertion")]},
+    }
+    return _spec_schema(SimulatedUserSpec, forms)
 
 
 def _judge_forms() -> dict[str, JsonSchema]:

@@ -379,7 +379,12 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
     if "tools" in fields.values and (default is None or "tools" not in default.model_fields_set):
         tools = extra("tools of a config").read_tools(fields.values["tools"], fields.child("tools"), reading)
         default = (default or NO_DEFAULT).model_copy(update={"tools": tools})
-    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars))
+    profiles = None
+    if "profiles" in fields.values:
+        profiles = extra("simulated users").read_profiles(
+            fields.values["profiles"], fields.child("profiles"), reading
+        )
+    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars), profiles)
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:

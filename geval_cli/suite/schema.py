@@ -1,6 +1,6 @@
 """The top level of a config file and its tests, as frozen pydantic models."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -15,6 +15,37 @@ from geval_cli.specs.base import (
     WrittenSchema,
 )
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
+
+
+class SimulatedUserSpec(Spec):
+    """A user whom a model plays: `simulate` of `turns`. What a test leaves out comes from `defaultTest`."""
+
+    goal: str | None = Field(
+        None, description="What the user wants, in a sentence; a template of the test's variables."
+    )
+    profile: str | dict[str, Any] | None = Field(
+        None, description="Who the user is: text, or traits by name. Without it, each of `profiles`."
+    )
+    user: ProviderSpec | None = Field(None, description="The model that plays the user.")
+    opening: str | None = Field(
+        None, description="The user's first message; a template. Without it, the user's model writes it."
+    )
+    max_turns: Annotated[int, Field(ge=1, le=100)] = Field(
+        8,
+        validation_alias=AliasChoices("max_turns", "maxTurns"),
+        description="The most messages that the user writes.",
+    )
+    done_when: str | Assertion | None = Field(
+        None,
+        validation_alias=AliasChoices("done_when", "doneWhen"),
+        description="When the goal is reached: a sentence for the user's model, or an assertion on each answer.",
+    )
+
+
+class SimulationSpec(Spec):
+    """`turns` that a simulated user says."""
+
+    simulate: SimulatedUserSpec = Field(description="The user who talks with the model under test.")
 
 
 class TestSpec(Spec):
@@ -46,10 +77,11 @@ class TestSpec(Spec):
     images: tuple[str, ...] | None = Field(
         None, description="Images for the model and the judge: file:// (png, jpeg, gif, webp) or data URLs."
     )
-    turns: tuple[TurnSpec, ...] | None = Field(
+    turns: tuple[TurnSpec, ...] | SimulationSpec | None = Field(
         None,
         description=(
-            "A conversation: recorded as [{role, content}, ...], or to be played as [{user: ...}, ...]."
+            "A conversation: recorded as [{role, content}, ...], to be played as [{user: ...}, ...], or"
+            " {simulate: ...}."
         ),
     )
     scenario: str | None = Field(None, description="The situation of a conversation, for the judge.")
@@ -154,6 +186,13 @@ class SuiteSpec(Spec):
     )
     tools: Any = Field(
         None, description="Tools whose calls are answered, for all tests without `tools` of their own."
+    )
+    profiles: Any = Field(
+        None,
+        description=(
+            "Users by text or traits: each simulated conversation runs once per profile. A list, or"
+            " file:// (.csv, .jsonl, .json, .yaml)."
+        ),
     )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import msgspec
+from msgspec import structs
 
 from geval_cli.assertions.base import MergedTest
 from geval_cli.errors import ConfigError, Location
@@ -23,7 +24,7 @@ from geval_cli.specs.base import TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.schema import TestSpec
+from geval_cli.suite.schema import SimulationSpec, TestSpec
 from geval_cli.suite.turns import (
     are_played,
     check_output_of_test,
@@ -99,6 +100,9 @@ def merge_test(
         return getattr(test if name in own else below, name)
 
     written = pick("turns")
+    user = None
+    if isinstance(written, SimulationSpec):
+        user = extra("simulated users").merged_user(written, below.turns)
     turns, plays = turns_of(written), are_played(written)
     answer = output_of(turns[-1]) if turns and not plays and turns[-1].role == ASSISTANT else None
     return MergedTest(
@@ -129,6 +133,7 @@ def merge_test(
         role=pick("role"),
         trace=trace_of_spec(pick("trace")),
         tools=pick("tools"),
+        user=user,
     )
 
 
@@ -235,6 +240,7 @@ def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
             fields.values[name] = text
 
 
+PROFILE = "profile"
 _SHOWN = 80
 
 MAX_PROBLEMS = 1000
@@ -373,17 +379,49 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
         return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
 
 
+Profiles = tuple[str | Mapping[str, JsonValue], ...]
+"""Users whom a model can play, each by a text or by traits."""
+
+
+def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest]:
+    """Yield a test with a simulated user once for each profile, which it shows as the variable `profile`."""
+    assert test.user is not None
+    is_multiplied = test.user.profile is None and bool(profiles)
+    for number, profile in enumerate(profiles if is_multiplied and profiles else (test.user.profile,)):
+        name = test.description
+        if name and is_multiplied:
+            name = f"{name} ({_short_profile(profile)})"
+        yield structs.replace(
+            test,
+            index=test.index + number,
+            description=name,
+            vars=test.vars if profile is None else {PROFILE: profile, **test.vars},
+            user=structs.replace(test.user, profile=profile),
+        )
+
+
+def _short_profile(profile: JsonValue) -> str:
+    """Return the name of a profile, or what it says in short."""
+    text = str(profile)
+    if isinstance(profile, Mapping):
+        named = profile.get("name")
+        text = str(named) if named else ", ".join(f"{name} {value}" for name, value in profile.items())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 class SuiteTests(msgspec.Struct, frozen=True):
     """The tests of a suite; each pass yields equal tests.
 
     So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
-    `default` is None when there is no defaultTest, or when it has problems of its own.
+    `default` is None when there is no defaultTest, or when it has problems of its own. A test whose user is simulated
+    is one test for each of the `profiles`, unless it has its own.
     """
 
     source: RowSource
     reading: LoadContext
     default: TestSpec | None
     overrides: Mapping[str, JsonValue]
+    profiles: Profiles | None = None
     _kept: list[MergedTest] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[MergedTest]:
@@ -392,11 +430,14 @@ class SuiteTests(msgspec.Struct, frozen=True):
             return
         first: list[MergedTest] = []
         is_kept = self.source.is_small
+        added = 0
         for index, spec in self.specs():
-            test = merge_test(index, spec, self.default, self.overrides)
-            if is_kept:
-                first.append(test)
-            yield test
+            test = merge_test(index + added, spec, self.default, self.overrides)
+            for each in (test,) if test.user is None else profiled(test, self.profiles):
+                added = each.index - index
+                if is_kept:
+                    first.append(each)
+                yield each
         if not self._kept:
             self._kept.extend(first)
 

@@ -50,7 +50,7 @@ def code_of_test(test: MergedTest) -> Iterator[CodePart]:
         yield CodePart("tools", test.tools.place.key())
     for name in test.promptfoo.made_vars:
         yield CodePart(f"vars.{name}", test.place.value("vars", name))
-    for spec in each_assertion(test.assertions):
+    for spec in each_assertion(test.all_assertions):
         if spec.runs_code:
             yield CodePart(spec.base_type, spec.place.value("type"))
         for name, key in _TRANSFORMS.items():
@@ -142,7 +142,7 @@ def document_trust_problems(document: Document) -> Iterator[Problem]:
 def _of_test(test: MergedTest) -> Iterator[Problem]:
     for part in code_of_test(test):
         yield _refused(part)
-    for spec in each_assertion(test.assertions):
+    for spec in each_assertion(test.all_assertions):
         if spec.calls_server:
             message = "a webhook sends outputs to another server, which --untrusted does not allow"
             yield Problem(message, spec.place.value("type"), TRUST_HINT)

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from geval_cli.json_codec import data_in
 from geval_cli.judge.conversation import ASSISTANT, USER
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue, TraceStep, Turn
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.schema import TestSpec
+from geval_cli.suite.schema import SimulationSpec, TestSpec
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _TWO_FORMS = "use either `role` and `content` in all of them, or only `user`"
@@ -21,6 +22,11 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
     if "turns" not in fields.values:
         return
     value, place = fields.values["turns"], fields.child("turns")
+    if isinstance(value, dict) and "simulate" in value:
+        extra("simulated users").read_simulation(fields, reading)
+        if "turns" in fields.values and "output" in fields.values:
+            _check_output(fields.values["turns"], "", fields.place, reading)
+        return
     before = len(reading.problems)
     turns = _read_list(value, place, reading)
     if turns is not None and len(reading.problems) == before:
@@ -65,8 +71,10 @@ def trace_of_spec(written: Sequence[TraceStepSpec] | None) -> tuple[TraceStep, .
     )
 
 
-def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:
+def turns_of(written: Sequence[TurnSpec] | SimulationSpec | None) -> tuple[Turn, ...]:
     """Return turns as records."""
+    if isinstance(written, SimulationSpec):
+        return ()
     return tuple(
         Turn(USER, item.user)
         if item.user is not None
@@ -75,8 +83,10 @@ def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:
     )
 
 
-def are_played(written: Sequence[TurnSpec] | None) -> bool:
+def are_played(written: Sequence[TurnSpec] | SimulationSpec | None) -> bool:
     """Return whether the turns are what the user is going to say."""
+    if isinstance(written, SimulationSpec):
+        return True
     return bool(written) and all(item.user is not None for item in written or ())
 
 
@@ -166,8 +176,10 @@ def check_output_of_test(test: TestSpec, default: TestSpec | None, reading: Load
         _check_output(default.turns, " of defaultTest", test.place, reading)
 
 
-def _check_output(turns: Sequence[TurnSpec], whose: str, place: SourcePath, reading: LoadContext) -> None:
-    if are_played(turns) or turns[-1].role == ASSISTANT:
+def _check_output(
+    turns: Sequence[TurnSpec] | SimulationSpec, whose: str, place: SourcePath, reading: LoadContext
+) -> None:
+    if isinstance(turns, SimulationSpec) or are_played(turns) or turns[-1].role == ASSISTANT:
         why = (
             "answers come from the model"
             if are_played(turns)

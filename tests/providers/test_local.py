@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.calls import answer, ask, provider, run
+from support.geval_command import run_geval
 
 from geval_cli.assertions.graded.embeddings import cosine
 from geval_cli.errors import ProviderRequestError
@@ -218,3 +219,26 @@ def test_a_model_that_says_how_its_vectors_are_made_is_heard(
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(header)
     assert names_pooling(tmp_path / "m.gguf") is is_named
+
+
+@pytest.mark.local_model
+def test_a_small_model_can_play_the_user_and_answer_it(tmp_path: Path) -> None:
+    small = {"id": "local:smollm2", "config": {"temperature": 0, "max_tokens": 16}}
+    user = {
+        "goal": "Learn when the shop opens.",
+        "user": small,
+        "opening": "When do you open?",
+        "max_turns": 2,
+    }
+    suite = {
+        "prompts": [{"system": "The shop opens at nine. Answer in one sentence."}],
+        "providers": small,
+        "tests": [{"turns": {"simulate": user}, "assert": [{"type": "ended-by", "value": "limit"}]}],
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(suite), encoding="utf-8")
+    finished = run_geval("run", "config.yaml", "-o", "r.json", cwd=tmp_path)
+    [result] = json.loads((tmp_path / "r.json").read_text("utf-8"))["results"]
+    assert (finished.code, result["error"]) in {(0, None), (1, None)}
+    assert result["ended_by"] in {"goal", "gave_up", "limit"}
+    assert [turn["role"] for turn in result["turns"]][:2] == ["user", "assistant"]
+    assert result["usage"]["user"]["output_tokens"] > 0

@@ -20,7 +20,7 @@ from geval_cli.specs.conversation import TraceStepSpec, TurnSpec
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric
-from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
+from geval_cli.suite.schema import SimulatedUserSpec, SuiteSpec, TestFilesSpec, TestSpec
 
 PARTS: Mapping[str, type[Spec]] = {
     "a config": SuiteSpec,
@@ -29,6 +29,7 @@ PARTS: Mapping[str, type[Spec]] = {
     "a provider": ProviderSpec,
     "a test": TestSpec,
     "a turn": TurnSpec,
+    "a simulated user": SimulatedUserSpec,
     "a step of a trace": TraceStepSpec,
     "tools that are called": ToolsSpec,
     "simulated tools": SimulatedToolsSpec,
@@ -55,6 +56,9 @@ _OPEN = {
     "result": "anything",
     "margin": "number, or a mapping of metrics to numbers",
     "assertions": "a list of assertions",
+    "turns": "a list of turns, or {simulate: ...}",
+    "profiles": "a list of texts and mappings, or file://",
+    "done_when": "text, or an assertion",
 }
 """Values of keys whose type is checked by the reader of the part."""
 

@@ -67,7 +67,7 @@ class GEvalAssertion(GEvalFields):
         if self.source is not None:
             context.render(self.source, self.place.value("source"), problems)
         _check_rubric_prompt(self, context, problems)
-        if self.over is not None and not context.test.turns:
+        if self.over is not None and not context.test.is_conversation:
             message = (
                 f"`over` needs the turns of a conversation, but {context.where.removeprefix('in ')} has none"
             )

@@ -201,6 +201,12 @@ def batch_problems(
             _first_serial_place(suite),
             "run without --batch and --batch-judge",
         )
+    if checked.users:
+        yield Problem(
+            "conversations with simulated users cannot be sent in batches: each turn waits for the one before it",
+            checked.users[0].place.value(),
+            "run without --batch and --batch-judge",
+        )
     specs = [(role, spec) for role in sorted(roles) for spec in by_role.get(role, ())]
     apis = [(spec, api) for _, spec in specs if (api := _api_of(spec, suite)) is not None]
     if specs and not apis:

@@ -1,1 +1,1 @@
-"""Simulated users: whether they are like real ones."""
+"""Users whom models play, and how real they are."""

@@ -293,7 +293,7 @@ class EndpointProvider:
                 except NotAnAnswer as error:
                     raise received.refuse(str(error)) from error
             choices = self.choices(received, request)
-            if request.role is Role.JUDGE:
+            if request.role is not Role.GENERATION:
                 # What a filter left of a judge's reply may hold a number, which is no rating.
                 whole = tuple(choice for choice in choices if not withheld(choice.finish_reason))
                 if not whole:

@@ -66,7 +66,7 @@ class GoogleProvider(EndpointProvider):
         return _payload(self._endpoint, request, self.caps["top_logprobs"])
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        choice = _choice(received, is_judge=request.role is Role.JUDGE)
+        choice = _choice(received, is_judge=request.role is not Role.GENERATION)
         if request.tools:  # all parts go back, thoughts and their signatures where they stand
             choice = structs.replace(choice, message=_said_message(received.body))
         return (choice,)

@@ -182,7 +182,7 @@ def output_text(result: CaseResult) -> str:
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
     """Return a row of usage for each role that asked for anything."""
-    names = {"generation": "Model", "judge": "Judge"}
+    names = {"generation": "Model", "judge": "Judge", "user": "Simulated user"}
     return [(names[role.value], usage) for role, usage in result.usage.items() if usage.requests]
 
 

@@ -191,6 +191,8 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
             context["logProbs"] = [token.logprob for token in choice.token_logprobs]
     if "logProbs" in reported:
         context["logProbs"] = reported["logProbs"]
+    if subject.ended_by is not None:
+        context["ended_by"] = subject.ended_by
     config = getattr(spec, "config", None)
     if config is not None:
         context["config"] = config
