@@ -183,7 +183,7 @@ def test_users_of_a_run_are_told_from_real_ones(
         assert found["judge"]["accuracy"]["value"] == 1
         assert low > 0.5
         assert re.match(r"a judge tells them apart in 100 % \(\d+ to 100 %\) of pairs: your", found["answer"])
-        assert '"It is in a hurry."' in shown.stdout
+        assert shown.stdout.count('"It is in a hurry."') == 1
         assert "Hardly ever greet, say please or say thank you." in shown.stdout
     else:
         assert low < 0.5 < high
@@ -269,6 +269,7 @@ def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Pr
         cut, found = compared(product, server, *words, "--max-requests", "5")
         assert (cut.code, len(server.requests)) == (3, 5)
         assert found["judge"]["stopped"]
+        assert found["judge"]["failed"] == 0  # what was not sent is no failure of the judge
         whole, _ = compared(product, server, *words)
         assert (whole.code, len(server.requests)) == (0, 12)  # nothing is paid for twice
         _, again = compared(product, server, *words, "--plan")
@@ -415,9 +416,11 @@ def test_runs_and_their_files_hold_the_same_talks(product: Product) -> None:
         empty = product.command(server, "realism", "--against", "r.jsonl", writes_results=False)
         missing = product.command(server, "realism", "r.jsonl", "--against", "nothing", writes_results=False)
         unsaid = product.command(server, "realism", "r.jsonl", writes_results=False)
+        unknown = product.command(server, "realism", "--against", "config.yaml", writes_results=False)
     assert [(item["simulated"]["talks"], item["simulated"]["clusters"]) for item in told] == [(8, 4)] * 3
     assert [item["measures"][0]["difference"]["value"] for item in told] == [0] * 3
-    assert (empty.code, missing.code, unsaid.code) == (2, 2, 2)
+    assert {done.code for done in (empty, missing, unsaid, unknown)} == {2}
+    assert "config.yaml is not a file of talks" in said(unknown.stderr)
     assert "use a run whose tests have `turns`" in said(empty.stderr)
     assert "--against real.jsonl" in unsaid.stderr
 

@@ -116,6 +116,17 @@ def test_the_distance_is_that_of_kolmogorov_and_smirnov() -> None:
     assert few.interval[0] < many.interval[0]
 
 
+def test_the_error_of_both_distributions_is_exceeded_in_5_percent() -> None:
+    """Of the two bounds, each at its worst, drawn a hundred thousand times."""
+    random = np.random.default_rng(1)
+    for n, m in ((25, 25), (40, 10)):
+        one, other = ([0.0] * n, [1.0] * m)
+        found = distribution_gap(sample(one), sample(other))
+        assert found is not None
+        worst = sum(np.sqrt(np.log(2 / random.random(100_000)) / (2 * size)) for size in (n, m))
+        assert (worst > 1 - found.interval[0]).mean() == pytest.approx(0.05, abs=0.003)
+
+
 def test_comparisons_of_single_members_are_as_independent_as_their_pairs() -> None:
     shares = [1.0, 0.5, 1.0, 0.0, 1.0]
     found = crossed_share([Comparison(n, n, share) for n, share in enumerate(shares)])

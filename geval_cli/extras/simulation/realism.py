@@ -465,11 +465,11 @@ async def tell_apart(
         for reply in replies:
             if isinstance(reply, UndoneError | ProviderSettledError):
                 stopped = stopped or reply.message
-            if isinstance(reply, GevalError):
+            elif isinstance(reply, GevalError):
                 problem = problem or reply.message
             elif isinstance(reply, BaseException):
                 raise reply
-        if problem:
+        if problem or not all(isinstance(reply, WinnerReply) for reply in replies):
             return TalkPair(pair.simulated, pair.real, problem=problem)
         return _judged(pair, [reply for reply in replies if isinstance(reply, WinnerReply)])
 
@@ -478,6 +478,9 @@ async def tell_apart(
     asked = [pair for pair in judged if pair.is_asked]
     named = sum(pair.named for pair in asked)
     hide = session.secrets.hide
+    reasons = (
+        one_line(hide(pair.reason), 300) for pair in asked if pair.share == 1 and " " in pair.reason.strip()
+    )
     return ToldApart(
         judge=judge.label,
         accuracy=crossed_share(
@@ -497,9 +500,7 @@ async def tell_apart(
                 if _is_cut(talk, shows_answers)
             }
         ),
-        reasons=tuple(one_line(hide(pair.reason), 300) for pair in asked if pair.share == 1 and pair.reason)[
-            :_REASONS
-        ],
+        reasons=tuple(dict.fromkeys(reasons))[:_REASONS],
         problem=hide(next((pair.problem for pair in found if pair.problem), "")),
         stopped=hide(stopped),
         usage=calls.usage,
@@ -677,7 +678,7 @@ def _gap_section(measures: Sequence[ComparedMeasure]) -> Section:
     rows = []
     for item in measures:
         if (gap := item.gap) is not None:
-            at = _figure(gap.at, shares=item.measure.is_share)
+            at = _figure(gap.at, shares=item.measure.is_share).removesuffix(".0")
             rows.append(
                 (
                     item.measure.name,

@@ -67,14 +67,15 @@ def read_talks(named: str, home: Path | None) -> Talks:
     """
     path = Path(named)
     if path.suffix.lower() == ".jsonl" and not _has_results(path):
-        found = _of_file(path)
-        hint = f"{_FORM}; traces are read too"
+        found, hint = _of_file(path), f"{_FORM}; traces are read too"
+    elif path.is_file() and not is_results_file(named):
+        raise UsageError(
+            f"{named} is not a file of talks", hint="use a .jsonl file with a talk per line, or a run"
+        )
     else:
+        hint = "use a run whose tests have `turns`"
         with open_report(named, home, os.environ) as (report, _):
             found = _of_run(report)
-        hint = "use a run whose tests have `turns`"
-        if not is_results_file(named) and path.exists():
-            hint = "use a .jsonl file with a talk in each line, or a run"
     if not found.talks:
         raise UsageError(f"{found.name} has no conversation in which a user says something", hint=hint)
     return found
