@@ -21,7 +21,7 @@ from geval_cli.numbers import (
     plural,
 )
 from geval_cli.providers.wire.finish_reasons import End, known_end
-from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status, TraceStep
 from geval_cli.report.checklist import checklist_items
 from geval_cli.report.console import print_hanging
 from geval_cli.report.report import (
@@ -335,6 +335,13 @@ class ShownCase(Struct):
             self.same_numbers.append(number)
 
 
+def _step_text(step: TraceStep) -> str:
+    called = step.name if step.args is None else f"{step.name} {value_text(step.args)}"
+    if step.error is not None:
+        return f"{called} failed: {step.error}"
+    return called if step.output is None else f"{called} -> {value_text(step.output)}"
+
+
 class CasePrinter:
     """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
 
@@ -359,6 +366,8 @@ class CasePrinter:
         if result.output is not None or result.turns:
             lines = clipped_lines(output_text(result), **self._shown.output._asdict())
             self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
+        if self._shown.has_inputs:
+            self._print_trace(result.trace, characters=2000)
         self._print_end(result)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)
@@ -378,6 +387,18 @@ class CasePrinter:
         self._print_block(
             "by", [", ".join([*parts, *(["from the cache"] if result.cached else [])])], indent=3
         )
+
+    def _print_trace(self, steps: Sequence[TraceStep], *, characters: int) -> None:
+        """Print the first steps of a trace: a line each, or only their names where no more is known of them."""
+        if not steps:
+            return
+        more = [] if len(steps) <= _PASSED_NAMED else [f"{len(steps) - _PASSED_NAMED:,} more"]
+        if any(step.args is not None or step.output is not None for step in steps):
+            lines = [one_line(_step_text(step), characters) for step in steps[:_PASSED_NAMED]]
+            self._print_block("trace", [*lines, *more], indent=3)
+            return
+        names = [one_line(f"{step.name}{' (failed)' * (step.error is not None)}", 40) for step in steps]
+        self._print_block("trace", [", ".join([*names[:_PASSED_NAMED], *more])], indent=3)
 
     def _print_end(self, result: CaseResult) -> None:
         if result.ended_by:
@@ -657,12 +678,7 @@ class _TestPrinter(CasePrinter):
         if result.output is not None or result.turns:
             lines = clipped_lines(output_text(result), **self._shown.output._asdict())
             self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
-        if result.trace:
-            steps = [
-                one_line(f"{step.name}{' (failed)' * (step.error is not None)}", 40) for step in result.trace
-            ]
-            more = [] if len(steps) <= _PASSED_NAMED else [f"{len(steps) - _PASSED_NAMED:,} more"]
-            self._print_block("trace", [", ".join([*steps[:_PASSED_NAMED], *more])], indent=3)
+        self._print_trace(result.trace, characters=160)
         self._print_end(result)
         passed: list[AssertionResult] = []
         for item in sorted(worst_first(result.assertions), key=lambda item: _ORDER[item.status]):

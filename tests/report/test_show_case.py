@@ -180,6 +180,19 @@ KINDS: dict[str, tuple[Sequence[CaseResult], str, Sequence[str]]] = {
         "failed: correct 0.40 < 0.70",
         ["turns   user: My order is late", "assistant: Which?", "trace   search, refund (failed)"],
     ),
+    "a trace of calls with their results": (
+        [
+            case(
+                FAILED,
+                trace=(
+                    TraceStep("tool", "search", {"word": "late"}, ["order 7"]),
+                    TraceStep("tool", "refund", {"order": 7}, error="timeout"),
+                ),
+            )
+        ],
+        "failed: correct 0.40 < 0.70",
+        ['trace   search {"word": "late"} -> ["order 7"]', 'refund {"order": 7} failed: timeout'],
+    ),
     "all passed": ([case(PASSED), case(PASSED, column=1)], "passed in both columns", ["✓ PASS", "output"]),
 }
 

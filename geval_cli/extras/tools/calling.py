@@ -199,7 +199,6 @@ class ToolCaller:
         self, name: str, arguments: JsonValue, begin: Callable[[], Awaitable[None]] | None
     ) -> Mapping[str, JsonValue]:
         assert self._means.scripts is not None
-        started = time.perf_counter()
         code = Code(Language.PYTHON, path=_FUNCTIONS, function="call")
         given: dict[str, JsonValue] = {
             "path": str(self._tools.functions[name]),
@@ -216,7 +215,7 @@ class ToolCaller:
             raise CodeFailedError(
                 f"the call of `{name}` failed: {error}", detail=detail, hint=hint
             ) from error
-        return {**answer, "ms": (time.perf_counter() - started) * 1000}
+        return dict(answer)
 
     def _noted(self, name: str, arguments: JsonValue, answer: Mapping[str, JsonValue]) -> TraceStep:
         self._state = answer.get("state", self._state)

@@ -8,6 +8,7 @@ import ast
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -67,11 +68,13 @@ async def call(
     if CONTEXT in inspect.signature(function).parameters:
         keywords[CONTEXT] = {"vars": variables}
     answer: dict[str, Any]
+    started = time.perf_counter()
     try:
         result = function(**keywords)
         answer = {"result": await result if inspect.isawaitable(result) else result}
     except Exception as error:  # noqa: BLE001 - what a tool raises is told to the model, as agents are told
         answer = {"error": f"{type(error).__name__}: {error}"}
+    answer["ms"] = (time.perf_counter() - started) * 1000
     if "result" in answer:
         answer["result"] = to_jsonable_python(answer["result"])
     return {**answer, "state": _state(module, at_first)}
