@@ -429,3 +429,31 @@ def count(path: Path, rows: str) -> int:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         found: int = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
     return found
+
+
+def test_judges_see_the_calls_with_their_results(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        asked.append(json.dumps(body))
+        return Reply(body=chat((), '{"reason": "fine", "score": 9}'))
+
+    geval_check = {"type": "g-eval", "criteria": "Good.", "threshold": 0.5}
+    assertions = [
+        {**geval_check, "evaluation_steps": ["Read it FIRST."]},
+        {**geval_check, "evaluation_steps": ["Read it SECOND."], "evaluation_params": ["tools_called"]},
+        {"type": "trajectory:goal-success", "value": "The order is cancelled THIRD."},
+    ]
+    with model_with([[("cancel_order", {"order": 8})]]) as server, LoopbackServer(respond=respond) as judge:
+        options = {
+            "provider": {"id": "openai:j", "config": {"base_url": judge.base_url}},
+            "scoring": "single",
+        }
+        tests = [{"input": "Cancel.", "vars": {"name": "Ann"}, "options": options, "assert": assertions}]
+        write(tmp_path, server, tests=tests)
+        geval(tmp_path, "run", "c.yaml")
+    first, second, third = (
+        next(text for text in asked if word in text) for word in ("FIRST", "SECOND", "THIRD")
+    )
+    assert all("cancel_order" in text for text in (first, second, third))
+    assert ["cancelled for Ann" in text for text in (first, second, third)] == [True, False, True]
