@@ -457,3 +457,25 @@ def test_judges_see_the_calls_with_their_results(tmp_path: Path) -> None:
     )
     assert all("cancel_order" in text for text in (first, second, third))
     assert ["cancelled for Ann" in text for text in (first, second, third)] == [True, False, True]
+
+
+def test_tools_are_called_in_a_conversation_with_a_simulated_user_who_does_not_see_them(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        asked.append(json.dumps(body))
+        return Reply(body=chat((), f"Message {len(asked)}."))
+
+    with model_with([[("cancel_order", {"order": 8})]]) as server, LoopbackServer(respond=respond) as user:
+        player = {"id": "openai:u", "config": {"base_url": user.base_url}}
+        simulate = {"goal": "Have it cancelled.", "user": player, "max_turns": 2}
+        write(tmp_path, server, tests=[{"turns": {"simulate": simulate}, "vars": {"name": "Ann"}}])
+        [result] = run_of(tmp_path)
+    roles = ["user", "assistant", "tool", "assistant"]
+    assert [turn["role"] for turn in result["turns"]] == roles * 2
+    assert [name for name, *_ in calls_of(result)] == ["cancel_order"] * 2
+    assert (result["usage"]["generation"]["requests"], result["usage"]["user"]["requests"]) == (4, len(asked))
+    assert "It is done." in asked[1]
+    assert not any("cancel_order" in text or "cancelled for" in text for text in asked)
