@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from geval_cli.errors import ApiError, ConfigError, GevalError, JudgeError, MissingParamsError, UsageError
     from geval_cli.extras import trust
     from geval_cli.library.check import CheckResult, acheck, check
+    from geval_cli.library.comparison import Comparison, compare
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
     from geval_cli.library.records import Result, TestCase
     from geval_cli.library.run import RunResult, arun, run
@@ -21,6 +22,7 @@ else:
     _HOMES = {
         "ApiError": "geval_cli.errors",
         "CheckResult": "geval_cli.library.check",
+        "Comparison": "geval_cli.library.comparison",
         "ConfigError": "geval_cli.errors",
         "GEval": "geval_cli.library.metric",
         "GevalError": "geval_cli.errors",
@@ -37,6 +39,7 @@ else:
         "aevaluate_batch": "geval_cli.library.metric",
         "arun": "geval_cli.library.run",
         "check": "geval_cli.library.check",
+        "compare": "geval_cli.library.comparison",
         "evaluate_batch": "geval_cli.library.metric",
         "run": "geval_cli.library.run",
     }
@@ -52,6 +55,7 @@ else:
 __all__ = [
     "ApiError",
     "CheckResult",
+    "Comparison",
     "ConfigError",
     "GEval",
     "GevalError",
@@ -69,6 +73,7 @@ __all__ = [
     "aevaluate_batch",
     "arun",
     "check",
+    "compare",
     "evaluate_batch",
     "run",
     "trust",

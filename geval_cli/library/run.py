@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from geval_cli.library.notebook import NotebookProgress, in_notebook
 from geval_cli.library.suite import Suite, build_suite
 from geval_cli.library.table import results_html
 
@@ -50,7 +51,8 @@ class RunKeywords(TypedDict, total=False):
         home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
         env_file: a file with environment values.
         output: result files to write; the ending says the format.
-        progress: whether it is shown on stderr how far the run is; None: if that is a terminal.
+        progress: whether it is shown how far the run is, on stderr or in the notebook; None: if stderr is a terminal
+            or this is a notebook.
     """
 
     grader: str | None
@@ -122,6 +124,41 @@ class RunResult:
 
         parts = {name: to_json(getattr(self, name)) for name in ("run", "summary", "results")}
         return {"schema_version": SCHEMA_VERSION, **parts}
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each case and the columns of `-o results.parquet`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        from geval_cli.errors import UsageError
+
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError("`to_pandas` needs pandas", hint="pip install pandas") from error
+        return pandas.DataFrame(self._rows())
+
+    def to_polars(self) -> Any:
+        """Return a polars DataFrame, as `to_pandas` does.
+
+        Raises:
+            UsageError: polars is not installed.
+        """
+        from geval_cli.errors import UsageError
+
+        try:
+            import polars
+        except ImportError as error:
+            raise UsageError("`to_polars` needs polars", hint="pip install polars") from error
+        return polars.DataFrame(self._rows(), infer_schema_length=None)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from geval_cli.report.parquet_file import case_row
+
+        metrics = dict.fromkeys(name for result in self.results for name in result.named_scores)
+        variables = dict.fromkeys(name for result in self.results for name in result.vars)
+        return [case_row(result, metrics, variables) for result in self.results]
 
     def __iter__(self) -> "Iterator[CaseResult]":
         return iter(self.results)
@@ -280,7 +317,9 @@ def _display(progress: bool | None) -> "AbstractContextManager[Any]":
     from geval_cli.report.console import make_console
     from geval_cli.report.progress import make_progress
 
-    is_shown = sys.stderr.isatty() if progress is None else bool(progress)
+    if progress is not False and in_notebook():
+        return NotebookProgress()
+    is_shown = sys.stderr.isatty() if progress is None else progress
     if is_shown:
         return make_progress(make_console(sys.stderr, environ=os.environ))
     from contextlib import nullcontext

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from geval_cli.records import AssertionResult, CaseResult
+    from geval_cli.report.comparison import RunComparison
 
 ROWS_SHOWN = 100
 _TEXT_SHOWN = 300
 _COLOURS = {"passed": "#1a7f37", "failed": "#cf222e", "error": "#9a6700", "not_evaluated": "#6e7781"}
+_VERDICT_STATUS = {"better": "passed", "worse": "failed"}
 _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
 _HEADS = ("#", "test", "provider", "output", "status", "score", "why")
 
@@ -28,6 +30,24 @@ def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str
     rows = "".join(_row(number, result) for number, result in enumerate(results) if number < ROWS_SHOWN)
     more = f"<p>and {total - ROWS_SHOWN:,} more</p>" if total > ROWS_SHOWN else ""
     return f"<p>{_shown(title)}</p><table><tr>{head}</tr>{rows}</table>{more}"
+
+
+def comparison_html(found: "RunComparison") -> str:
+    """Return the decision about two runs, and a row for each of their figures."""
+    from geval_cli.report.comparison_text import row_words
+
+    heads = ("figure", "column", "A", "B", "change", "95 % interval", "verdict")
+    lines = []
+    for row in found.rows[:ROWS_SHOWN]:
+        words = row_words(row, found.detect)
+        cells = (words.name, row.column, words.before, words.after, words.change, words.interval)
+        colour = _COLOURS[_VERDICT_STATUS.get(row.verdict.value, "not_evaluated")]
+        marked = f'<td style="{_CELL};color:{colour}">{_shown(row.verdict.value)}</td>'
+        lines.append(f"<tr>{''.join(map(_cell, cells))}{marked}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    warnings = "".join(f"<p>warning: {_shown(text)}</p>" for text in found.warnings)
+    more = f"<p>and {len(found.rows) - ROWS_SHOWN:,} more</p>" if len(found.rows) > ROWS_SHOWN else ""
+    return f"<p><b>{_shown(found.headline)}</b></p>{warnings}<table><tr>{head}</tr>{''.join(lines)}</table>{more}"
 
 
 def _row(number: int, result: "CaseResult") -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from geval_cli.errors import OutputError
 from geval_cli.events import RunEvent
+from geval_cli.metrics import with_members
 from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, Usage
 from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
@@ -17,7 +18,7 @@ from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADA
 
 _GROUP_ROWS = 20_000
 _GROUP_CHARACTERS = 8 << 20
-_METRIC, _VARIABLE = "metric.", "var."
+_METRIC, _REASON, _VARIABLE = "metric.", "reason.", "var."
 
 
 class ParquetResultsFile:
@@ -25,8 +26,8 @@ class ParquetResultsFile:
 
     Columns: the numbers of the case, what it is about, what the test brings (`input`, `expected_output`, ... and all of
     it as JSON in `test`; equal texts are kept once), the prompt, the output, its status, score (0 to 1, null without
-    one), why it failed, cost and latency, `metric.NAME` and `var.NAME` for all that occur, and `result`, all of it as
-    JSON. The run and its summary are kept beside the rows, in the metadata of the schema.
+    one), why it failed, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for all that occur, and `result`,
+    all of it as JSON. The run and its summary are kept beside the rows, in the metadata of the schema.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,6 +76,7 @@ def _schema(pyarrow: Any, metrics: Iterable[str], variables: Iterable[str], repo
         **{f"{_METRIC}{_clean(name)}": number for name in metrics},
         **dict.fromkeys(("output", "reasons", "error", "rendered_prompt"), text),
         **dict.fromkeys(ASKED_TEXTS, text),
+        **{f"{_REASON}{_clean(name)}": text for name in metrics},
         **{f"{_VARIABLE}{_clean(name)}": text for name in variables},
         TEST_COLUMN: text,
         RESULT_COLUMN: text,
@@ -90,7 +92,9 @@ def _groups(
     rows: list[dict[str, Any]] = []
     size = 0
     for result in report.results():
-        row = _row(result, metrics, variables)
+        row = case_row(result, metrics, variables)
+        row[TEST_COLUMN] = None if result.asked is None else json_text(result.asked)
+        row[RESULT_COLUMN] = result_text(result)
         rows.append(row)
         size += len(row[RESULT_COLUMN]) + len(row[TEST_COLUMN] or "")
         if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
@@ -100,7 +104,8 @@ def _groups(
         yield rows
 
 
-def _row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
+def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
+    """Return a case as a row of a table: numbers, texts and None, which UTF-8 can hold, by the names of columns."""
     texts = {} if result.asked is None else result.asked.texts
     error = None if result.error is None else f"{result.error.type}: {result.error.message}"
     said: dict[str, str | None] = {
@@ -109,6 +114,7 @@ def _row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -
         "error": error,
         "rendered_prompt": result.prompt.rendered,
         **{name: texts.get(name) for name in ASKED_TEXTS},
+        **{f"{_REASON}{name}": _reasons_for(name, result) for name in metrics},
         **{
             f"{_VARIABLE}{name}": value_text(result.vars[name]) if name in result.vars else None
             for name in variables
@@ -130,9 +136,15 @@ def _row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -
         "latency_ms": result.latency_ms,
         **{f"{_METRIC}{_clean(name)}": _finite(result.named_scores.get(name)) for name in metrics},
         **{_clean(name): None if text is None else _clean(text) for name, text in said.items()},
-        TEST_COLUMN: None if result.asked is None else json_text(result.asked),
-        RESULT_COLUMN: result_text(result),
     }
+
+
+def _reasons_for(metric: str, result: CaseResult) -> str | None:
+    """Return what the assertions of a metric say, whether they passed or not; None where they say nothing."""
+    found = [
+        item.reason for item, _ in with_members(result.assertions) if item.metric == metric and item.reason
+    ]
+    return "\n".join(found) or None
 
 
 def _clean(text: str) -> str:

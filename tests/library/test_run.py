@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -343,6 +344,23 @@ def test_a_result_shows_itself_and_no_markup_of_a_model() -> None:
     assert (many.count("<tr>"), "and 20 more" in many) == (101, True)
 
 
+def test_results_become_data_frames_with_the_scores_and_reasons_of_each_metric() -> None:
+    assertion = {"type": "contains", "value": "14", "metric": "days"}
+    result = run(Suite(tests=[{"output": "14"}, {"output": "no \ud800"}], assertions=[assertion]))
+    frame = result.to_pandas()
+    assert list(frame["status"]) == ["passed", "failed"]
+    assert list(frame["metric.days"]) == [1.0, 0.0]
+    assert 'does not contain "14"' in frame["reason.days"][1]
+    assert list(frame["output"]) == ["14", "no \ufffd"]
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    if find_spec("polars") is not None:
+        pytest.skip("polars is installed here")
+    with pytest.raises(UsageError, match="`to_polars` needs polars"):
+        run(Suite(tests=[{"output": "14"}])).to_polars()
+
+
 @pytest.fixture
 def notebook() -> Iterator[Any]:
     nbformat = pytest.importorskip("nbformat")
@@ -366,6 +384,10 @@ def test_a_notebook_shows_tables(notebook: Any, own_folder: Path) -> None:
 
     NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(own_folder)}}).execute()
     table, passed, verdict = (cell["outputs"][-1]["data"] for cell in notebook["cells"])
+    for cell in notebook["cells"][:2]:  # run has a thread of its own, arun the notebook's loop
+        progress = cell["outputs"][0]["data"]
+        assert progress["text/plain"].startswith("1/1 · 1 passed · ")
+        assert '<progress max="1" value="1">' in progress["text/html"]
     assert "&lt;i&gt;14&lt;/i&gt;" in table["text/html"]
     assert passed["text/plain"] == "True"
     assert "<th>status</th>" in verdict["text/html"]
