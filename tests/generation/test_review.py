@@ -176,6 +176,15 @@ def test_hostile_texts_are_shown_as_text_and_frozen_tests_say_what_happened(tmp_
         assert "4 not decided" in finish(child)[0]
 
 
+def test_a_test_that_was_not_edited_is_written_as_it_stood_in_the_file(folder: Path) -> None:
+    lines = '{"input": "{{ env.HOME }}"}\n{"input":   "of {{ env\\u002eHOME }}"}\n'
+    (folder / "tests.jsonl").write_text(lines, encoding="utf-8")
+    child = review(folder)
+    press(child, "a", "a")
+    finish(child)
+    assert (folder / "tests.accepted.jsonl").read_text(encoding="utf-8") == lines
+
+
 def test_edited_variables_are_written(tmp_path: Path) -> None:
     write(tmp_path, {"vars": {"city": "Elmsund", "n": 3}})
     child = review(tmp_path)

@@ -16,7 +16,7 @@ from geval_cli.extras.generation.questions import (
     similar_pairs,
     tf_idf,
 )
-from geval_cli.extras.traces.importing import TraceReading, read_traces
+from geval_cli.extras.traces.importing import TraceReading, chosen_answers, read_traces
 from geval_cli.extras.traces.messages import ModelAnswer
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
@@ -31,8 +31,8 @@ from geval_cli.source.secrets import mask_text
 FAILED, FROZEN, TRACE = "failed", "frozen", "trace"
 """Kinds of tests, in their metadata."""
 
-MOST_GROUPED = 5_000
-"""Every question is compared with every other one, so more than these are not grouped together."""
+MOST_GROUPED = 3_000
+"""Every question is compared with every other one, so of more traces than these as many are drawn at random."""
 
 _GROUPS_SHOWN = 10
 _LEFT_TO_DECIDE = "is the expected output right, or the judge wrong, or was the answer bad?"
@@ -81,12 +81,16 @@ def freeze_run(
     frozen.rows = frozen.rows[:most]
     kind = "failed" if failed else "judged"
     frozen.said = f"{plural(len(cases), f'{kind} test')} of run {run_id}"
+    if cases and not frozen.rows:
+        frozen.said += ", and the suite has each of them"
     frozen.facts = {"run": run_id, "in_suite": in_suite}
     if in_suite:
         frozen.lines.append(f"{in_suite:,} left out: the suite asks the same")
     frozen.lines.append(f"a person is to decide of each: {_LEFT_TO_DECIDE}")
-    if not cases:
-        frozen.hint = "leave out --failed to freeze all cases" if failed else "choose another run"
+    if not frozen.rows:
+        frozen.hint = (
+            "leave out --failed to freeze all cases" if failed and not cases else "choose another run"
+        )
     return frozen
 
 
@@ -96,14 +100,17 @@ def _case_row(
     first = results[0]
     asked: dict[str, JsonValue] = {} if first.asked is None else to_json(first.asked)
     row: dict[str, JsonValue] = {"description": first.description} if first.description else {}
-    row["vars"] = dict(first.vars)
+    if first.vars:
+        row["vars"] = dict(first.vars)
+    if users := [turn.content for turn in first.turns if turn.role == "user"]:
+        row["turns"] = [{"user": text} for text in users]
     for name in ("input", "expected_output", "context", "retrieval_context", "expected_outcome"):
         if asked.get(name) is not None:
             row[name] = asked[name]
     row["metadata"] = {
         **first.metadata,
         "id": row_id("run", run_id, question, case_number(first)),
-        "kind": FAILED if first.status is Status.FAILED else FROZEN,
+        "kind": FAILED if any(result.status is Status.FAILED for result in results) else FROZEN,
         "run": run_id,
         "case": case_number(first),
         "decide": _LEFT_TO_DECIDE,
@@ -133,16 +140,14 @@ async def freeze_traces(
     reading, silent = TraceReading(), 0
     answers: list[ModelAnswer] = []
     texts: list[str] = []
-    over = 0
-    for answer in read_traces(path, reading):
+    for answer in chosen_answers(read_traces(path, reading), (), MOST_GROUPED, given.seed):
         question = next((turn.content for turn in reversed(answer.turns) if turn.role == "user"), "").strip()
-        if not question:
-            silent += 1
-        elif len(texts) < MOST_GROUPED:
+        if question:
             answers.append(answer)
-            texts.append(question)
+            texts.append(mask_text(question))
         else:
-            over += 1
+            silent += 1
+    over = reading.answers - len(texts) - silent
     if not texts:
         if reading.problems:
             raise ConfigError(reading.problems)
@@ -173,6 +178,8 @@ async def freeze_traces(
             frozen.rows.append(row)
     frozen.rows = frozen.rows[: given.count]
     frozen.said = f"{plural(len(groups), 'group')} of {plural(len(texts), 'trace')}"
+    if not frozen.rows:
+        frozen.said += ", and the suite has a question of each"
     for group in groups[:_GROUPS_SHOWN]:
         words = ", ".join(group.words) or one_line(texts[group.members[0]], 40)
         frozen.lines.append(f"{group.size:>5,} {words}")
@@ -189,7 +196,7 @@ async def freeze_traces(
         (silent, "skipped: no user's message"),
         (reading.silent, "skipped: no answer"),
         (reading.bad, "unreadable lines skipped"),
-        (over, f"not grouped: only the first {MOST_GROUPED:,} are"),
+        (over, f"left out: {MOST_GROUPED:,} are drawn at random and grouped"),
     ):
         if count:
             frozen.lines.append(f"{count:,} {what}")

@@ -92,7 +92,7 @@ class GenerateTestsOptions(WritingOptions):
         ),
     ] = None
     seed: Annotated[
-        int, Option("--seed", "Random seed: which passages are asked about.", OptionGroup.SELECTION)
+        int, Option("--seed", "Random seed: which passages, which traces.", OptionGroup.SELECTION)
     ] = 0
     suite: Annotated[
         Path | None,

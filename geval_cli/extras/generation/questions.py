@@ -10,13 +10,12 @@ from msgspec import Struct
 
 SAME_AT = 0.9
 """Two questions are repeated from this cosine on."""
-GROUPED_AT = {"tf-idf": 0.3, "embeddings": 0.75}
+GROUPED_AT = {"tf-idf": 0.4, "embeddings": 0.75}
 """A question belongs to a group from this cosine with its centre on."""
 
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")
 _STEM = 6
-_COMMON_SHARE = 0.5
 _LABEL_WORDS, _LEAST_LABEL = 3, 3
 _YES_OR_NO = frozenset({"yes", "no", "true", "false"})
 _FUNCTION_WORDS = frozenset(
@@ -147,31 +146,18 @@ def _of_length_one(weights: Mapping[str, float]) -> Vector:
 
 
 def similar_pairs(vectors: Sequence[Vector], least: float) -> list[dict[int, float]]:
-    """Return for each vector the others with at least this cosine, by their places.
-
-    Goes by an index of the words. A word in most of the texts is weighed only for pairs that share another one.
-    """
+    """Return for each vector the others with at least this cosine, by their places."""
     posted: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-    for place, vector in enumerate(vectors):
-        for name, weight in vector.items():
-            posted[name].append((place, weight))
-    common = {name for name, found in posted.items() if len(found) > _COMMON_SHARE * len(vectors)}
-    if all(name in common for name in posted):
-        common = set()
     near: list[dict[int, float]] = [{} for _ in vectors]
     for place, vector in enumerate(vectors):
         shared: defaultdict[int, float] = defaultdict(float)
         for name, weight in vector.items():
-            if name not in common:
-                for other, weight_there in posted[name]:
-                    if other < place:
-                        shared[other] += weight * weight_there
-        usual = [(name, weight) for name, weight in vector.items() if name in common]
+            for other, weight_there in posted[name]:
+                shared[other] += weight * weight_there
+            posted[name].append((place, weight))
         for other, cosine in shared.items():
-            there = vectors[other]
-            whole = cosine + sum(weight * there.get(name, 0.0) for name, weight in usual)
-            if whole >= least:
-                near[place][other] = near[other][place] = whole
+            if cosine >= least:
+                near[place][other] = near[other][place] = cosine
     return near
 
 
@@ -231,7 +217,7 @@ def _labelled(groups: Sequence[Group], texts: Sequence[str]) -> list[Group]:
     for group in groups:
         inside = Counter(word for place in group.members for word in set(words_of(texts[place])))
         scores = {
-            word: count * math.log(1 + len(texts) / everywhere[word])
+            word: count**2 * math.log(1 + len(texts) / everywhere[word])
             for word, count in inside.items()
             if len(word) >= _LEAST_LABEL and not word.isdigit() and word not in _FUNCTION_WORDS
         }

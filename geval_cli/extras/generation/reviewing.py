@@ -42,6 +42,7 @@ class Review(Struct):
 
     path: Path
     rows: Sequence[Row]
+    lines: Sequence[str]
     decided: dict[str, Decided] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that this review has written, by their names."""
@@ -66,11 +67,12 @@ class Review(Struct):
         found = map(self.find, self.rows)
         return sum((None if item is None else item.decision) is decision for item in found)
 
-    def accepted(self) -> list[Row]:
-        """Return the accepted tests in the order of the file, as they were changed."""
-        found = [(row, self.find(row)) for row in self.rows]
+    def accepted(self) -> list[str]:
+        """Return the lines of the accepted tests in the order of the file, as they were or as they were changed."""
         return [
-            item.row or row for row, item in found if item is not None and item.decision is Decision.ACCEPT
+            line if found.row is None else line_of(found.row)
+            for row, line in zip(self.rows, self.lines, strict=True)
+            if (found := self.find(row)) is not None and found.decision is Decision.ACCEPT
         ]
 
     def check_may_write(self, output: Path, *, may_replace: bool) -> None:
@@ -83,19 +85,19 @@ class Review(Struct):
 
     def write_accepted(self, output: Path) -> int:
         """Write the accepted tests, and return how many there are."""
-        rows = self.accepted()
-        if rows or output.exists():
+        lines = self.accepted()
+        if lines or output.exists():
             with SafeFile(output) as file:
-                for row in rows:
-                    file.write(line_of(row))
+                for line in lines:
+                    file.write(line)
             self.written[str(output)] = _digest_of(output)
             self._write_state()
-        return len(rows)
+        return len(lines)
 
     def _read_state(self) -> None:
         if not self.state.exists():
             return
-        for number, item in _rows_of(self.state):
+        for number, item, _ in _rows_of(self.state):
             try:
                 if "output" in item:
                     self.written[item["output"]] = item["sha256"]
@@ -125,15 +127,15 @@ def open_review(path: Path) -> Review:
     """
     if path.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise UsageError(f"{path} cannot be reviewed", hint="use a .jsonl file, one test per line")
-    rows = [row for _, row in _rows_of(path)]
-    if not rows:
+    found = _rows_of(path)
+    if not found:
         raise UsageError(f"there is no test in {path}", hint="write some with `geval generate tests`")
-    review = Review(path, rows)
+    review = Review(path, [row for _, row, _ in found], [line for _, _, line in found])
     review._read_state()
     return review
 
 
-def _rows_of(path: Path) -> list[tuple[int, dict[str, JsonValue]]]:
+def _rows_of(path: Path) -> list[tuple[int, dict[str, JsonValue], str]]:
     rows, problems = [], []
     for number, line in enumerate(read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES).split("\n"), start=1):
         if not line.strip():
@@ -145,7 +147,7 @@ def _rows_of(path: Path) -> list[tuple[int, dict[str, JsonValue]]]:
             problems.append(Problem("this line is not JSON", place, "write one object per line"))
             continue
         if isinstance(row, dict):
-            rows.append((number, row))
+            rows.append((number, row, line.rstrip("\r") + "\n"))
         else:
             problems.append(Problem("this line is not a JSON object", place, "write one object per line"))
     if problems:

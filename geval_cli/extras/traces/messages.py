@@ -47,7 +47,7 @@ class ModelAnswer(Struct, frozen=True):
         """Return the test: input, output, turns of a conversation, trace and metadata."""
         asked = [turn.content for turn in self.turns if turn.role == "user" and turn.content]
         metadata = {name: value for name, value in self.metadata.items() if value not in (None, "")}
-        row: dict[str, JsonValue] = {"input": _no_file(asked[-1])} if asked else {}
+        row: dict[str, JsonValue] = {"input": no_file(asked[-1])} if asked else {}
         if _is_conversation(self.turns):
             row["turns"] = [_written(turn) for turn in self.turns]
         elif len(self.turns) > 1:
@@ -57,7 +57,7 @@ class ModelAnswer(Struct, frozen=True):
         output = self.answer.content or json.dumps(calls, ensure_ascii=False)
         return {
             **row,
-            "output": _no_file(output),
+            "output": no_file(output),
             **({"trace": trace} if trace else {}),
             "metadata": metadata,
         }
@@ -174,7 +174,7 @@ def response_turns(source: Fields) -> list[TracedTurn]:
     return messages(source.get("output"), "assistant") if isinstance(source.get("output"), str) else []
 
 
-def _no_file(text: str) -> str:
+def no_file(text: str) -> str:
     """Return a text that a test takes for a text: one that begins like the name of a file gets a blank before it."""
     return f" {text}" if text.startswith(FILE_PREFIX) else text
 

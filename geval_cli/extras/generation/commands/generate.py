@@ -32,6 +32,7 @@ from geval_cli.extras.generation.options import (
     WritingOptions,
 )
 from geval_cli.extras.traces.importing import line_of
+from geval_cli.extras.traces.messages import no_file
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import BoundModel, CallPolicy
 from geval_cli.numbers import format_cost, plural
@@ -288,7 +289,22 @@ def _write(rows: Sequence[Mapping[str, JsonValue]], given: WritingOptions) -> No
     if rows and given.output is not None:
         with SafeFile(given.output) as file:
             for row in rows:
-                file.write(line_of(row))
+                file.write(line_of(_as_texts(row)))
+
+
+def _as_texts(row: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a test none of whose texts names a file: some come from strangers."""
+    found: dict[str, JsonValue] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            found[name] = no_file(value)
+        elif isinstance(value, list):
+            found[name] = [no_file(item) if isinstance(item, str) else item for item in value]
+        elif name == "vars":
+            found[name] = _as_texts(value)
+        else:
+            found[name] = value
+    return found
 
 
 def _print_json(outcome: Mapping[str, JsonValue], given: WritingOptions) -> None:
@@ -375,6 +391,9 @@ def print_lines(console: Console, *lines: str) -> None:
 def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions) -> ExitCode:
     spec = None
     if given.embeddings is not None:
+        if given.plan:
+            hint = "each trace is one request; leave out --embeddings to see groups by words"
+            raise UsageError("--plan and --embeddings cannot be combined", hint=hint)
         spec = ProviderSpec(id=given.embeddings)
         env = gather_env(os.environ, base_dir=Path.cwd(), env_file=given.env_file, access=TRUSTED)
         if problems := [*judge_problems(spec, env=env, base_dir=Path.cwd())]:
