@@ -416,7 +416,9 @@ def test_runs_and_their_files_hold_the_same_talks(product: Product) -> None:
         empty = product.command(server, "realism", "--against", "r.jsonl", writes_results=False)
         missing = product.command(server, "realism", "r.jsonl", "--against", "nothing", writes_results=False)
         unsaid = product.command(server, "realism", "r.jsonl", writes_results=False)
-        unknown = product.command(server, "realism", "--against", "config.yaml", writes_results=False)
+        unknown = product.command(
+            server, "realism", "r.jsonl", "--against", "config.yaml", writes_results=False
+        )
     assert [(item["simulated"]["talks"], item["simulated"]["clusters"]) for item in told] == [(8, 4)] * 3
     assert [item["measures"][0]["difference"]["value"] for item in told] == [0] * 3
     assert {done.code for done in (empty, missing, unsaid, unknown)} == {2}
