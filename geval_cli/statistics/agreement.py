@@ -30,17 +30,19 @@ _DUST = 1e-9
 _TINY = 1e-12
 
 
-def quadratic_kappa(x: Numbers, y: Numbers) -> float | None:
+def quadratic_kappa(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
     """Return Cohen's kappa with quadratic weights of ratings at equal distances; None when both are one constant.
 
-    It is one minus the mean squared difference over the one that chance would give, so categories need no list.
+    It is one minus the mean squared difference over the one that chance would give, so categories need no list. Items
+    count by `shares`, if given.
 
     Source: Cohen, "Weighted kappa", 1968.
     """
     if not len(x):
         return None
-    by_chance = float(x.var() + y.var() + (x.mean() - y.mean()) ** 2)
-    return 1 - float(((x - y) ** 2).mean()) / by_chance if by_chance > _DUST else None
+    mx, my = (np.average(side, weights=shares) for side in (x, y))
+    by_chance = float(np.average((x - mx) ** 2 + (y - my) ** 2, weights=shares) + (mx - my) ** 2)
+    return 1 - float(np.average((x - y) ** 2, weights=shares)) / by_chance if by_chance > _DUST else None
 
 
 def cohen_kappa(x: Verdicts, y: Verdicts) -> float | None:

@@ -28,18 +28,38 @@ _CERTAIN = 1 - 1e-12
 """A correlation of 1 has no Fisher transform."""
 
 
-def pearson(x: Numbers, y: Numbers) -> float | None:
-    """Return Pearson's r; None of fewer than two pairs, or when a side is constant."""
+def pearson(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
+    """Return Pearson's r; None of fewer than two pairs, or when a side is constant.
+
+    Pairs count by `shares`, if given.
+    """
+    if shares is not None:
+        counted = shares > 0
+        x, y, shares = x[counted], y[counted], shares[counted] / shares.sum()
     if len(x) < 2 or _is_constant(x) or _is_constant(y):  # noqa: PLR2004 - a line needs two points
         return None
-    dx, dy = x - x.mean(), y - y.mean()
-    r = float(dx @ dy / math.sqrt(float(dx @ dx) * float(dy @ dy)))
+    if shares is None:
+        dx, dy = x - x.mean(), y - y.mean()
+        products = dx, dy
+    else:
+        dx, dy = x - shares @ x, y - shares @ y
+        products = shares * dx, shares * dy
+    r = float(products[0] @ dy / math.sqrt(float(products[0] @ dx) * float(products[1] @ dy)))
     return min(1.0, max(-1.0, r))
 
 
-def spearman(x: Numbers, y: Numbers) -> float | None:
-    """Return Spearman's rho, ties at their mean rank; None as for `pearson`."""
-    return pearson(stats.rankdata(x), stats.rankdata(y))
+def spearman(x: Numbers, y: Numbers, shares: Numbers | None = None) -> float | None:
+    """Return Spearman's rho, ties at their mean rank; None as for `pearson`. Pairs count by `shares`, if given."""
+    if shares is None:
+        return pearson(stats.rankdata(x), stats.rankdata(y))
+    return pearson(_weighted_ranks(x, shares), _weighted_ranks(y, shares), shares)
+
+
+def _weighted_ranks(values: Numbers, shares: Numbers) -> Numbers:
+    """Return for each value the share of all that lie below it, and half of those that are equal."""
+    _, place = np.unique(values, return_inverse=True)
+    of_value = np.bincount(place, weights=shares)
+    return np.asarray((np.cumsum(of_value) - of_value / 2)[place], dtype=np.float64)
 
 
 def kendall(x: Numbers, y: Numbers) -> float | None:

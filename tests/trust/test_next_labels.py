@@ -330,7 +330,7 @@ class TestElsewhere:
         )
         human /= human.max()
         scores = np.clip(human + random.normal(0, 0.3, 60), 0, 1)
-        times = random.integers(1, 4, 60)
+        times = random.integers(0, 4, 60)
 
         def of(scores: Any, human: Any, shares: Any) -> float | None:
             return agreement_of(measure, scores, ComparedLabels(human, shares, ("d",) * len(human)), 0.5)

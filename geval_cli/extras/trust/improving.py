@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from scipy import stats
 
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
@@ -61,16 +60,14 @@ from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_text import write_yaml
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.statistics.agreement import best_threshold
-from geval_cli.statistics.correlation import jackknife_error, leave_one_out
+from geval_cli.statistics.agreement import best_threshold, quadratic_kappa
+from geval_cli.statistics.correlation import Mask, Numbers, jackknife_error, leave_one_out, spearman
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
 from geval_cli.templating import TEMPLATE_MARKS
 
-Numbers = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Statistic = Callable[[Mask], float | None]
 """A figure of the outputs that a mask keeps; None where it is undefined."""
 
@@ -374,31 +371,10 @@ def agreement_of(
             sum((shares * right)[side].sum() / shares[side].sum() for side in (human >= 1, human < 1)) / 2
         )
     if measure is AgreementMeasure.RANK:
-        found = weighted_pearson(mean_ranks(scores, shares), mean_ranks(human, shares), shares)
+        found = spearman(scores, human, shares)
     else:
-        found = weighted_kappa(scores, human, shares)
+        found = quadratic_kappa(scores, human, shares)
     return 0.0 if found is None else found
-
-
-def mean_ranks(values: Numbers, shares: Numbers) -> Numbers:
-    """Return for each value the share of all that lie below it, and half of those that are equal."""
-    _, place = np.unique(values, return_inverse=True)
-    of_value = np.bincount(place, weights=shares)
-    return np.asarray((np.cumsum(of_value) - of_value / 2)[place], dtype=np.float64)
-
-
-def weighted_pearson(x: Numbers, y: Numbers, shares: Numbers) -> float | None:
-    """Return Pearson's r of values that count by shares, whose sum is 1; None when a side is constant."""
-    dx, dy = x - shares @ x, y - shares @ y
-    spread = float(shares @ dx**2) * float(shares @ dy**2)
-    return min(1.0, max(-1.0, float(shares @ (dx * dy)) / math.sqrt(spread))) if spread > _DUST**2 else None
-
-
-def weighted_kappa(x: Numbers, y: Numbers, shares: Numbers) -> float | None:
-    """Return Cohen's kappa with quadratic weights of items that count by shares; None when both are one constant."""
-    mx, my = float(shares @ x), float(shares @ y)
-    by_chance = float(shares @ (x - mx) ** 2) + float(shares @ (y - my) ** 2) + (mx - my) ** 2
-    return 1 - float(shares @ (x - y) ** 2) / by_chance if by_chance > _DUST else None
 
 
 def with_error(statistic: Statistic, documents: Sequence[str]) -> tuple[float | None, float | None, int]:
