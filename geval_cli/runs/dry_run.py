@@ -69,6 +69,8 @@ _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache has the answers once the config's code has run"
 _UNTIL_OVER = "at most; a simulated conversation may end earlier"
 _ON_PATH = "per output whose path through the decision tree gets there"
+_AFTER_CALLS = "one per answer that calls tools"
+_PER_CALL = "one per call of a simulated tool"
 _SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FALLBACK_SAMPLES: "per rating, if the judge gives no usable token probabilities",
@@ -205,6 +207,7 @@ class _DryRun(Struct, eq=False):
     _carried: ConversationState = field(default_factory=ConversationState)
     _judgement: _Judgement | None = None
     _unreadable: StoreError | None = None
+    _rounds_of: str = ""
 
     async def add(self, group: Sequence[Job], tools: Tools) -> None:
         """Count what the jobs of a group would ask for, whose outputs may be compared with one another.
@@ -263,12 +266,29 @@ class _DryRun(Struct, eq=False):
         if job.test.user is not None and any(message.role == "assistant" for message in request.messages):
             assumption = _UNTIL_OVER
         found = await self._note(provider, request, assumption)
+        if request.tools and (found is None or found.tool_calls):
+            self._note_rounds(provider, request, job)
         if found is not None:
             return found
         tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
         # Another one for each question: equal outputs have equal judgements, which are asked for once.
         name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
         return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
+
+    def _note_rounds(self, provider: Provider, request: ModelRequest, job: Job) -> None:
+        """Count what may be asked once the model calls tools: at most as many rounds as calls."""
+        tools = job.test.tools
+        if tools is None or self._rounds_of == job.id:  # the bound is on all turns of a case together
+            return
+        self._rounds_of = job.id
+        asked = [(provider, request, _AFTER_CALLS)]
+        if tools.simulator is not None:
+            simulated = ModelRequest(user_message(tools.world), role=Role.JUDGE, purpose=Purpose.TOOL_ANSWER)
+            asked.append((self._provider(tools.simulator), simulated, _PER_CALL))
+        for one, what, assumption in asked:
+            counts = request_counts(one, what, is_batched=False, least=0, most=tools.max_calls, cached=0)
+            kind = RequestKind(what.role, one.label, what.purpose, assumption)
+            self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
 
     async def _follow(
         self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools, condition: str = ""

@@ -21,9 +21,18 @@ from geval_cli.gateway.call import CASE_OF_TRACE, OPEN_CASE, OpenCase
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import Provider
 from geval_cli.providers.redaction import Secrets
-from geval_cli.records import ASKED_TEXTS, STOPPED, AskedTest, CaseResult, ModelRequest, ModelResponse, Status
+from geval_cli.records import (
+    ASKED_TEXTS,
+    STOPPED,
+    AskedTest,
+    CaseResult,
+    ModelRequest,
+    ModelResponse,
+    Status,
+    TraceStep,
+)
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.session import ProviderPool, Session, open_suite_session, safe_assertion
+from geval_cli.runs.session import ProviderPool, Session, open_suite_session, safe_assertion, safe_error
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.tool_calls import ToolCallLog
@@ -185,13 +194,28 @@ async def open_jobs(
 
 
 def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
-    """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
+    """Return the result with no secret in what judges, webhooks, tools and code say: what they are sent may come back.
 
     The model's own answer stays as it is.
     """
-    if not result.assertions:
-        return result
-    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
+    if result.assertions:
+        safe = tuple(safe_assertion(item, secrets) for item in result.assertions)
+        result = replace(result, assertions=safe)
+    if result.trace:
+        turns = (
+            replace(turn, content=secrets.hide(turn.content)) if turn.role == "tool" else turn
+            for turn in result.turns
+        )
+        steps = (_safe_step(step, secrets) for step in result.trace)
+        result = replace(result, trace=tuple(steps), turns=tuple(turns))
+    if result.error is not None:
+        result = replace(result, error=safe_error(result.error, secrets))
+    return result
+
+
+def _safe_step(step: TraceStep, secrets: Secrets) -> TraceStep:
+    error = None if step.error is None else secrets.hide(step.error)
+    return replace(step, args=secrets.hide_in(step.args), output=secrets.hide_in(step.output), error=error)
 
 
 def answer_patience_s(prepared: PreparedRun, pool: ProviderPool) -> float:

@@ -395,13 +395,13 @@ def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
     return replace(
         found,
         reason=reason,
-        error=None if error is None else _safe_error(error, secrets),
+        error=None if error is None else safe_error(error, secrets),
         detail={name: found.detail[name] if name in OWN_HASHES else detail[name] for name in found.detail},
         assertions=tuple(safe_assertion(item, secrets) for item in found.assertions),
     )
 
 
-def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
+def safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
     """Return the error with no secret in any of its texts."""
     texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
     return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})

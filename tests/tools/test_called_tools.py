@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -342,6 +343,49 @@ def test_a_model_in_place_of_tools_sees_the_world_and_the_calls_and_nothing_else
         assert '\\"result\\": {\\"state\\": \\"packed\\"}' in texts[1]
         run_of(tmp_path)
     assert (len(server.requests), len(asked)) == (3, 3)  # then all of it came from the cache
+
+
+def test_a_plan_counts_rounds_and_simulated_answers_and_calls_nothing(tmp_path: Path) -> None:
+    simulator = {"id": "openai:w", "config": {"price": {"input": 1, "output": 1}}}
+    tools = {
+        "functions": "file://tools.py",
+        "definitions": [{**FIND, "name": "look"}],
+        "simulate": {"provider": simulator, "world": "A shop."},
+        "max_calls": 5,
+    }
+    with model_with([[("note", {})]]) as server:
+        write(tmp_path, server, tools=tools)
+        code = 'def note() -> None:\n    "Note."\n    open("world", "w")\n'
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        shown = []
+        for _ in range(2):  # then with the first answer in the cache
+            done = geval(tmp_path, "run", "c.yaml", "--plan")
+            assert done.code == 0, done.stdout + done.stderr
+            shown.append(re.sub(r"\s+", " ", done.stdout))
+            assert not (tmp_path / "world").exists()
+            run_of(tmp_path)
+            (tmp_path / "world").unlink()
+    assert "would make 1-11 calls for 1 case" in shown[0]
+    assert "would make 0-10 calls for 1 case" in shown[1]
+    for text in shown:
+        assert "openai:m answers 0-5" in text
+        assert "openai:w judge's tool answers 0-5" in text
+        assert "one per answer that calls tools" in text
+        assert "one per call of a simulated tool" in text
+
+
+def test_keys_that_tools_give_back_are_in_no_result(tmp_path: Path) -> None:
+    with model_with([[("read", {}), ("fail", {})]]) as server:
+        write(tmp_path, server, tests=[{"turns": [{"user": "Go on."}]}])
+        code = (
+            'import os\ndef read() -> str:\n    "Read."\n    return os.environ["OPENAI_API_KEY"]\n'
+            'def fail() -> str:\n    "Fail."\n    raise ValueError(os.environ["OPENAI_API_KEY"])\n'
+        )
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        [result] = run_of(tmp_path)
+    assert [step["name"] for step in result["trace"]] == ["read", "fail"]
+    assert "***" in json.dumps(result["trace"])
+    assert KEYS["OPENAI_API_KEY"] not in json.dumps(result)
 
 
 def test_calls_are_bounded(tmp_path: Path) -> None:
