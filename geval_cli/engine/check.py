@@ -308,7 +308,8 @@ def assertions_of_plan(plan: Plan, templates: Templates) -> Iterator[tuple[Asser
             except GevalError:
                 continue
             subject = Subject(test, "", rendered.whole, system=rendered.system)
-            for spec in each_assertion(assertions_of(prompt, written)):
+            ends = () if written.user is None else written.user.assertions
+            for spec in each_assertion((*assertions_of(prompt, written), *ends)):
                 yield spec, subject
 
 

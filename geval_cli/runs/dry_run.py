@@ -223,7 +223,10 @@ class _DryRun(Struct, eq=False):
                 for spec in _judged([whole]):
                     if not spec.compares_outputs:
                         is_certain = first is None or spec is first
-                        await self._follow(spec, [pending], tools, "" if is_certain else _ON_PATH)
+                        condition = "" if is_certain else _ON_PATH
+                        if pending.job.test.user is not None and getattr(spec, "over", None) == "answers":
+                            condition = _UNTIL_OVER
+                        await self._follow(spec, [pending], tools, condition)
                     elif pending is row[-1]:
                         await self._follow(spec, row, tools)
         if self._unreadable is not None:

@@ -28,7 +28,7 @@ from geval_cli.specs.type_messages import (
     mismatch_hint,
     tuple_fields,
 )
-from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec, SuiteSpec, TestSpec
 
 
 class ScriptCaller(Protocol):
@@ -308,6 +308,8 @@ def _home_of(key: str, model: type[Spec]) -> str:
             return "`options` of `defaultTest`"
         if key in _OF_PROVIDERS:
             return "`providers`, or `config` of one of them"
+    if issubclass(model, SimulationSpec) and key in spellings(SimulatedUserSpec):
+        return "`simulate`"
     if issubclass(model, TestSpec):
         if key in spellings(TestOptionsSpec):
             return "`options` of the test"

@@ -19,7 +19,8 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 from support.model_server import verdict
 from support.product import Product
 
-from geval_cli.extras.simulation.talk import GAVE_UP, GOAL, read_reply
+from geval_cli.extras.simulation.talk import GAVE_UP, GOAL, read_reply, user_messages
+from geval_cli.records import Turn
 from geval_cli.runs.jobs import JOBS_PER_REQUEST
 
 MODEL, USER, JUDGE = "openai:model", "openai:user", "openai:judge"
@@ -484,6 +485,10 @@ def test_a_program_that_plays_the_user_is_given_no_variables(product: Product) -
         ({"user": "none"}, (), "`none` cannot play a user"),
         ({"user": "anthropic:x"}, (), "ANTHROPIC_API_KEY"),
         ({"profile": "x", "goal": "{{ tea }}"}, (), "undefined variable `tea`"),
+        ({"opening": "{{ tea }}"}, (), "undefined variable `tea`"),
+        ({"done_when": "{{ tea }}"}, (), "undefined variable `tea`"),
+        ({"done_when": {"type": "regex", "value": "("}}, (), "broken regular expression"),
+        ({"profile": "x"}, ("--var", "profile=y"), "the variable `profile` hides the profile"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_a_request(
@@ -493,6 +498,26 @@ def test_what_cannot_be_is_refused_before_a_request(
         found = product.run(config(simulate, {"type": "ended-by", "value": "goal"}), server, *options)
     assert (found.code, server.requests) == (2, [])
     assert told in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ({"turns": {"simulate": {"user": USER}}}, "the simulated user of test 1 has no `goal`"),
+        ({"turns": {"simulate": {"goal": "g"}}}, "the simulated user of test 1 has no `user`"),
+        ({"turns": [{"user": "Hi."}]}, "ended-by needs a simulated user, but test 1 has none"),
+        ({"input": "Hello."}, "`input` is not used (test 1)"),
+    ],
+)
+def test_what_a_test_lacks_is_told_before_a_request(
+    product: Product, test: Mapping[str, Any], told: str
+) -> None:
+    with server_of(says("Hi.", REACHED)) as server:
+        suite = config({}, {"type": "ended-by", "value": "goal"}, test=test, profiles="file://none.csv")
+        found = product.run(suite, server)
+    assert (found.code, server.requests) == (2, [])
+    assert told in found.stderr
+    assert "there is no file `none.csv`" in found.stderr
 
 
 def test_stored_conversations_are_judged_again_without_playing_them(product: Product) -> None:
@@ -675,3 +700,23 @@ def committed(folder: Path) -> set[str]:
     with contextlib.closing(sqlite3.connect(folder / "home" / "cache.db")) as connection:
         rows = connection.execute("SELECT answer FROM choices").fetchall()
     return {json.loads(answer)["text"] for (answer,) in rows}
+
+
+def test_tools_and_what_they_return_are_not_shown_to_the_user() -> None:
+    call = {"id": "c1", "name": "find_order", "args": {"number": 7}}
+    turns = [
+        Turn("user", "Where is it?"),
+        Turn("assistant", "Let me see.", (call,)),
+        Turn("tool", "SECRET", tool_call_id="c1"),
+        Turn("assistant", "It is lost."),
+        Turn("user", "Again!"),
+        Turn("assistant", "", (call,)),
+        Turn("tool", "SECRET", tool_call_id="c1"),
+    ]
+    _, _, *shown = user_messages("Told.", turns)
+    assert [(message.role, message.content, message.further) for message in shown] == [
+        ("assistant", "Where is it?", {}),
+        ("user", "Let me see.\n\nIt is lost.", {}),
+        ("assistant", "Again!", {}),
+        ("user", "(The assistant says nothing.)", {}),
+    ]
