@@ -4,17 +4,21 @@ import asyncio
 import json
 import random
 import re
+import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, run_geval, start_geval
 from support.loopback import Reply
 from support.model_server import ModelServer, prompt_of
 from support.scripted_judge import ScriptedJudge
 from support.scripted_judge import prompt_of as request_text
 
+from geval_cli.errors import UsageError
 from geval_cli.extras.generation.asking import Kind
 from geval_cli.extras.generation.documents import Document, passages_of, read_documents
 from geval_cli.extras.generation.generating import (
@@ -99,12 +103,14 @@ def test_no_lie_gets_through_of_a_model_that_lies_in_30_percent_of_its_quotation
         sent = len(server.requests)
         again = run_geval(*words, "-o", "again.jsonl", "-j", "3", cwd=tmp_path, env=env)
         assert (again.code, len(server.requests)) == (0, sent), "the second time, the cache has all answers"
+        assert f"0 requests sent, {sent} answers from the cache" in again.stdout
         refused = run_geval(*words, "-o", "tests.jsonl", cwd=tmp_path, env=env)
         assert (refused.code, "already exists" in refused.stderr) == (2, True)
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "tests.jsonl").read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "tests.jsonl").read_text().splitlines()]
     assert len(rows) == 50
     assert {row["metadata"]["kind"] for row in rows} == set(map(str, Kind))
+    assert all(("premise" in row["metadata"]) == (row["metadata"]["kind"] == "misleading") for row in rows)
     quotations = [item for row in rows for item in row["metadata"].get("quotations", ())]
     assert len(quotations) > 50
     for item in quotations:
@@ -442,3 +448,67 @@ def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Pa
     assert rows == [{"profile": profiles[0]}]
     assert (done.code, "dropped: another profile says the same" in done.stdout) == (0, True)
     assert "wrote 1 of 2 profiles" in done.stdout
+
+
+def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+    for name in ("Elmsund", "Nordholm", "Wik", "Sund"):
+        (tmp_path / f"{name}.txt").write_text(PIER.replace("Elmsund", name), encoding="utf-8")
+    liar, is_slow = Liar(0), True
+
+    def answer(body: Any) -> Any:
+        return Reply(hang=True) if is_slow and len(server.requests) > 2 else liar(prompt_of(body))
+
+    words = (
+        "generate",
+        "tests",
+        "--from",
+        ".",
+        "--n",
+        "4",
+        "--kinds",
+        "plain",
+        "--model",
+        "openai:gpt-4.1-mini",
+    )
+    with ModelServer(answer=answer) as server:
+        env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        process = start_geval(
+            *words,
+            "-j",
+            "1",
+            "-o",
+            "t.jsonl",
+            cwd=tmp_path,
+            env=env,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        while len(server.requests) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "nothing was written; the answers so far are cached" in told.decode()
+        assert [path.name for path in tmp_path.glob("*t.jsonl*")] == []
+        is_slow = False
+        done = run_geval(*words, "-o", "t.jsonl", cwd=tmp_path, env=env)
+        assert done.code == 0, done.stderr
+        assert len(server.requests) == 5, "two were answered, one was interrupted, and these two are new"
+    assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_huge_document_is_asked_about_in_passages_and_never_sent_whole(tmp_path: Path) -> None:
+    text = "".join(
+        f"Report {number} says that the pier has {number} planks today. " for number in range(20_000)
+    )
+    document = Document("huge.txt", text)
+    kinds = {Kind.PLAIN: 1.0, Kind.TWO_PLACES: 1.0}
+    requests = plan_generation([document], Wanted(10, kinds)).first_requests()
+    assert max(request.characters for request in requests) < 12_000
+    with pytest.raises(UsageError, match="every document is longer"):
+        plan_generation([document], Wanted(10, {Kind.UNANSWERABLE: 1.0}))
+    both = plan_generation([document, Document("small.txt", PIER)], Wanted(10, {Kind.UNANSWERABLE: 1.0}))
+    assert "no unanswerable questions about 1 document" in both.notes[0]
+    assert {passage.document.source for unit in both.units[Kind.UNANSWERABLE] for passage in unit} == {
+        "small.txt"
+    }

@@ -40,7 +40,7 @@ DEFAULT_KINDS: Mapping[Kind, float] = {
     Kind.MISLEADING: 10,
 }
 _LEAST_APART = 10
-_MOST_COMPARED = 2_000
+_MOST_COMPARED = 200
 
 INCOMPLETE = "they lack a question, an answer or a quotation"
 ONE_PLACE = "their quotations are not from two places"
@@ -432,7 +432,7 @@ def _checked(
         document=home.document,
         passage=first,
         quotations=quotations,
-        premise=written.premise,
+        premise=written.premise if kind is Kind.MISLEADING else "",
         order=order,
         touched=touched,
     )

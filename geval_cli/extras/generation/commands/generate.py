@@ -41,7 +41,7 @@ from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import one_line, quoted
+from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.dry_run import request_counts
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare
@@ -57,6 +57,7 @@ T = TypeVar("T")
 
 _DEFAULT_COUNT = 50
 _UNSEEN_SHOWN = 3
+_CONTINUES = "run it again with a larger budget and --force: the answers so far are in the cache"
 
 
 def run_generate_tests(given: GenerateTestsOptions) -> ExitCode:
@@ -321,7 +322,8 @@ def _outcome_json(found: Generated, plan: Plan, reading: DocumentReading) -> dic
         "documents": len(plan.documents),
         "without_tests": _without_tests(found, plan),
         "left_out": reading.left_out(),
-        "requests": found.usage.requests,
+        "requests": found.usage.requests - found.usage.cached_requests,
+        "cached_requests": found.usage.cached_requests,
         "unread_replies": found.unread,
         "failed_requests": found.failed,
         "stopped": found.stopped or None,
@@ -355,7 +357,7 @@ def _print_generated(found: Generated, plan: Plan, reading: DocumentReading, giv
     if found.failed:
         lines.append(f"{plural(found.failed, 'request')} failed: {one_line(found.error, 200)}")
     if found.stopped:
-        lines.append(f"stopped: {found.stopped}; the same command with more budget continues from the cache")
+        lines.append(f"stopped: {found.stopped}; {_CONTINUES}")
     if bare and count:
         shown = ", ".join(one_line(name, 60) for name in bare[:_UNSEEN_SHOWN])
         more = f" and {len(bare) - _UNSEEN_SHOWN:,} more" if len(bare) > _UNSEEN_SHOWN else ""
@@ -377,15 +379,15 @@ def _print_generated(found: Generated, plan: Plan, reading: DocumentReading, giv
 def cost_text(found: Generated) -> str:
     """Return what was sent and paid."""
     usage = found.usage
-    cached = f", {usage.cached_requests:,} more from the cache" if usage.cached_requests else ""
+    cached = f", {plural(usage.cached_requests, 'answer')} from the cache" if usage.cached_requests else ""
     cost = "price unknown" if usage.cost_usd is None else format_cost(usage.cost_usd)
-    return f"{plural(usage.requests, 'request')}{cached}, {cost}"
+    return f"{plural(usage.requests - usage.cached_requests, 'request')} sent{cached}, {cost}"
 
 
 def print_lines(console: Console, *lines: str) -> None:
     """Print lines, each wrapped as a paragraph."""
     for line in lines:
-        print_hanging(Text(""), Text(line), console, indent=1)
+        print_hanging(Text(""), Text(sanitize(line)), console, indent=1)
 
 
 def _from_traces(path: Path, known: tuple[str, ...], given: GenerateTestsOptions) -> ExitCode:
@@ -472,9 +474,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
     if outcome.failed:
         lines.append(f"{plural(outcome.failed, 'request')} failed: {one_line(outcome.error, 200)}")
     if outcome.stopped:
-        lines.append(
-            f"stopped: {outcome.stopped}; the same command with more budget continues from the cache"
-        )
+        lines.append(f"stopped: {outcome.stopped}; {_CONTINUES}")
     print_lines(console, *lines, cost_text(outcome))
     if count and given.output is not None:
         print_lines(console, f"next: add `profiles: file://{given.output.name}` to a config")
