@@ -14,7 +14,7 @@ JOBS = $(shell echo $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 
 
 TYPES := $(BIN)/mypy
 
-.PHONY: demo test browser model check lint docs bench soak clean
+.PHONY: demo test browser model check lint docs bench soak release clean
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -83,5 +83,17 @@ bench: $(STAMP)
 soak: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m soak $(PARTS)
 
+# What a release consists of, in dist/: wheel and source, the exact versions that an environment with nothing but the
+# wheel and these extras has, and a bill of materials of it (CycloneDX).
+RELEASED := js,server
+release: $(STAMP)
+	@rm -rf dist && $(BIN)/python -m build --outdir dist . >/dev/null
+	@$(PYTHON) -m venv --clear dist/env && dist/env/bin/pip install --quiet --disable-pip-version-check \
+	"$$(echo dist/*.whl)[$(RELEASED)]"
+	@dist/env/bin/pip freeze --exclude geval-cli >dist/constraints.txt
+	@$(PYTHON) -m venv --clear dist/tools && dist/tools/bin/pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7,<8"
+	@dist/tools/bin/cyclonedx-py environment --output-reproducible --output-file dist/sbom.cdx.json dist/env
+	@rm -rf dist/env dist/tools && ls dist
+
 clean:
-	rm -rf .venv .venv-* .geval .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf dist .venv .venv-* .geval .mypy_cache .pytest_cache .ruff_cache .coverage

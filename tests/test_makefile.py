@@ -1,6 +1,7 @@
 """What `make` does with the Python that it is given, and what each target installs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def test_the_demo_installs_only_what_it_needs() -> None:
     assert "--group dev" not in shown
 
 
-@pytest.mark.parametrize("target", ["test", "check", "docs", "bench"])
+@pytest.mark.parametrize("target", ["test", "check", "docs", "bench", "release"])
 def test_development_installs_everything_at_once(target: str) -> None:
     shown = commands(target)
     assert shown.count("--editable") == 1
@@ -94,3 +95,36 @@ def test_what_fails_only_beside_others_is_named_and_no_failure(
     assert bool(again) is is_tried_again, ended.stdout
     assert ("tests/test_it.py::test_at_first\n" in again) is is_tried_again
     assert ("1 passed" in again) is is_tried_again
+
+
+def test_the_dockerfile_follows_the_rules_of_hadolint_that_apply() -> None:
+    text = (HERE / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+    lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    images = [words for name, words in lines if name == "FROM"]
+    assert all(re.fullmatch(r"python:3\.\d+-slim-\w+( AS \w+)?", words) for words in images)  # DL3006, DL3007
+    runs = [words for name, words in lines if name == "RUN"]
+    assert all("--no-cache-dir" in words for words in runs if "pip install" in words)  # DL3042
+    assert all("--constraint" in words for words in runs if "pip install" in words)  # DL3013
+    assert not any(re.search(r"\bsudo\b|\bapt\b|\bcd\b", words) for words in runs)  # DL3004, DL3027, DL3003
+    users = [words for name, words in lines if name == "USER"]
+    assert users
+    assert users[-1] not in {"root", "0"}  # DL3002
+    assert all(words.startswith("[") for name, words in lines if name in {"CMD", "ENTRYPOINT"})  # DL3025
+    assert all(words.startswith("/") for name, words in lines if name == "WORKDIR")  # DL3000
+    assert {name for name, _ in lines} <= {
+        "FROM",
+        "COPY",
+        "RUN",
+        "ENV",
+        "USER",
+        "WORKDIR",
+        "ENTRYPOINT",
+        "CMD",
+    }
+
+
+def test_the_image_has_the_extras_whose_versions_a_release_pins() -> None:
+    [extras] = re.findall(r"^RELEASED := (\S+)$", (HERE / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert f"[{extras}]" in (HERE / "Dockerfile").read_text("utf-8")
+    kept = (HERE / ".dockerignore").read_text("utf-8").split()
+    assert kept == ["*", "!dist/*.whl", "!dist/constraints.txt"]

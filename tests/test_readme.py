@@ -42,7 +42,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
     targets = {words[1] for words in COMMANDS if words[0] == "make"}
     targets |= set(re.findall(r"`make (\w+)`", README))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert targets == {"demo", "test", "check", "bench", "soak"}
+    assert targets == {"demo", "test", "check", "bench", "soak", "release"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
