@@ -27,7 +27,7 @@ from geval_cli.cli.main import main as geval_command
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import export_run, import_run
 from geval_cli.extras.simulation.realism import draw_pairs
-from geval_cli.extras.simulation.talks import Talk, Talks
+from geval_cli.extras.simulation.talk_files import Talk, Talks
 from geval_cli.extras.trust import labels as label_files
 from geval_cli.extras.trust import weighted_draw
 from geval_cli.extras.trust.improving import (

@@ -1,4 +1,4 @@
-"""Errors and config problems on stderr, in one form."""
+"""Errors, config problems and notes on stderr, in one form."""
 
 import os
 import sys
@@ -26,6 +26,19 @@ def print_annotations(problems: Sequence[Problem]) -> None:
 def print_warnings(texts: Sequence[str]) -> None:
     """Print each text as a warning."""
     print_problems([Problem(text, severity=Severity.WARNING) for text in texts])
+
+
+def print_note(text: str) -> None:
+    """Print what is good to know, at once."""
+    sys.stderr.write(f"note: {text}\n")
+    sys.stderr.flush()
+
+
+def print_progress(text: str) -> None:
+    """Show on a terminal how far a command is, in place of what was shown before; an empty text takes it away."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
 
 def print_error(error: GevalError) -> None:

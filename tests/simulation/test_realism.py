@@ -24,7 +24,7 @@ from geval_cli.extras.simulation.measures import (
     words_of,
 )
 from geval_cli.extras.simulation.realism import compare_talks, draw_pairs
-from geval_cli.extras.simulation.talks import Talk, Talks, read_talks
+from geval_cli.extras.simulation.talk_files import Talk, Talks, read_talks
 from geval_cli.records import Turn
 from geval_cli.statistics.two_samples import Comparison, crossed_share
 
@@ -100,6 +100,14 @@ def played(user: User, count: int, seed: int) -> dict[str, Any]:
     }
 
 
+def played_by_a_model(count: int) -> dict[str, Any]:
+    """Return a config whose users a model plays."""
+    simulated = {"user": "openai:user", "max_turns": 3}
+    tests = [{"turns": {"simulate": {"goal": f"Send order {1000 + n} back."}}} for n in range(count)]
+    config = played(easy_user, 1, 0)
+    return {**config, "defaultTest": {"turns": {"simulate": simulated}}, "tests": tests}
+
+
 class Judges:
     """A desk that answers users, and judges that read the two talks in a request as a model would."""
 
@@ -110,6 +118,12 @@ class Judges:
     def respond(self, body: Any, headers: object) -> Reply:
         if body["model"] == "desk":
             return chat_reply(ANSWER)
+        if body["model"] == "user":
+            random = Random(json.dumps(body["messages"]))
+            said = "\n".join(str(message["content"]) for message in body["messages"]).count(ANSWER)
+            return chat_reply(
+                "[[GOAL REACHED]]" if said > 1 else [*easy_user(random), *easy_user(random)][said]
+            )
         text = body["messages"][-1]["content"]
         one, two = (
             re.search(rf"<<<BEGIN Talk {n} (\w+)>>>\n(.*)\n<<<END Talk {n} \1>>>", text, re.DOTALL)[2]  # type: ignore[index]
@@ -166,7 +180,9 @@ def test_users_of_a_run_are_told_from_real_ones(
     judges = Judges(by_manners if user is easy_user else by_luck)
     write_talks(product.folder / "real.jsonl", real_user, 30, seed=2)
     with LoopbackServer(respond=judges.respond) as server:
-        product.run(played(user, 30, seed=1), server)
+        is_played = user is easy_user
+        run = product.run(played_by_a_model(30) if is_played else played(user, 30, seed=1), server)
+        assert run.code == 0, run.stderr
         done, found = compared(
             product, server, "latest", "--against", "real.jsonl", "--judge", "openai:judge", "--pairs", "30"
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.extras.batches.waves import recorded_batch
@@ -78,7 +78,7 @@ def wait_for_batches(home: Path | None, folder: Path | None, run: str | None) ->
     """
 
     async def wait(keeper: BatchKeeper) -> tuple[Sequence[Batch], dict[str, None]]:
-        batches = await keeper.wait(run, _note)
+        batches = await keeper.wait(run, print_note)
         return batches, dict.fromkeys(map(keeper.way_on, batches))
 
     batches, ways_on = _with_keeper(home, folder, wait)
@@ -108,10 +108,6 @@ def adopt_batch(home: Path | None, folder: Path | None, remote_id: str, *, provi
     sys.stdout.write(
         f"{plural(count, 'answer')} adopted; a --batch run that sends the same requests uses them\n"
     )
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
 
 
 def _answered(batch: Batch) -> str:

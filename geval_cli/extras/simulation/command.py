@@ -80,7 +80,7 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
         UsageError: there is no such run or model, or it has no conversations.
     """
     from geval_cli.extras.simulation.realism import compare_talks, draw_pairs, realism_document
-    from geval_cli.extras.simulation.talks import read_talks
+    from geval_cli.extras.simulation.talk_files import read_talks
     from geval_cli.extras.trust.documents import check_document_paths, deliver
 
     if given.against is None:
@@ -103,8 +103,9 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
 
 def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "ToldApart | None":
     """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
-    from geval_cli.cli.problems import print_warnings
+    from geval_cli.cli.problems import print_note, print_progress, print_warnings
     from geval_cli.gateway.budget import Budget
+    from geval_cli.numbers import plural
     from geval_cli.runs.event_loop import run_async
     from geval_cli.runs.session import judge_problems
     from geval_cli.source.access import TRUSTED
@@ -136,7 +137,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
                 cache=cache,
                 max_concurrency=given.max_concurrency,
                 policy=policy,
-                notice=_tell,
+                notice=print_note,
             ) as session:
                 judge = session.model_for(spec)
                 price = known_price(judge.provider)
@@ -144,13 +145,23 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
                 _print_plan(plan, given)
                 if given.plan:
                     return None
-                return await tell_apart(pairs, session, judge, shows_answers=given.shows_answers)
+
+                def tell(done: int) -> None:
+                    print_progress(f"{done:,} of {plural(len(pairs), 'pair')}")
+
+                try:
+                    return await tell_apart(
+                        pairs, session, judge, shows_answers=given.shows_answers, tell=tell
+                    )
+                finally:
+                    print_progress("")
 
         return run_async(ask())
 
 
 def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:
     """Say what it takes: as the answer with --plan, else before anything is sent."""
+    from geval_cli.cli.problems import print_note
     from geval_cli.numbers import format_cost, plural
     from geval_cli.records import SCHEMA_VERSION, to_json
     from geval_cli.report.json_file import json_text
@@ -161,14 +172,9 @@ def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:
     told = f"{plural(plan.pairs, 'pair')}, {plural(plan.judge_calls, 'judge call')}{cached}"
     told += f"; {price}" if sent else ""
     if not given.plan:
-        _tell(told)
+        print_note(told)
     elif given.as_json:
         document = {"schema_version": SCHEMA_VERSION, "kind": "realism_plan", **to_json(plan)}
         sys.stdout.write(json_text(document, indent=2) + "\n")
     else:
         sys.stdout.write(f" nothing is sent: {told}\n")
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
-    sys.stderr.flush()

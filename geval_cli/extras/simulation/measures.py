@@ -10,7 +10,7 @@ from string import punctuation
 
 from msgspec import Struct
 
-from geval_cli.extras.simulation.talks import Talk
+from geval_cli.extras.simulation.talk_files import Talk
 from geval_cli.patterns import compile_later
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

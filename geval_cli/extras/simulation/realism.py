@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 
@@ -25,7 +25,7 @@ from geval_cli.extras.simulation.measures import (
     measured,
     misspelt_words,
 )
-from geval_cli.extras.simulation.talks import Talk, Talks
+from geval_cli.extras.simulation.talk_files import Talk, Talks
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.conversation import transcript
@@ -443,17 +443,21 @@ async def tell_apart(
     judge: Judge,
     *,
     shows_answers: bool = False,
+    tell: Callable[[int], None] = lambda done: None,
 ) -> ToldApart:
-    """Have a judge say of each pair, in both orders, which talk is real; a pair without an answer is only counted."""
+    """Have a judge say of each pair, in both orders, which talk is real; a pair without an answer is only counted.
+
+    `tell` is told how many pairs are done.
+    """
     calls = JudgeCalls(judge, session.memory)
     room = asyncio.Semaphore(_AT_ONCE)
-    stopped = ""
+    done, stopped = 0, ""
 
     async def one(request: ModelRequest) -> WinnerReply:
         return await calls.read(request, lambda choice: parse_winner(choice.text))
 
     async def ask(pair: TalkPair) -> TalkPair:
-        nonlocal stopped
+        nonlocal done, stopped
         if _is_equal(pair, shows_answers=shows_answers):
             return TalkPair(pair.simulated, pair.real, (0.5, 0.5), is_asked=False)
         async with room:
@@ -461,6 +465,8 @@ async def tell_apart(
                 return TalkPair(pair.simulated, pair.real, is_asked=False)
             orders = _requests(pair, calls, shows_answers=shows_answers)
             replies = await asyncio.gather(*map(one, orders), return_exceptions=True)
+        done += 1
+        tell(done)
         problem = ""
         for reply in replies:
             if isinstance(reply, UndoneError | ProviderSettledError):

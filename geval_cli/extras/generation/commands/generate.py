@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, Severity, UsageError
 from geval_cli.extras.generation.asking import Kind, profiles_request
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
@@ -231,7 +231,7 @@ def _in_session(
             cache=cache,
             max_concurrency=given.max_concurrency,
             policy=CallPolicy(budget, is_offline=given.is_offline),
-            notice=_tell,
+            notice=print_note,
         ) as session:
             return await main(session)
 
@@ -241,7 +241,7 @@ def _in_session(
             return run_async(run())
         except KeyboardInterrupt:
             _tell_progress(0, 0)
-            _tell(
+            print_note(
                 "nothing was written; the answers so far are cached, and the same command continues with them"
             )
             raise
@@ -249,15 +249,8 @@ def _in_session(
             _tell_progress(0, 0)
 
 
-def _tell(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
-    sys.stderr.flush()
-
-
 def _tell_progress(done: int, all_of: int) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{done:,} of {plural(all_of, 'request')}" if all_of else "\r\x1b[K")
-        sys.stderr.flush()
+    print_progress(f"{done:,} of {plural(all_of, 'request')}" if all_of else "")
 
 
 def _tell_plan(told: str, requests: Sequence[ModelRequest], model: BoundModel, given: WritingOptions) -> None:
@@ -283,7 +276,7 @@ def _tell_plan(told: str, requests: Sequence[ModelRequest], model: BoundModel, g
     elif given.plan:
         sys.stdout.write(f" nothing is sent: {text}\n")
     else:
-        _tell(text)
+        print_note(text)
 
 
 def _write(rows: Sequence[Mapping[str, JsonValue]], given: WritingOptions) -> None:

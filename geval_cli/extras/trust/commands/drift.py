@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.trust.anchors import AnchorSet, drawn_anchors, read_anchors, write_anchors
@@ -84,9 +84,9 @@ def _save(path: Path, given: DriftCommand) -> ExitCode:
     )
     least = least_for_steady(given.margin)
     if tests < least:
-        sys.stderr.write(
-            f"note: {plural(tests, 'test')} can never show that a judge is steady within "
-            f"{given.margin:g}; at least {least:,} tests are needed\n"
+        print_note(
+            f"{plural(tests, 'test')} can never show that a judge is steady within {given.margin:g};"
+            f" at least {least:,} tests are needed"
         )
     return ExitCode.OK
 
@@ -102,7 +102,7 @@ def _config_of(anchors: AnchorSet) -> Path:
 
 def _tell(event: RunEvent) -> None:
     if isinstance(event, Noticed):
-        sys.stderr.write(f"note: {event.message}\n")
+        print_note(event.message)
 
 
 def _tell_plan(anchors: AnchorSet, prepared: PreparedRun, cache: ResponseCache, given: DriftCommand) -> None:
@@ -113,8 +113,7 @@ def _tell_plan(anchors: AnchorSet, prepared: PreparedRun, cache: ResponseCache, 
         f"{plural(ratings, 'rating')} of {plural(len(anchors.anchors), 'anchor')}, none from the cache{price}"
     )
     if not given.plan:
-        sys.stderr.write(f"note: {told}\n")
-        sys.stderr.flush()
+        print_note(told)
     elif given.as_json:
         plan = {"ratings": ratings, "anchors": len(anchors.anchors), "cost_usd": cost}
         document = {"schema_version": SCHEMA_VERSION, "kind": "drift_plan", **plan}

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ExitCode
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.gepa_search import MOST_PROMPTS, check_installed, most_ratings
@@ -85,26 +85,21 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
                 teacher=teacher,
                 budget=Budget(given.max_cost, given.max_requests),
                 home=state.runs.home,
-                tell=_tell,
+                tell=print_note,
             )
         )
     if found.is_accepted:
         for path in fragments:
             with SafeFile(path) as file:
                 file.write(write_yaml(fragment(found)))
-            _tell(f"wrote {path}: put it in place of the assertion of `{metric}`")
+            print_note(f"wrote {path}: put it in place of the assertion of `{metric}`")
     else:
         for path in fragments:
-            _tell(f"did not write {path}: no change was accepted")
+            print_note(f"did not write {path}: no change was accepted")
     deliver(improvement_document(found), replace(given, outputs=reports))
     if found.stopped:
         return ExitCode.NOT_JUDGED
     return ExitCode.OK if found.is_accepted else ExitCode.FAILED
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
-    sys.stderr.flush()
 
 
 def _tell_plan(
@@ -136,7 +131,7 @@ def _tell_plan(
     if len(held) < LEAST_HELD_OUT:
         told += f"; nothing is accepted with fewer than {LEAST_HELD_OUT} held-out labels"
     if not given.plan:
-        _tell(told)
+        print_note(told)
     elif given.as_json:
         plan = {
             "ratings": ratings,

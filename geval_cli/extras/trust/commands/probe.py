@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import print_note, print_problems, print_progress, print_warnings
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.extras.trust.documents import check_document_paths, deliver
 from geval_cli.extras.trust.labelling import kept_labels
@@ -52,8 +52,7 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         if given.plan:
             _print_plan(plan, prepared, as_json=given.as_json)
             return ExitCode.OK
-        sys.stderr.write(f"note: {_plan_text(plan)}\n")
-        sys.stderr.flush()
+        print_note(_plan_text(plan))
         report = run_async(run_probe(prepared, state.cache, options, _tell_progress))
         _tell_progress(0, 0)
     deliver(probe_document(report), given)
@@ -64,10 +63,7 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
 
 
 def _tell_progress(asked: int, planned: int) -> None:
-    """Show on a terminal how far it is, on one line that is written over and vanishes at the end."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{asked:,} of {planned:,} ratings" if planned else "\r\x1b[K")
-        sys.stderr.flush()
+    print_progress(f"{asked:,} of {planned:,} ratings" if planned else "")
 
 
 def _options(given: ProbeCommand, state: State) -> ProbeOptions:
