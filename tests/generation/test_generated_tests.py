@@ -268,6 +268,19 @@ def test_what_is_missing_is_asked_for_again_about_other_passages() -> None:
     assert orders == sorted(orders)
 
 
+def test_what_does_not_count_is_not_asked_for_again_in_the_same_words() -> None:
+    liar, prompts = Liar(1), list[str]()
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return liar(prompt)
+
+    assert generated(answer, PIER, count=1, kinds={Kind.PLAIN: 1.0}).tests == []
+    first, second = prompts
+    assert "These questions are asked already" not in first
+    assert json.loads(Liar(1)(first))["tests"][0]["question"] in second
+
+
 def test_shares_of_kinds_are_kept_to_the_last_test() -> None:
     for count in range(1, 40):
         quotas = Wanted(count).quotas()

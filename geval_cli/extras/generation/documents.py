@@ -51,6 +51,11 @@ class Passage(Struct, frozen=True):
     def text(self) -> str:
         return self.document.text[self.start : self.end]
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return a name for it among the passages of all documents that are held."""
+        return id(self.document), self.start
+
 
 class DocumentReading(Struct):
     """The documents, and counts of the rest: files by ending, empty and repeated texts, and files with a problem."""

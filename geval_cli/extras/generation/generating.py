@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -327,16 +327,21 @@ async def generate(
     asked, suite = KnownQuestions(), KnownQuestions(plan.wanted.known)
     folded: dict[tuple[int, int], FoldedText] = {}
     quotas, begun = plan.wanted.quotas(), dict.fromkeys(Kind, 0)
+    told: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     fruitless = 0
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         kept = Counter(test.kind for test in found.tests)
         missing = {kind: quota - kept[kind] for kind, quota in quotas.items() if quota > kept[kind]}
         tasks = plan.tasks(missing, begun)
         if not tasks or found.stopped or fruitless == FRUITLESS_ROUNDS:
             break
         begun = {kind: begun[kind] + sum(task.kind is kind for task in tasks) for kind in Kind}
-        known = {id(task): _asked_about(task, found.tests) if number else [] for task in tasks}
-        requests = [writing_request(task.kind, task.passages, task.count, known[id(task)]) for task in tasks]
+        # Also those that do not count: the same request would get the same reply.
+        known = [[text for passage in task.passages for text in told[passage.key]] for task in tasks]
+        requests = [
+            writing_request(task.kind, task.passages, task.count, questions)
+            for task, questions in zip(tasks, known, strict=True)
+        ]
         replies = await writer.replies(requests)
         candidates: list[GeneratedTest] = []
         for task, reply in zip(tasks, replies, strict=True):
@@ -348,6 +353,8 @@ async def generate(
             found.unread += not tests
             for written in tests:
                 found.written += 1
+                if written.question and written.question not in told[task.passages[0].key]:
+                    told[task.passages[0].key].append(written.question)
                 checked = _checked(written, task, plan.wanted.least_words, folded)
                 if isinstance(checked, str):
                     found.dropped[checked] += 1
@@ -363,10 +370,6 @@ async def generate(
         fruitless = 0 if kept_now else fruitless + 1
     found.tests.sort(key=lambda test: (test.order, test.question))
     return found
-
-
-def _asked_about(task: _Task, tests: Sequence[GeneratedTest]) -> list[str]:
-    return [test.question for test in tests if test.passage in task.passages]
 
 
 async def _unanswered(
@@ -403,10 +406,9 @@ def _checked(
     for quotation in written.quotations[:needed]:
         why = Unfound.ABSENT
         for passage in task.passages:
-            key = (id(passage.document), passage.start)
-            if key not in folded:
-                folded[key] = FoldedText(passage.text)
-            span = folded[key].find(quotation, least_words)
+            if passage.key not in folded:
+                folded[passage.key] = FoldedText(passage.text)
+            span = folded[passage.key].find(quotation, least_words)
             if not isinstance(span, Unfound):
                 places.append((passage, passage.start + span.start, passage.start + span.end))
                 break
