@@ -29,6 +29,7 @@ from geval_cli.specs.base import JuryRulesSpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
+from geval_cli.suite.schema import SimulationSpec
 from geval_cli.suite.turns import read_trace, read_turns, trace_of_spec, turns_of
 from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
@@ -133,7 +134,11 @@ def _new_reading() -> LoadContext:
 
 def read_turns_of_case(written: JsonValue, problems: list[Problem]) -> tuple[Turn, ...]:
     """Return the turns of a test case, with a problem for each mistake in them."""
-    return turns_of(_read_list("turns", written, read_turns, problems))
+    found = _read_list("turns", written, read_turns, problems)
+    if isinstance(found, SimulationSpec):
+        hint = "give the turns that were said; `run` plays conversations with simulated users"
+        problems.append(Problem("a stored output has no simulated user", None, hint))
+    return turns_of(found)
 
 
 def read_trace_of_case(written: JsonValue, problems: list[Problem]) -> tuple[TraceStep, ...] | None:

@@ -31,7 +31,7 @@ class TestCase:
         retrieval_context: what a search found for the input: a text or several.
         images: what the judge is to see beside the texts: paths, data URLs, or the bytes of images.
         turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output` the last is the
-            assistant's; with it, the output follows them.
+            assistant's; with it, the output follows them. In a suite also {"simulate": {"goal": "...", ...}}.
         scenario: what the conversation is about.
         expected_outcome: where it should lead.
         role: who the assistant is.
@@ -45,7 +45,7 @@ class TestCase:
     expected_output: str | None = None
     context: str | Sequence[str] | None = None
     retrieval_context: str | Sequence[str] | None = None
-    turns: Sequence[Mapping[str, Any]] = ()
+    turns: Sequence[Mapping[str, Any]] | Mapping[str, Any] = ()
     scenario: str | None = None
     expected_outcome: str | None = None
     role: str | None = None

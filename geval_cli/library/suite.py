@@ -249,7 +249,7 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
         "context": case.context,
         "retrieval_context": case.retrieval_context,
         "images": [written_image(item) for item in given_images(case.images)] or None,
-        "turns": list(case.turns) or None,
+        "turns": dict(case.turns) if isinstance(case.turns, Mapping) else list(case.turns) or None,
         "scenario": case.scenario,
         "expected_outcome": case.expected_outcome,
         "role": case.role,

@@ -19,6 +19,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 from support.model_server import verdict
 from support.product import Product
 
+from geval_cli import GEval, Suite, TestCase, UsageError, run
 from geval_cli.extras.simulation.talk import GAVE_UP, GOAL, read_reply, user_messages
 from geval_cli.records import Turn
 from geval_cli.runs.jobs import JOBS_PER_REQUEST
@@ -720,3 +721,17 @@ def test_tools_and_what_they_return_are_not_shown_to_the_user() -> None:
         ("assistant", "Again!", {}),
         ("user", "(The assistant says nothing.)", {}),
     ]
+
+
+def test_a_python_suite_plays_conversations_and_a_stored_output_does_not(
+    product: Product, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = TestCase(turns={"simulate": {"goal": "Get a refund.", "user": USER}})
+    with pytest.raises(UsageError, match="a stored output has no simulated user"):
+        GEval("Kind", criteria="Kind.", model=JUDGE).evaluate(case)
+    with server_of(says("Hi.", REACHED)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
+        monkeypatch.chdir(product.folder)
+        found = run(Suite(name="talks", prompts=["{{ input }}"], providers=MODEL, tests=[case]))
+    assert [(item.ended_by, item.output) for item in found.results] == [("goal", "Answer 1.")]
