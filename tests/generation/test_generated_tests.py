@@ -450,17 +450,24 @@ def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Pa
     profiles = [
         "A retired sailor who hates forms.",
         "a retired sailor, who hates forms",
-        "A student in a hurry.",
+        "BEGIN Description 7",
     ]
-    words = ("generate", "personas", "--n", "2", "--about", "ferry tickets", "--model", "openai:gpt-4.1-mini")
+    words = ("generate", "personas", "--n", "3", "--about", "ferry tickets", "--model", "openai:gpt-4.1-mini")
     with ModelServer(answer=json.dumps({"profiles": profiles})) as server:
         env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
         done = run_geval(*words, "-o", "personas.jsonl", cwd=tmp_path, env=env)
         assert "ferry tickets" in prompt_of(server.requests[0].json)
+    assert "dropped: fewer than 6 words" in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "personas.jsonl").read_text().splitlines()]
     assert rows == [{"profile": profiles[0]}]
     assert (done.code, "dropped: another profile says the same" in done.stdout) == (0, True)
-    assert "wrote 1 of 2 profiles" in done.stdout
+    assert "wrote 1 of 3 profiles" in done.stdout
+    (tmp_path / "suite.yaml").write_text(
+        "prompts: ['{{ input }}']\nproviders: echo\nprofiles: file://personas.jsonl\n"
+        "tests: [{turns: {simulate: {goal: a ticket, user: echo}}, assert: [{type: ended-by, value: goal}]}]\n"
+    )
+    checked = run_geval("validate", "suite.yaml", cwd=tmp_path)
+    assert checked.code == 0, checked.stdout + checked.stderr
 
 
 def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path) -> None:

@@ -450,13 +450,15 @@ def _are_apart(first: tuple[Passage, int, int], second: tuple[Passage, int, int]
 
 
 class GeneratedProfiles(Struct):
-    """Profiles of users, and how many more were written that say the same as one before."""
+    """Profiles of users, and how many more were written that say the same as one before, or next to nothing."""
 
-    profiles: list[str]
-    repeated: int
-    outcome: Generated
+    profiles: list[str] = field(default_factory=list)
+    repeated: int = 0
+    short: int = 0
+    outcome: Generated = field(default_factory=Generated)
 
 
+LEAST_PROFILE_WORDS = 6
 _PROFILES_IN_ONE = 10
 
 
@@ -468,8 +470,8 @@ async def generate_profiles(
     Raises:
         ProviderError: the model refuses whatever it is sent.
     """
-    found, outcome = GeneratedProfiles([], 0, Generated()), Generated()
-    found.outcome = outcome
+    found = GeneratedProfiles()
+    outcome = found.outcome
     writer, known = Writer(model, outcome, listen), KnownQuestions()
     # One after the other: each is told what those before it gave.
     for number in range(-(-count // _PROFILES_IN_ONE) + FRUITLESS_ROUNDS):
@@ -484,7 +486,9 @@ async def generate_profiles(
         profiles = read_profiles(reply)[:missing]
         outcome.unread += not profiles
         for profile in profiles:
-            if known.has(profile):
+            if count_words(profile) < LEAST_PROFILE_WORDS:
+                found.short += 1
+            elif known.has(profile):
                 found.repeated += 1
             else:
                 known.add(profile)

@@ -17,7 +17,7 @@ from geval_cli.extras.generation.asking import Kind, profiles_request
 from geval_cli.extras.generation.documents import DocumentReading, read_documents
 from geval_cli.extras.generation.freezing import Frozen, freeze_run, freeze_traces
 from geval_cli.extras.generation.generating import (
-    ROUNDS,
+    LEAST_PROFILE_WORDS,
     Generated,
     GeneratedProfiles,
     Plan,
@@ -262,7 +262,7 @@ def _tell_plan(told: str, requests: Sequence[ModelRequest], model: BoundModel, g
     price = "price unknown" if cost is None else f"at most {format_cost(cost)}"
     text = (
         f"{told}: {plural(len(requests), 'request')} to {model.public_id}, about {tokens:,} tokens to read, {price};"
-        f" what is missing then is asked for again, up to {ROUNDS - 1} times; cached answers cost nothing"
+        " what is missing then is asked for again; cached answers cost nothing"
     )
     if given.plan and given.as_json:
         document = {
@@ -448,6 +448,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
             "kind": "generated_personas",
             "profiles": count,
             "repeated": found.repeated,
+            "short": found.short,
             "stopped": outcome.stopped or None,
             "cost_usd": outcome.usage.cost_usd,
         }
@@ -460,6 +461,8 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
     lines = []
     if found.repeated:
         lines.append(f"{found.repeated:,} dropped: another profile says the same")
+    if found.short:
+        lines.append(f"{found.short:,} dropped: fewer than {LEAST_PROFILE_WORDS} words")
     if outcome.unread:
         lines.append(
             f"{outcome.unread:,} of {plural(outcome.replies, 'reply', 'replies')} had no profile in it"
