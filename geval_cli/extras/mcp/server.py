@@ -10,6 +10,7 @@ import asyncio
 import functools
 import io
 import os
+import re
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,24 +21,30 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, ParamSpec
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
+from rich.console import Console
 
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import metric_from_spec
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, GevalError, UsageError
-from geval_cli.events import RunEvent, RunStarted
+from geval_cli.events import CaseFinished, RunEvent, RunStarted
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import JudgedCase
+from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import JsonValue, RunSummary, Status
+from geval_cli.report.case_view import print_test
+from geval_cli.report.comparison import ComparisonOptions, NamedRun, compare
+from geval_cli.report.comparison_text import print_comparison
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import Failures, GroupBy, print_failures
 from geval_cli.report.json_file import json_text
@@ -67,6 +74,8 @@ MOST_CHARACTERS = 20_000
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 _LONGEST_TEXT = 200_000
 _LONGEST_WAIT_S = 60
+_LONGEST_STOP_S = 10.0
+_PROGRESS_EVERY_S = 1.0
 _MOST_LISTED = 50
 _PAGE = 50
 
@@ -77,7 +86,7 @@ _DATA = (
 _INSTRUCTIONS = (
     "geval evaluates the answers of language models. Check a config with validate_config, see what it "
     "would cost with plan_run, start it with start_run, follow it with run_status, then read "
-    f"show_failures. {_DATA}"
+    f"show_failures, show_case and compare_runs. {_DATA}"
 )
 
 ConfigName = Annotated[
@@ -133,7 +142,10 @@ def build_server(tools: "AssistantTools") -> MCPServer:
         (tools.start_run, asks),
         (tools.run_status, reads),
         (tools.list_runs, reads),
+        (tools.stop_run, asks),
         (tools.show_failures, reads),
+        (tools.show_case, reads),
+        (tools.compare_runs, reads),
         (tools.judge_text, asks),
     ):
         description = f"{' '.join((tool.__doc__ or '').split())} {_DATA}"
@@ -141,11 +153,26 @@ def build_server(tools: "AssistantTools") -> MCPServer:
     return server
 
 
-def _told(tool: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
+_COMMAND = compile_later(r"`geval (list|validate|run|show|compare)\b[^`]*`")
+_TOOL_FOR = {
+    "list": "list_runs",
+    "validate": "validate_config",
+    "run": "start_run",
+    "show": "show_failures",
+    "compare": "compare_runs",
+}
+
+
+def _tool_for(command: "re.Match[str]") -> str:
+    """Return the tool for a command that a hint names: an assistant has no command line."""
+    return _TOOL_FOR[command[1]]
+
+
+def _told(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
     """Return `tool` with geval's errors as texts for the assistant."""
 
     @functools.wraps(tool)
-    async def call(*args: P.args, **words: P.kwargs) -> str:
+    async def call(*args: P.args, **words: P.kwargs) -> CallToolResult:
         try:
             return await tool(*args, **words)
         except ConfigError as error:
@@ -153,7 +180,7 @@ def _told(tool: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
                 answer({"problems": len(error.problems)}, render_problems(error.problems))
             ) from error
         except UsageError as error:  # of geval's own words, and what the assistant itself wrote
-            hint = f" ({error.hint})" if error.hint else ""
+            hint = f" ({_COMMAND.sub(_tool_for, error.hint)})" if error.hint else ""
             raise ToolError(sanitize(f"{error.message}{hint}"[:MOST_CHARACTERS])) from error
         except GevalError as error:  # a server may have its say in it
             raise ToolError(answer({"error": type(error).__name__}, error.message, error.hint)) from error
@@ -173,23 +200,23 @@ class AssistantTools:
         self._live: _LiveRun | None = None
 
     @_told
-    async def validate_config(self, config: ConfigName) -> str:
+    async def validate_config(self, config: ConfigName) -> CallToolResult:
         """Check a config; nothing is sent and nothing is paid for. Each problem has its file, line and column."""
         request = self._request(config)
         try:
             prepared = await asyncio.to_thread(prepare, request, is_going_to_run=False)
         except ConfigError as error:
-            return answer({"valid": False, "problems": len(error.problems)}, render_problems(error.problems))
+            return told({"valid": False, "problems": len(error.problems)}, render_problems(error.problems))
         facts = {"valid": True, "cases": prepared.total, "warnings": len(prepared.warnings)}
-        return answer(facts, render_problems(prepared.warnings))
+        return told(facts, render_problems(prepared.warnings))
 
     @_told
-    async def plan_run(self, config: ConfigName) -> str:
+    async def plan_run(self, config: ConfigName) -> CallToolResult:
         """Estimate the requests, tokens and cost of a run of a config; nothing is sent."""
         prepared = await asyncio.to_thread(prepare, self._request(config), is_going_to_run=False)
         document = plan_document(await plan_run(prepared, self._state.cache))
         facts = {"cases": document["cases"], "total": document["total"], **self._money()}
-        return answer(facts, json_text(document["rows"], indent=1))
+        return told(facts, json_text(document["rows"], indent=1))
 
     @_told
     async def start_run(
@@ -199,7 +226,7 @@ class AssistantTools:
             int | None,
             Field(ge=1, description="Stop after this many requests; cannot exceed the user's limit."),
         ] = None,
-    ) -> str:
+    ) -> CallToolResult:
         """Start a run of a config and return its run_id at once; the run continues. One run at a time."""
         most = self._options.max_requests
         if max_requests is not None and max_requests > most:
@@ -213,7 +240,7 @@ class AssistantTools:
             part = self._budget.part(max_requests or most)
             prepared = await asyncio.to_thread(prepare, self._request(config, part))
             self._live = await _begun(prepared, self._state)
-        return answer({"run_id": self._live.run_id, "status": "running", "cases": prepared.total})
+        return told({"run_id": self._live.run_id, "status": "running", "cases": prepared.total})
 
     @_told
     async def run_status(
@@ -222,11 +249,12 @@ class AssistantTools:
         wait_seconds: Annotated[
             float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait this long for the run to finish.")
         ] = 0,
-    ) -> str:
+        context: Context[Any, Any] | None = None,
+    ) -> CallToolResult:
         """Report a run's progress or outcome: cases by status, pass rate, metrics, cost."""
         live = self._live
         if live is not None and live.is_called(run_id) and wait_seconds:
-            await asyncio.wait({live.task}, timeout=wait_seconds)
+            await _waited(live, wait_seconds, context)
         report = await asyncio.to_thread(self._report, run_id)
         is_live = live is not None and live.run_id == report.run.id
         planned = live.planned if live is not None and is_live else report.planned
@@ -237,24 +265,71 @@ class AssistantTools:
             for name, item in report.summary.metrics.items()
         }
         texts = {"config": report.run.config_path, "metrics": metrics, "warnings": list(report.run.warnings)}
-        return answer({**facts, **self._money()}, broken, json_text(texts, indent=1))
+        return told({**facts, **self._money()}, broken, json_text(texts, indent=1))
 
     @_told
-    async def list_runs(self, limit: Annotated[int, Field(ge=1, le=_MOST_LISTED)] = 20) -> str:
+    async def list_runs(self, limit: Annotated[int, Field(ge=1, le=_MOST_LISTED)] = 20) -> CallToolResult:
         """List the stored runs of the configs in the served folder, newest first."""
         found = await asyncio.to_thread(lambda: list(islice(self._own_runs(), limit)))
         rows = [_outcome(item.run.id, item.run.status.value, item.counts) for item in found]
         configs = {item.run.id: item.run.config_path for item in found}
         started = {item.run.id: item.run.started_at for item in found}
         facts = {"runs": [{**row, "started_at": started[str(row["run_id"])]} for row in rows]}
-        return answer(facts, json_text(configs, indent=1) if configs else "")
+        return told(facts, json_text(configs, indent=1) if configs else "")
 
     @_told
-    async def show_failures(self, run_id: RunName = "latest") -> str:
+    async def show_failures(self, run_id: RunName = "latest") -> CallToolResult:
         """Show the failed and unjudged cases of a run in groups, with shortened outputs and reasons."""
         report = await asyncio.to_thread(self._report, run_id)
         text = await asyncio.to_thread(_failures_text, report)
-        return answer(_outcome(report.run.id, report.run.status.value, report.summary), text)
+        return told(_outcome(report.run.id, report.run.status.value, report.summary), text)
+
+    @_told
+    async def stop_run(self) -> CallToolResult:
+        """Stop the run in progress. Finished cases are kept, and start_run of its config begins a new run."""
+        live = self._live
+        if live is None or live.task.done():
+            raise UsageError("no run is in progress", hint="see list_runs")
+        live.stop.request(StopReason.REQUEST)
+        await asyncio.wait({live.task}, timeout=_LONGEST_STOP_S)
+        report = await asyncio.to_thread(self._report, live.run_id)
+        return told(_outcome(report.run.id, report.run.status.value, report.summary), live.failure)
+
+    @_told
+    async def compare_runs(self, before: RunName, after: RunName = "latest") -> CallToolResult:
+        """Decide with statistics whether the run `after` is better or worse than `before`, and list what flipped."""
+        a, b = [NamedRun(name, await asyncio.to_thread(self._report, name)) for name in (before, after)]
+        found = await asyncio.to_thread(compare, a, b, ComparisonOptions())
+        facts: dict[str, JsonValue] = {
+            "before": a.report.run.id,
+            "after": b.report.run.id,
+            "verdict": found.verdict,
+            "tests": found.paired,
+            "broken": sum(row.broken or 0 for row in found.rows),
+            "fixed": sum(row.fixed or 0 for row in found.rows),
+        }
+        return told(facts, _printed(lambda console: print_comparison(found, console, is_verbose=False)))
+
+    @_told
+    async def show_case(
+        self,
+        test: Annotated[int, Field(ge=1, description="The number of the test, as show_failures has it.")],
+        run_id: RunName = "latest",
+    ) -> CallToolResult:
+        """Show one test of a run in full: what went in, every output, and what each assertion said."""
+        report = await asyncio.to_thread(self._report, run_id)
+        results = await asyncio.to_thread(
+            lambda: [result for result in report.results() if result.test_index == test - 1]
+        )
+        if not results:
+            raise UsageError(f"the run has no test {test}", hint="run_status says how many cases it has")
+        text = _printed(lambda console: print_test(results, report, console, is_verbose=True))
+        facts: dict[str, JsonValue] = {
+            "run_id": report.run.id,
+            "test": test,
+            "statuses": [result.status.value for result in results],
+        }
+        return told(facts, text)
 
     @_told
     async def judge_text(
@@ -268,7 +343,7 @@ class AssistantTools:
             str | None, Field(description="Instead of criteria: relevance, coherence, fluency, ...")
         ] = None,
         input: OptionalText = None,
-    ) -> str:
+    ) -> CallToolResult:
         """Have an LLM judge score a text by criteria or a G-Eval dimension: 0 is worst, 1 is best."""
         if (criteria is None) == (dimension is None):
             raise UsageError("give either `criteria` or `dimension`")
@@ -290,7 +365,7 @@ class AssistantTools:
             "range": list(metric.asked_range),
             **self._money(),
         }
-        return answer(facts, grade.reason or "")
+        return told(facts, grade.reason or "")
 
     async def aclose(self) -> None:
         """Stop the run in progress at once, without waiting for its requests; finished cases are stored."""
@@ -362,12 +437,13 @@ class AssistantTools:
 
 @dataclass(slots=True)
 class _LiveRun:
-    """The run that this process has begun last. `failure` says why it broke off, if it did."""
+    """The run that this process has begun last: `done` are its finished cases, `failure` says why it broke off."""
 
     run_id: str
     planned: int
     stop: StopSignal
     task: "asyncio.Task[str]"
+    done: "list[str]"
 
     def is_called(self, name: str) -> bool:
         return name == "latest" or self.run_id.startswith(name)
@@ -386,9 +462,13 @@ async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
     stop = StopSignal()
     begun: asyncio.Future[RunStarted] = asyncio.get_running_loop().create_future()
 
+    done: list[str] = []
+
     def listen(event: RunEvent) -> None:
         if isinstance(event, RunStarted):
             begun.set_result(event)
+        elif isinstance(event, CaseFinished):
+            done.append(event.result.id)
 
     async def run() -> str:
         try:
@@ -405,7 +485,17 @@ async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
     if not begun.done():
         await task  # raises why it did not even begin
     started = begun.result()
-    return _LiveRun(started.run.id, started.total, stop, task)
+    return _LiveRun(started.run.id, started.total, stop, task, done)
+
+
+async def _waited(live: _LiveRun, seconds: float, context: Context[Any, Any] | None) -> None:
+    """Wait for a run, at most so long, and tell a client that wants to know how far it is."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not live.task.done() and (left := end - loop.time()) > 0:
+        await asyncio.wait({live.task}, timeout=min(left, _PROGRESS_EVERY_S))
+        if context is not None:
+            await context.report_progress(len(live.done), live.planned)
 
 
 def config_below(root: Path, name: str) -> Path:
@@ -433,6 +523,12 @@ def config_below(root: Path, name: str) -> Path:
         if path.is_relative_to(here):
             return path.relative_to(here)  # so that all runs of a config carry the same path
     return path
+
+
+def told(facts: Mapping[str, JsonValue], *texts: str) -> CallToolResult:
+    """Return what a tool says, as text and, of it, the facts as structured content."""
+    content = [TextContent(type="text", text=answer(facts, *texts))]
+    return CallToolResult(content=content, structured_content=dict(facts))
 
 
 def answer(facts: Mapping[str, JsonValue], *texts: str) -> str:
@@ -475,6 +571,11 @@ def _failures_text(report: RunReport) -> str:
     failures = Failures(False, GroupBy.ASSERTION, PROBLEMS)
     for result in report.results():
         failures.add(result)
+    return _printed(lambda console: print_failures(failures, report, console)) or "no case failed or errored"
+
+
+def _printed(prints: Callable[[Console], object]) -> str:
+    """Return what a report prints on a terminal without colour."""
     stream = io.StringIO()
-    print_failures(failures, report, make_console(stream, environ={"NO_COLOR": "1"}))
-    return stream.getvalue() or "no case failed or errored"
+    prints(make_console(stream, environ={"NO_COLOR": "1"}))
+    return stream.getvalue()
