@@ -43,7 +43,7 @@ class OpenCase(Struct, eq=False):
         weight: how much of the room for cases it takes: one, or half of the outputs that wait for each other.
         answer_calls, judge_calls: requests that it needs at least, as far as the config says so.
         ahead: requests for what other cases need, too; those that nobody has sent yet are left to it.
-        is_judged: whether any judge is called for it.
+        is_judged: whether one answer does not finish it: any judge is called for it, or its turns are played.
         judges: returns who judges, for each of its assertions.
         is_begun: its first request may leave; those that follow go before what begins other cases.
         is_closed: it is over, with a verdict or without.

@@ -117,7 +117,7 @@ class JobRunner(Struct, frozen=True):
             kind=("row" if is_compared else job.column, *[spec.type for spec in judged]),
             weight=(outputs + 1) // 2,
             answer_calls=outputs * _answer_calls(job.test) if job.generates else 0,
-            is_judged=bool(judged) or is_by_mode,
+            is_judged=bool(judged) or is_by_mode or job.test.plays_turns,
         )
         if judged:
             case.judges = partial(self._judges, job, judged)

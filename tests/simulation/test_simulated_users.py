@@ -318,6 +318,32 @@ def test_a_budget_leaves_whole_conversations(product: Product, most: int) -> Non
     assert [case["status"] for case in found.cases] == ["passed"] * whole
 
 
+@pytest.mark.parametrize(("most_usd", "whole"), [("0.009", 2), ("0.013", 3), ("0.018", 4), ("1", 6)])
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_a_budget_in_money_leaves_whole_conversations(
+    product: Product, most_usd: str, whole: int, is_simulated: bool
+) -> None:
+    price = {"price": {"input": 100, "output": 100}}  # a dollar for a thousand answers of ten tokens
+    turns: Any = [{"user": "Hi."}, {"user": "More?"}, {"user": "Bye."}, {"user": "Really."}]
+    if is_simulated:
+        turns = {
+            "simulate": {"goal": "g {{ number }}", "user": {"id": USER, "config": price}, "max_turns": 5}
+        }
+    suite = {
+        "prompts": [{"system": "Clerk {{ number }}."}],
+        "providers": {
+            "id": MODEL,
+            "config": {"price": {"input": 0.001, "output": 0.001}} if is_simulated else price,
+        },
+        "tests": [{"vars": {"number": number}, "turns": turns} for number in range(6)],
+    }
+    with server_of(says("Hi.", "More?", "Bye.", REACHED)) as server:
+        found = product.run(suite, server, "--max-cost", most_usd, "--no-cache", "-j", "4")
+    assert len(found.cases) == whole
+    assert all(len(case["turns"]) == (6 if is_simulated else 8) for case in found.cases)
+    assert sum(usage["cost_usd"] for usage in found.results["summary"]["usage"].values()) <= float(most_usd)
+
+
 PROFILES: list[tuple[Any, Mapping[str, str], list[Any]]] = [
     (["in a hurry", {"name": "Rosa", "age": 70}], {}, ["in a hurry", {"name": "Rosa", "age": 70}]),
     ("file://p.csv", {"p.csv": 'name,job\nAnn,"clerk, part-time"\nBob,\n'},
