@@ -414,6 +414,7 @@ def test_a_plan_sends_nothing_and_a_used_up_budget_keeps_what_it_bought(tmp_path
         assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 3
         done = run_geval(*words, "--force", "-o", "t.jsonl", cwd=tmp_path, env=env)
         assert (done.code, len(server.requests)) == (0, 4)
+        assert "warning" not in done.stderr, "the file of the first time is no document"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import MAX_CONFIG_BYTES, PDF_SUFFIX, SourceFiles, matching_names, read_text
 
 PASSAGE_CHARACTERS = 4_000
-LEAST_PASSAGE, MOST_PASSAGE = 500, 100_000
 
 _TEXTS = frozenset({".txt", ".text", ".md", ".markdown", ".rst", PDF_SUFFIX})
 _LINES = frozenset({".jsonl", ".ndjson"})
@@ -81,8 +80,12 @@ class DocumentReading(Struct):
         return found
 
 
-def read_documents(paths: Sequence[Path], text_column: str | None = None) -> DocumentReading:
+def read_documents(
+    paths: Sequence[Path], text_column: str | None = None, output: Path | None = None
+) -> DocumentReading:
     """Return the documents that these files and the visible files of these folders hold, in the order of their names.
+
+    The `output` of an earlier time is no document, though it may be in such a folder.
 
     Raises:
         ConfigError: a file that was named cannot be read; of a folder's files, all others are read.
@@ -97,6 +100,8 @@ def read_documents(paths: Sequence[Path], text_column: str | None = None) -> Doc
                 _take(document, reading, seen)
             continue
         for file in _files_below(path):
+            if output is not None and output.exists() and file.samefile(output):
+                continue
             ending = file.suffix.lower()
             if ending not in _TEXTS | _LINES:
                 reading.unknown[ending or "without an ending"] += 1

@@ -21,7 +21,7 @@ from geval_cli.extras.generation.asking import (
     read_tests,
     writing_request,
 )
-from geval_cli.extras.generation.documents import Document, Passage, passages_of
+from geval_cli.extras.generation.documents import PASSAGE_CHARACTERS, Document, Passage, passages_of
 from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
 from geval_cli.extras.generation.quotations import LEAST_WORDS, FoldedText, Unfound, count_words
 from geval_cli.judge.metric import Judge
@@ -63,7 +63,7 @@ class Wanted(Struct, frozen=True):
     count: int
     kinds: Mapping[Kind, float] = field(default_factory=lambda: dict(DEFAULT_KINDS))
     seed: int = 0
-    passage_characters: int = 4_000
+    passage_characters: int = PASSAGE_CHARACTERS
     least_words: int = LEAST_WORDS
     known: tuple[str, ...] = ()
 

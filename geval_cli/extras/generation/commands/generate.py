@@ -156,7 +156,7 @@ def parse_kinds(text: str | None) -> dict[Kind, float]:
 
 def _from_documents(known: tuple[str, ...], given: GenerateTestsOptions) -> ExitCode:
     spec = _model_of(given)
-    reading = read_documents(given.documents, given.text_column)
+    reading = read_documents(given.documents, given.text_column, given.output)
     print_problems([_as_warning(problem) for problem in reading.problems])
     wanted = Wanted(
         given.count or _DEFAULT_COUNT,
