@@ -199,7 +199,7 @@ def test_users_of_a_run_are_told_from_real_ones(
         assert found["judge"]["accuracy"]["value"] == 1
         assert low > 0.5
         assert re.match(r"a judge tells them apart in 100 % \(\d+ to 100 %\) of pairs: your", found["answer"])
-        assert shown.stdout.count('"It is in a hurry."') == 1
+        assert said(shown.stdout).count("For example: It is in a hurry.") == 1
         assert "Hardly ever greet, say please or say thank you." in shown.stdout
     else:
         assert low < 0.5 < high
@@ -266,7 +266,7 @@ def test_odd_judges(
     assert done.code == code
     if accuracy is None:
         assert "the judge gave no usable answer" in shown
-        assert "10 pairs without an answer left out" in shown
+        assert "0 pairs in both orders; 10 pairs without an answer left out (" in shown
     elif not accuracy:
         assert "a judge takes your simulated users for the real ones" in shown
     else:
@@ -318,6 +318,26 @@ def test_what_a_judge_is_shown(product: Product) -> None:
         judges.shown.clear()
         compared(product, server, *words, "--show-answers")
         assert all(ANSWER in one and ANSWER in two for one, two in judges.shown)
+
+
+def test_what_talks_judges_and_servers_say_is_only_text(product: Product) -> None:
+    """Half of a surrogate pair, marks of pages and Markdown, and keys: in requests, on terminals and in files."""
+    odd = "\ud800 <script>alert(1)</script> [x](javascript:1) \x1b[31m | **b**"
+    for name, seed in (("odd.jsonl", 1), ("real.jsonl", 2)):
+        write_talks(product.folder / name, lambda random: [f"{odd} {random.random()}"], 4, seed=seed)
+    reason = f"{odd[1:]} and sk-loopback"
+    judges = Judges(lambda one, two: json.dumps({"reason": reason, "winner": "1" if one < two else "2"}))
+    with LoopbackServer(respond=judges.respond) as server:
+        done = product.command(
+            server, "realism", "odd.jsonl", "--against", "real.jsonl", "--judge", "openai:judge",
+            "-o", "r.md", "-o", "r.html", "-o", "r.json", writes_results=False,
+        )  # fmt: skip
+    texts = {name: (product.folder / name).read_text("utf-8") for name in ("r.md", "r.html", "r.json")}
+    assert "sk-loopback" not in "".join((done.stdout, *texts.values()))
+    assert "\x1b" not in "".join((done.stdout, *texts.values()))
+    assert "<script>" not in texts["r.html"]
+    assert re.search(r"`[^`]*<script>[^`]*`", texts["r.md"])
+    assert "For example:" in done.stdout
 
 
 def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
@@ -480,9 +500,10 @@ def test_words_that_look_like_others_are_typing_errors() -> None:
 
 
 def test_pieces_of_measures() -> None:
-    assert words_of("\u201cHi,\u201d e-mail 4.5 \u0928\u092e\u0938\u094d\u0924\u0947 \u5317\u4eac") == [
+    assert words_of("\u201cHi,\u201d e-mail 4.5 \u0928\u092e\u0938\u094d\u0924\u0947 \u5317\u4eac") == (
         "Hi", "e-mail", "4.5", "\u0928\u092e\u0938\u094d\u0924\u0947", "\u5317", "\u4eac",
-    ]  # fmt: skip
+    )  # fmt: skip
+    assert words_of('\t"Hi," (e-mail) ... 4.5\n') == ("Hi", "e-mail", "4.5")
     assert revealed_by_turn(["Order 4711", "", "jacket"]) == [2 / 3, 2 / 3, 1]
     assert is_question("And can you help")
     assert not is_question("I know what you mean")
@@ -496,7 +517,7 @@ def test_english_words_are_not_looked_for_in_other_languages() -> None:
     assert [item.measure.name for item in found.measures] == [
         "messages per talk", "words per message", "revealed at once", "careless form",
     ]  # fmt: skip
-    assert "users in de mostly write another language" in found.notes[0]
+    assert "simulated and real users mostly write another language" in found.notes[0]
 
 
 def test_a_long_message_takes_no_longer_than_its_length() -> None:

@@ -6,6 +6,7 @@ Words that say thanks, correct or ask are looked for in English. What a measure 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from string import punctuation
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from geval_cli.extras.simulation.talk_files import Talk
 from geval_cli.patterns import compile_later
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_CJK_CHARACTER = compile_later(rf"[{_CJK}]")
+_TELLS_IN_SHORT = compile_later(rf"[{_CJK}\d]")
 _WORD = compile_later(rf"[{_CJK}]|[^\s{_CJK}]+")
 _EDGES = punctuation + (
     "\u00a1\u00ab\u00b4\u00b7\u00bb\u00bf\u2010\u2011\u2012\u2013\u2014\u2018\u2019\u201c\u201d\u201e\u2026"
@@ -131,10 +132,11 @@ def measure_talk(talk: Talk, misspelt: Set[str]) -> dict[str, float]:
     }
 
 
-def words_of(text: str) -> list[str]:
+@lru_cache(maxsize=64)  # several measures ask for the words of one message
+def words_of(text: str) -> tuple[str, ...]:
     """Return what stands between white space, without punctuation around it; each Chinese or Japanese character."""
-    found = (match.group().strip(_EDGES) for match in _WORD.finditer(text))
-    return [word for word in found if word]
+    found = text.split() if text.isascii() else (match.group() for match in _WORD.finditer(text))
+    return tuple(word for piece in found if (word := piece.strip(_EDGES)))
 
 
 def is_question(text: str) -> bool:
@@ -242,9 +244,9 @@ def _is_one_slip(word: str, other: str) -> bool:
 
 
 def _tells(word: str) -> bool:
-    if any(character.isdigit() for character in word):
-        return True
-    return word not in _STOPWORDS and (len(word) >= 4 or _CJK_CHARACTER.match(word) is not None)  # noqa: PLR2004
+    if len(word) >= 4:  # noqa: PLR2004
+        return word not in _STOPWORDS
+    return _TELLS_IN_SHORT.search(word) is not None
 
 
 def _straight(text: str) -> str:

@@ -65,9 +65,10 @@ _CUT = "\n[the rest is left out]"
 _AT_ONCE = 64
 _CHARACTERS_PER_TOKEN = 4
 _ASSUMED_ANSWER_TOKENS = 100
-_REASONS = 3
+_REASONS = 2
 _WAYS_TOLD = 4
 _FEW = 20
+_KINDS = ("simulated", "real")
 _SCHEMA = reply_schema(
     {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["1", "2", "tie"]}}
 )
@@ -198,7 +199,7 @@ def compare_talks(simulated: Talks, real: Talks, told_apart: ToldApart | None = 
     misspelt = misspelt_words([*simulated.talks, *real.talks])
     values = [measured(source.talks, misspelt) for source in both]
     clusters = [[talk.cluster for talk in source.talks] for source in both]
-    foreign = [source.name for source in both if not is_english(source.talks)]
+    foreign = [kind for kind, source in zip(_KINDS, both, strict=True) if not is_english(source.talks)]
     found: list[tuple[Measure, MeanDifference, DistributionGap | None]] = []
     for measure in MEASURES:
         if foreign and measure.is_english:
@@ -227,21 +228,21 @@ def compare_talks(simulated: Talks, real: Talks, told_apart: ToldApart | None = 
 def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
     if foreign:
         names = ", ".join(measure.name for measure in MEASURES if measure.is_english)
-        where = " and in ".join(dict.fromkeys(foreign))
-        yield f"not counted: {names}; they look for English words, and users in {where} mostly write another language"
+        who = " and ".join(foreign)
+        yield f"not counted: {names}; they look for English words, and {who} users mostly write another language"
     else:
         yield "questions without a mark, corrections, typing errors and politeness are looked for in English"
-    for source in both:
+    for kind, source in zip(_KINDS, both, strict=True):
         if source.silent:
-            yield f"{plural(source.silent, 'talk')} of {source.name} left out: no message of a user"
+            yield f"{plural(source.silent, f'{kind} talk')} left out: no message of a user"
         if source.earlier:
             yield (
-                f"{plural(source.earlier, 'talk')} of {source.name} left out: the beginning of another one, as logs"
-                " have it"
+                f"{plural(source.earlier, f'{kind} talk')} left out: the beginning of another one, as logs have it"
             )
         if source.clusters < _FEW:
-            what = "talk" if source.clusters == len(source.talks) else "test"
-            yield f"{source.name} has only {plural(source.clusters, what)}: 20 or more show smaller differences"
+            what = f"{kind} talk" if source.clusters == len(source.talks) else f"test with {kind} talks"
+            many = None if what.endswith("talk") else f"tests with {kind} talks"
+            yield f"there are only {plural(source.clusters, what, many)}: 20 or more show smaller differences"
 
 
 class _Wording(Struct, frozen=True):
@@ -485,7 +486,7 @@ async def tell_apart(
     named = sum(pair.named for pair in asked)
     hide = session.secrets.hide
     reasons = (
-        one_line(hide(pair.reason), 300) for pair in asked if pair.share == 1 and " " in pair.reason.strip()
+        one_line(hide(pair.reason), 160) for pair in asked if pair.share == 1 and " " in pair.reason.strip()
     )
     return ToldApart(
         judge=judge.label,
@@ -644,7 +645,6 @@ def _judge_section(told: ToldApart) -> Section:
         texts.append(f"{same}{first}{ties}")
         if told.consistent < judged / 2:
             notes.append("a judge that mostly follows the order can tell little: try a stronger one")
-    texts += [f'"{reason}"' for reason in told.reasons]
     if told.equal:
         notes.append(
             f"{plural(told.equal, 'pair')} of equal texts counted half; the judge was not asked about them"
@@ -654,17 +654,20 @@ def _judge_section(told: ToldApart) -> Section:
         notes.append(
             f"of {plural(told.cut, 'talk')} only the first {shown} characters were shown to the judge"
         )
-    if told.failed:
-        notes.append(
-            f"{plural(told.failed, 'pair')} without an answer left out: {one_line(told.problem, 200)}"
-        )
-    if told.stopped:
-        notes.append(
-            f"stopped after {told.accuracy.n:,} of {plural(told.pairs, 'pair')}: {one_line(told.stopped, 200)}"
-        )
+    return Section(f"judge {told.judge}", partial(_judged_text, told), texts=texts, notes=notes)
+
+
+def _judged_text(told: ToldApart, quote: Quote) -> str:
+    """Return what was judged, with the words of the judge and of servers."""
     cost = "" if not told.usage.cost_usd else f" for {format_cost(told.usage.cost_usd)}"
-    lead = f"{plural(told.accuracy.n, 'pair')} in both orders{cost}"
-    return Section(f"judge {told.judge}", lambda quote: lead, texts=texts, notes=notes)
+    text = f"{plural(told.accuracy.n, 'pair')} in both orders{cost}"
+    if told.failed:
+        text += f"; {plural(told.failed, 'pair')} without an answer left out ({quote(told.problem)})"
+    if told.stopped:
+        text += f"; stopped before the other {told.pairs - told.accuracy.n - told.failed:,}: {quote(told.stopped)}"
+    if told.reasons:
+        text += f". For example: {' / '.join(map(quote, told.reasons))}"
+    return text
 
 
 def _reveal_section(reveal: tuple[Sequence[float], Sequence[float]]) -> Section:
@@ -724,9 +727,7 @@ def _data(found: Realism) -> dict[str, JsonValue]:
                 "left_out": source.silent + source.earlier,
                 "revealed_by_message": list(reveal),
             }
-            for name, source, reveal in zip(
-                ("simulated", "real"), (found.simulated, found.real), found.reveal, strict=True
-            )
+            for name, source, reveal in zip(_KINDS, (found.simulated, found.real), found.reveal, strict=True)
         },
         "measures": [
             {
