@@ -119,6 +119,7 @@ PRESETS: Mapping[str, Preset] = {
         ("GROQ_API_KEY",),
         "groq:llama-3.3-70b-versatile",
         price_vendor="groq",
+        batch="openai",
     ),
     "deepseek": Preset(
         "DeepSeek",

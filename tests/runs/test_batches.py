@@ -74,7 +74,7 @@ def without_keys(results: Any) -> Any:
     return [without_keys(item) for item in results] if isinstance(results, list) else results
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [*WIRES, "groq"])
 def test_results_are_those_of_a_direct_run_at_half_the_price(tmp_path, server, wire):
     direct = BatchSuite(tmp_path / "direct", server, wire=wire).run(is_batched=False)
     server.asked.clear()

@@ -59,7 +59,8 @@ class BatchSuite:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        settings = {"price": PRICE, "max_retries": 2, **self.config}
+        of_vendor = {"base_url": self.server.base_url} if self.wire == "groq" else {}
+        settings = {"price": PRICE, "max_retries": 2, **of_vendor, **self.config}
         document = {
             "prompts": ["Write one sentence about topic {{ number }}."],
             "providers": [{"id": f"{self.wire}:m", "config": settings}],
@@ -89,6 +90,7 @@ class BatchSuite:
             "OPENAI_API_KEY": "sk-batch",
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": "sk-batch",
+            "GROQ_API_KEY": "sk-batch",
         }
 
     def run(
