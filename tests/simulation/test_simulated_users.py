@@ -212,6 +212,17 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more(
         assert (case["ended_by"], said(case)) == ("goal", ["Hi.", "Answer 1."])
 
 
+def test_replies_that_cannot_be_read_are_asked_for_again_by_a_retry(product: Product) -> None:
+    replies = iter(["Hi.", "", "", "More?", REACHED])
+    with server_of(lambda turn, body: next(replies)) as server:
+        first = product.run(config({}), server)
+        again = product.run(config({}), server, "--retry-errors")
+    assert (first.cases[0]["status"], said(first.cases[0])) == ("error", ["Hi.", "Answer 1."])
+    assert again.cases[0]["ended_by"] == "goal"
+    assert said(again.cases[0]) == ["Hi.", "Answer 1.", "More?", "Answer 2."]
+    assert len(server.requests) == 5 + 2  # what could be read was in the cache
+
+
 def test_an_error_of_the_user_or_its_judge_names_the_turn_and_keeps_what_was_said(product: Product) -> None:
     def refuse(turn: int, body: Any) -> str:
         return "Hi." if turn == 1 else ""

@@ -13,6 +13,7 @@ from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job
 from geval_cli.errors import ProviderShapeError, UnjudgeableError
 from geval_cli.judge.conversation import ASSISTANT, USER
+from geval_cli.judge.metric import KeepingJudge
 from geval_cli.records import (
     JsonValue,
     Message,
@@ -157,18 +158,23 @@ class SimulatedTalk:
         provider = self._user.provider
         assert provider is not None
         messages = user_messages(self._instructions, held.turns)
-        response = ModelResponse(())
+        response, sent = ModelResponse(()), list[ModelRequest]()
         for again in (False, True):
             if again:
                 messages = (*messages[:-1], Message(USER, f"{messages[-1].content}\n\n{_AGAIN}"))
             request = ModelRequest(
                 messages, repeat_index=self._job.repeat_index, role=Role.USER, purpose=Purpose.USER_TURN
             )
+            sent.append(request)
             response = await self._context.generate(provider, request)
             held.usage[Role.USER] = held.usage.get(Role.USER, Usage()) + response.usage
             reply = read_reply(response.text, self._ends)
             if reply is not None and (reply.words or held.responses):
                 return reply
+        model = self._context.tools.judge_for(provider)
+        if isinstance(model, KeepingJudge):  # so that a retry does not find them in the cache
+            for request in sent:
+                await model.forget(request)
         raise ProviderShapeError(
             f'the reply of {provider.public_id} is no message of a user: "{shortened(response.text)}"',
             provider_id=provider.public_id,
