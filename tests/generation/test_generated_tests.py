@@ -275,10 +275,14 @@ def test_what_does_not_count_is_not_asked_for_again_in_the_same_words() -> None:
         prompts.append(prompt)
         return liar(prompt)
 
-    assert generated(answer, PIER, count=1, kinds={Kind.PLAIN: 1.0}).tests == []
+    assert generated(answer, PIER, count=1, kinds={Kind.PLAIN: 1.0}, least_words=6).tests == []
     first, second = prompts
+    assert "one unbroken piece of 6 to 120 words" in first
     assert "These questions are asked already" not in first
-    assert json.loads(Liar(1)(first))["tests"][0]["question"] in second
+    assert (
+        json.loads(Liar(1)(first))["tests"][0]["question"]
+        in second.partition("<<<BEGIN Questions")[2].partition("<<<END Questions")[0]
+    )
 
 
 def test_shares_of_kinds_are_kept_to_the_last_test() -> None:

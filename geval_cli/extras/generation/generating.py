@@ -195,7 +195,8 @@ class Plan(Struct, frozen=True):
         quotas = self.wanted.quotas()
         found = []
         for task in self.tasks(quotas, dict.fromkeys(Kind, 0)):
-            found.append(writing_request(task.kind, task.passages, task.count))
+            least_words = self.wanted.least_words
+            found.append(writing_request(task.kind, task.passages, task.count, least_words=least_words))
             if task.kind is Kind.UNANSWERABLE:
                 found += [check_request("word " * 15, task.passages[0].document)] * task.count
         return found
@@ -339,7 +340,9 @@ async def generate(
         # Also those that do not count: the same request would get the same reply.
         known = [[text for passage in task.passages for text in told[passage.key]] for task in tasks]
         requests = [
-            writing_request(task.kind, task.passages, task.count, questions)
+            writing_request(
+                task.kind, task.passages, task.count, questions, least_words=plan.wanted.least_words
+            )
             for task, questions in zip(tasks, known, strict=True)
         ]
         replies = await writer.replies(requests)
