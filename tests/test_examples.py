@@ -183,6 +183,15 @@ def test_the_example_of_conversations_tells_a_kind_clerk_from_a_rude_one(project
     assert results[1]["assertions"][1]["detail"]["min"] == {"score": 0.1, "answer": 2, "turn": 4}
 
 
+def test_the_example_of_tools_calls_them_in_each_test_from_the_same_start(project: Path) -> None:
+    finished = run_geval("run", "tools.yaml", "-o", "results.json", cwd=project)
+    assert (finished.code, finished.stderr.count("error:")) == (1, 0)
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))["results"]
+    assert [case["status"] for case in results] == ["passed", "passed", "failed"]
+    calls = [[step["name"] for step in case["trace"]] for case in results]
+    assert calls == [["find_order", "cancel_order", "find_order"], ["find_order"], ["find_order"]]
+
+
 def test_the_example_of_agents_tells_what_was_looked_up_from_what_was_made_up(project: Path) -> None:
     finished = run_geval("run", "agents.yaml", "-o", "results.json", cwd=project)
     assert (finished.code, finished.stderr.count("error:")) == (1, 0)

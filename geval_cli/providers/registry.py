@@ -228,9 +228,9 @@ def sees_images(spec: ProviderSpec) -> bool:
 
 
 def takes_tools(spec: ProviderSpec) -> bool:
-    """Return whether geval can send a provider tools and the results of its calls: chat models behind an API."""
+    """Return whether a provider takes tools and the results of its calls: chat models behind an API, and scripts."""
     kind = spec.id.partition(":")[0].lower()
-    is_api = kind == "vertex" or KIND_ALIASES.get(kind, kind) in PRESETS
+    is_api = kind in ("vertex", "scripted") or KIND_ALIASES.get(kind, kind) in PRESETS
     return is_api and kind_of(spec.id) == TEXT
 
 

@@ -16,14 +16,23 @@ from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderS
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
-from geval_cli.providers.wire.chat import whole_text
+from geval_cli.providers.wire.chat import made_call_id, tool_call, whole_text
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
-from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
+from geval_cli.records import (
+    Choice,
+    JsonValue,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    TokenAlternative,
+    TokenLogprob,
+    Usage,
+)
 from geval_cli.source.access import Access, OutsideError, open_regular
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 
-_ENTRY_KEYS = ("match", "reply", "replies", "logprobs", "error", "latency_ms", "default")
+_ENTRY_KEYS = ("match", "reply", "replies", "logprobs", "error", "latency_ms", "default", "calls")
 _ERROR_KEYS = ("status", "message", "retry_after_s")
 _HTTP_ERRORS = range(400, 600)
 
@@ -42,6 +51,7 @@ class ScriptEntry(Struct, frozen=True):
     Attributes:
         replies: one of them is chosen by sample and repeat index.
         logprobs: probabilities of the tokens that could be in the place of the one that the reply has.
+        calls: the tools that the answer calls, in the form of the chat API.
     """
 
     match: str
@@ -49,6 +59,7 @@ class ScriptEntry(Struct, frozen=True):
     logprobs: Mapping[str, float] | None = None
     error: ScriptedError | None = None
     latency_ms: float = 0.0
+    calls: tuple[Mapping[str, JsonValue], ...] = ()
 
     def fits(self, prompt: str) -> bool:
         """Return whether `match` occurs in the prompt, as it is written or as a regular expression."""
@@ -124,9 +135,34 @@ class _ScriptReader:
         error = self._error(item, place)
         if not replies and logprobs:
             replies = (max(logprobs, key=logprobs.__getitem__),)
-        if not replies and "error" not in item:
-            self._report("the entry has no reply", place, None, "give it `reply`, `replies` or `error`")
-        return ScriptEntry(item.get("match", ""), replies, logprobs, error, self._latency(item, place))
+        calls = self._calls(item, place)
+        if calls and not replies:
+            replies = ("",)
+        if not replies and "error" not in item and "calls" not in item:
+            self._report(
+                "the entry has no reply", place, None, "give it `reply`, `replies`, `calls` or `error`"
+            )
+        return ScriptEntry(
+            item.get("match", ""),
+            replies,
+            logprobs=logprobs,
+            error=error,
+            latency_ms=self._latency(item, place),
+            calls=calls,
+        )
+
+    def _calls(self, item: Mapping[str, Any], place: SourcePath) -> tuple[Mapping[str, JsonValue], ...]:
+        value = item.get("calls", [])
+        if not isinstance(value, list) or not all(
+            isinstance(call, dict) and isinstance(call.get("name"), str) and call.keys() <= {"name", "args"}
+            for call in value
+        ):
+            self._report("`calls` must be a list of {name, args}", place, "calls")
+            return ()
+        return tuple(
+            tool_call(call["name"], call.get("args"), made_call_id(number))
+            for number, call in enumerate(value)
+        )
 
     def _replies(self, item: Mapping[str, Any], place: SourcePath) -> tuple[str, ...]:
         given = [key for key in ("reply", "replies", "default") if key in item]
@@ -241,9 +277,13 @@ class ScriptedProvider:
         for sample in request.sample_indexes:
             text = entry.replies[(sample + request.repeat_index) % len(entry.replies)]
             wants = request.want_logprobs and entry.logprobs is not None
-            choices.append(
-                Choice(text, "stop", _token_logprobs(text, entry.logprobs or {}) if wants else None)
-            )
+            logprobs = _token_logprobs(text, entry.logprobs or {}) if wants else None
+            if not entry.calls:
+                choices.append(Choice(text, "stop", logprobs))
+                continue
+            message = Message("assistant", text, {"tool_calls": list(entry.calls)})
+            said = text or json.dumps(entry.calls, ensure_ascii=False)
+            choices.append(Choice(said, "tool_calls", logprobs, tool_calls=entry.calls, message=message))
         # Tokens are counted as words: good enough for a demo, and the same on every machine.
         output_tokens = sum(len(choice.text.split()) for choice in choices)
         return ModelResponse(

@@ -115,6 +115,7 @@ def test_the_latency_is_reported(tmp_path: Path) -> None:
         ("- error: {status: 200}\n", "`status` must be an HTTP error status", 1),
         ("- just text\n", "each reply must be a mapping", 1),
         ("- reply: x\n  latency_ms: -1\n", "`latency_ms` must be a number", 2),
+        ("- calls: [{args: {}}]\n", "`calls` must be a list of {name, args}", 1),
         ("- reply: [\n", "", 2),
     ],
 )
