@@ -273,6 +273,24 @@ def test_odd_judges(
         assert "a judge does not tell them apart: it is right in 50 %" in shown
 
 
+def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
+    """They are shorter than their users would have made them."""
+    write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)
+
+    def respond(body: Any, headers: object) -> Reply:
+        is_broken = body["messages"][-1]["content"] == "bad"
+        return Reply(status=400, body={"error": {"message": "no"}}) if is_broken else chat_reply(ANSWER)
+
+    with LoopbackServer(respond=respond) as server:
+        tests = [
+            {"turns": [{"user": text} for text in said]} for said in (["a", "b", "c"], ["a", "bad", "c"])
+        ]
+        product.run({**played(real_user, 1, 0), "tests": tests}, server)
+        _, found = compared(product, server, "--against", "real.jsonl")
+    assert (found["simulated"]["talks"], found["simulated"]["left_out"]) == (1, 1)
+    assert "1 simulated talk left out: ended by an error" in found["notes"]
+
+
 def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Product) -> None:
     for name, seed in (("one.jsonl", 5), ("real.jsonl", 6)):
         write_talks(product.folder / name, real_user, 12, seed=seed)

@@ -235,6 +235,8 @@ def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
     for kind, source in zip(_KINDS, both, strict=True):
         if source.silent:
             yield f"{plural(source.silent, f'{kind} talk')} left out: no message of a user"
+        if source.failed:
+            yield f"{plural(source.failed, f'{kind} talk')} left out: ended by an error"
         if source.earlier:
             yield (
                 f"{plural(source.earlier, f'{kind} talk')} left out: the beginning of another one, as logs have it"
@@ -724,7 +726,7 @@ def _data(found: Realism) -> dict[str, JsonValue]:
                 "source": source.name,
                 "talks": len(source.talks),
                 "clusters": source.clusters,
-                "left_out": source.silent + source.earlier,
+                "left_out": source.silent + source.failed + source.earlier,
                 "revealed_by_message": list(reveal),
             }
             for name, source, reveal in zip(_KINDS, (found.simulated, found.real), found.reveal, strict=True)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.extras.traces.importing import MOST_PROBLEMS, TraceReading, read_traces
 from geval_cli.extras.traces.messages import messages
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
-from geval_cli.records import CaseResult, Turn
+from geval_cli.records import Turn
 from geval_cli.report.report import RunReport
 from geval_cli.runs.results_file import is_results_file, open_report
 from geval_cli.source.access import TRUSTED, open_regular
@@ -45,6 +46,7 @@ class Talks(Struct, frozen=True):
     Attributes:
         name: of the source, for a sentence: `run X` or a path.
         silent: so many more have no message of a user.
+        failed: so many more of a run were ended by an error.
         earlier: so many more were the beginnings of others, as logs have them where each call repeats what was said.
     """
 
@@ -52,6 +54,7 @@ class Talks(Struct, frozen=True):
     talks: tuple[Talk, ...]
     silent: int = 0
     earlier: int = 0
+    failed: int = 0
 
     @property
     def clusters(self) -> int:
@@ -81,15 +84,14 @@ def read_talks(named: str, home: Path | None) -> Talks:
     return found
 
 
-def talks_of(results: Iterable[CaseResult]) -> Iterator[Talk]:
-    """Yield the conversations of results; those of a test are one cluster."""
-    for result in results:
-        if result.turns:
-            yield Talk(result.turns, result.test_key or str(result.test_index))
-
-
 def _of_run(report: RunReport) -> Talks:
-    return _speaking(report.file or f"run {report.run.id}", talks_of(report.results()))
+    """Return the conversations of a run; those of a test are one cluster."""
+    talks, failed = [], 0
+    for result in report.results():
+        if result.turns and result.error is None:
+            talks.append(Talk(result.turns, result.test_key or str(result.test_index)))
+        failed += bool(result.turns) and result.error is not None
+    return replace(_speaking(report.file or f"run {report.run.id}", talks), failed=failed)
 
 
 def _speaking(name: str, talks: Iterable[Talk], *, earlier: int = 0) -> Talks:
