@@ -40,6 +40,7 @@ DEFAULT_KINDS: Mapping[Kind, float] = {
     Kind.MISLEADING: 10,
 }
 _LEAST_APART = 10
+_EDGE = 40
 _MOST_COMPARED = 200
 
 INCOMPLETE = "they lack a question, an answer or a quotation"
@@ -409,11 +410,13 @@ def _checked(
     for quotation in written.quotations[:needed]:
         why = Unfound.ABSENT
         for passage in task.passages:
+            begin = max(0, passage.start - _EDGE)
             if passage.key not in folded:
-                folded[passage.key] = FoldedText(passage.text)
+                # A passage may begin or end inside a word or number.
+                folded[passage.key] = FoldedText(passage.document.text[begin : passage.end + _EDGE])
             span = folded[passage.key].find(quotation, least_words)
             if not isinstance(span, Unfound):
-                places.append((passage, passage.start + span.start, passage.start + span.end))
+                places.append((passage, begin + span.start, begin + span.end))
                 break
             why = span
         else:

@@ -25,6 +25,15 @@ _UNSPACED = (
 )
 """Scripts that put no spaces between words, or join particles to them."""
 _JAMO = range(0x1160, 0x1200)
+_AROUND = 30
+_BEGUN_NUMBER = re.compile(r"\d[^\w\s]$|[-+]$|[<>≤≥±~≈≠] ?$|(?:^|\W)\.$|\d - $")
+_REST_OF_NUMBER = re.compile(
+    r"[^\w\s(\[]\d|-\w| - \d| ?[\u00d7^%‰°]| \d+/\d| (?:hundred|thousand|(?:m|b|tr)illion|per ?cent)(?!\w)"
+)
+_BEGUN_GROUP, _GROUP = re.compile(r"(?<!\d)\d{1,3}(?: \d{3})* $"), re.compile(r"\d{3}(?!\d)")
+"""Digits before a space that separates thousands, and those behind it."""
+_BEGUN_WORD = re.compile(r"[^\W\d_](?:[*]+|[')\]}]|</?\w{1,20}>)$")
+_REST_OF_WORD = re.compile(r"(?:'|[*]+|</?\w{1,20}>)[^\W\d_]")
 _LINK = re.compile(r"(?<!\!)(\[)[^\]\n]{1,500}(\]\([^)\s]{0,2000}\))")
 
 
@@ -57,8 +66,8 @@ class FoldedText:
 
     def find(self, quotation: str, least_words: int = LEAST_WORDS) -> Span | Unfound:
         """Return the first place of a quotation, or why it does not count."""
-        sought = FoldedText(quotation).text.strip(_EDGES)
-        if not re.match(r"-\d", sought):
+        sought = FoldedText(quotation).text.lstrip(" '")
+        if not re.match(r"[-.]\d", sought):
             sought = sought.lstrip(f"-{_EDGES}")
         sought = sought.rstrip(f"-{_EDGES}")
         words = count_words(sought)
@@ -119,6 +128,8 @@ def _folded(characters: str, start: int, end: int) -> Iterator[_Character]:
             yield "'", start, end
         elif character in _HYPHENS:
             yield "-", start, end
+        elif character in "\u2012\u2013":
+            yield "\u2013", start, end
         elif unicodedata.category(character) == "Pd":
             yield "—", start, end
         elif character.isspace():
@@ -157,7 +168,7 @@ def _joined(characters: list[_Character]) -> list[_Character]:
         before = found[-1][0] if found else ""
         if character in " \n" and before in {" ", "\n"}:
             found[-1] = ("\n" if "\n" in (character, before) else " ", found[-1][1], end)
-        elif character in "'-—" and before == character:
+        elif character in "'-\u2013—" and before == character:
             found[-1] = ("'" if character == "'" else "—", found[-1][1], end)
         else:
             found.append((character, start, end))
@@ -173,17 +184,18 @@ def _without_hyphens(characters: list[_Character]) -> list[_Character]:
         before = found[-1][0] if found else " "
         place += 1
         behind = characters[place][0] if place < len(characters) else " "
-        if character == "-" and before.isalpha():
-            next_line = place + (behind == "\n")
+        if character in "-\u2013" and before.isalpha():
+            next_line = place + (behind == "\n" and character == "-")
             if next_line < len(characters) and characters[next_line][0].isalpha():
                 place = next_line
                 continue
-        if character == "—" and not (before.isdigit() and behind.isdigit()):
+        is_of_number = behind.isdigit() and (before.isdigit() or (character == "\u2013" and before in " \n("))
+        if character in "\u2013—" and not is_of_number:
             found += [(" ", start, end)] * (before != " ")
             found.append(("-", start, end))
             found += [(" ", start, end)] * (behind not in " \n")
         else:
-            found.append(({"\n": " ", "—": "-"}.get(character, character), start, end))
+            found.append(({"\n": " ", "—": "-", "\u2013": "-"}.get(character, character), start, end))
     return found
 
 
@@ -196,29 +208,31 @@ def _is_one_word(first: str, second: str) -> bool:
     """Return whether two characters that follow one another are of the same word or number."""
     if _is_unspaced(first) or _is_unspaced(second):
         return all(unicodedata.numeric(item, None) is not None for item in (first, second))
-    return all(item.isalnum() or item == "_" for item in (first, second))
+    # Vowel signs are marks, not letters: an Indic word goes on behind them.
+    return all(
+        item.isalnum() or item == "_" or unicodedata.category(item)[0] == "M" for item in (first, second)
+    )
 
 
 def _begins_inside(text: str, start: int) -> bool:
     """Return whether a place is inside a word or a number, or behind the sign of one."""
     if start == 0:
         return False
-    before, first = text[start - 1], text[start]
-    if _is_one_word(before, first):
+    if _is_one_word(text[start - 1], text[start]):
         return True
-    further = text[start - 2] if start > 1 else " "
-    if not first.isdigit():
-        return False
-    return (before in ".,:/" and further.isdigit()) or (before == "-" and not further.isalnum())
+    before, rest = text[max(0, start - _AROUND) : start], text[start : start + _AROUND]
+    if rest[0].isdigit() or unicodedata.category(rest[0]) == "Sc":
+        return bool(_BEGUN_NUMBER.search(before) or (_BEGUN_GROUP.search(before) and _GROUP.match(rest)))
+    return rest[0].isalpha() and _BEGUN_WORD.search(before) is not None
 
 
 def _ends_inside(text: str, end: int) -> bool:
     if end == len(text):
         return False
-    last, behind = text[end - 1], text[end]
-    if _is_one_word(last, behind):
+    if _is_one_word(text[end - 1], text[end]):
         return True
-    further = text[end + 1] if end + 1 < len(text) else " "
-    if behind == "'":
-        return last.isalpha() and further.isalpha()
-    return behind in ".,:/" and last.isdigit() and further.isdigit()
+    before, rest = text[max(0, end - _AROUND) : end], text[end : end + _AROUND]
+    if before[-1].isdigit():
+        is_grouped = _BEGUN_GROUP.search(f"{before} ") and _GROUP.match(rest[1:]) and rest[0] == " "
+        return bool(is_grouped or _REST_OF_NUMBER.match(rest))
+    return before[-1].isalpha() and _REST_OF_WORD.match(rest) is not None
