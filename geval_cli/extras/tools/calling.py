@@ -98,8 +98,13 @@ class ToolCaller:
             choice = response.choices[0]
             calls = [call for call in choice.tool_calls if call["type"] == "function"]
             self.steps += (_as_step(call) for call in choice.tool_calls if call["type"] != "function")
-            if not calls or choice.message is None or self._log is None:
+            if not calls or self._log is None:
                 return replace(as_one(responses), between=tuple(said))
+            if choice.message is None:
+                raise UnjudgeableError(
+                    f"the calls of {spec.public_id} cannot be answered: its API is not known to take results",
+                    hint="use another provider, or leave `tools` out",
+                )
             numbered = [(call.get("id") or made_call_id(number), call) for number, call in enumerate(calls)]
             text = "" if choice.text.startswith(("[", "{")) else choice.text
             answered = tuple({"id": call_id, **call} for call_id, call in numbered)
