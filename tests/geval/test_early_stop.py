@@ -99,7 +99,14 @@ def test_batches_end_with_the_verdict(
     detail = finished.verdict["detail"]
     assert wanted(server) == asked
     assert (finished.verdict["status"], detail["requested"], detail["valid"]) == verdict
+    upto = {**UPTO, **keys.get("samples", {})}["upto"]
+    left = upto - verdict[1]
+    reasons = {"all samples were taken"} if not left else {f"the other {left} could not change the verdict"}
+    if left and "stop_error" not in keys.get("samples", {}):
+        reasons.add(f"the other {left} were unlikely to change the verdict")
     assert detail["early_stop"]["taken"] == verdict[1]
+    assert detail["early_stop"]["upto"] == upto
+    assert detail["early_stop"]["why"] in reasons
     assert f"{verdict[1]} of at most" in finished.stdout or finished.verdict["status"] == "passed"
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from geval_cli.runs.fingerprint import changes, deciding_options
+from geval_cli.runs.fingerprint import changes, deciding_options, options_of
+from geval_cli.runs.options import RunOptions
 from geval_cli.runs.requests import RunRequest
 
 
@@ -54,6 +55,23 @@ def test_options_and_variables_are_told_by_their_names() -> None:
         '--var a: "1" -> nothing',
         '--var b: nothing -> "2"',
     ]
+
+
+def test_the_options_of_a_run_are_found_again_in_its_fingerprint() -> None:
+    request = RunRequest(
+        Path("a.yaml"),
+        {},
+        repeats=3,
+        grader="echo",
+        samples=5,
+        filter_pattern="x",
+        variables={"city": "Rome"},
+    )
+    kept = {"options": deciding_options(request, {"repeats": 3}), "vars": dict(request.variables)}
+    found = options_of(json.loads(json.dumps(kept)))
+    assert (found.repeats, found.grader, found.samples, found.filter_pattern) == (3, "echo", 5, "x")
+    assert found.variables == {"city": "Rome"}
+    assert options_of({}) == RunOptions()
 
 
 def test_files_are_told_by_their_names() -> None:
