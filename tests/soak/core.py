@@ -5,9 +5,15 @@ CORE: dict[str, tuple[str, ...]] = {
         "tests/judge/test_weighing.py",
         "tests/judge/test_grading.py",
         "tests/judge/test_tokens.py",
+        "tests/judge/test_checklist.py",
     ),
     "geval_cli/judge/scoring.py": ("tests/judge/test_scoring.py", "tests/judge/test_grading.py"),
-    "geval_cli/judge/estimate.py": ("tests/judge/test_grading.py", "tests/judge/test_scoring.py"),
+    "geval_cli/judge/estimate.py": (
+        "tests/judge/test_grading.py",
+        "tests/judge/test_scoring.py",
+        "tests/geval/test_early_stop.py",
+        "tests/geval/test_samples.py",
+    ),
     "geval_cli/runs/resume.py": (
         "tests/cli/test_resume.py",
         "tests/cli/test_rows.py",
@@ -30,8 +36,10 @@ CORE: dict[str, tuple[str, ...]] = {
     "geval_cli/statistics/quantiles.py": ("tests/engine/test_gates.py",),
     "geval_cli/engine/aggregate.py": (
         "tests/engine/test_aggregate.py",
+        "tests/engine/test_derived.py",
         "tests/engine/test_gates.py",
         "tests/engine/test_flakiness.py",
+        "tests/engine/test_reported.py",
     ),
     "geval_cli/engine/plan.py": (
         "tests/engine/test_plan.py",
