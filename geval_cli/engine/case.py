@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -67,6 +67,7 @@ from geval_cli.records import (
     RenderedPrompt,
     Role,
     Status,
+    TraceStep,
     Usage,
 )
 from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
@@ -155,7 +156,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             caller = extra("tools").ToolCaller(job.id, test, job.repeat_index, context)
             answering = caller.generate
         if job.generates and test.is_conversation:
-            held = await _converse(job, test, context, earlier, answering)
+            called = None if caller is None else caller.steps
+            held = await _converse(job, test, context, earlier, answering, called)
             answered, response = _after(held, blank_result(job, held.sent))
             answered = answered if caller is None else caller.accounted_for(answered)
             if held.error is not None:
@@ -325,7 +327,12 @@ async def _answer(
 
 
 async def _converse(
-    job: Job, test: MergedTest, context: JobContext, earlier: Mapping[str, JsonValue], answering: Generate
+    job: Job,
+    test: MergedTest,
+    context: JobContext,
+    earlier: Mapping[str, JsonValue],
+    answering: Generate,
+    called: Sequence[TraceStep] | None,
 ) -> Conversation:
     model = replace(context, generate=answering)
 
@@ -335,7 +342,7 @@ async def _converse(
     if test.user is None:
         next_turns = script_of(test)
     else:
-        next_turns = extra("simulated talk").SimulatedTalk(job, test, context).next_turns
+        next_turns = extra("simulated talk").SimulatedTalk(job, test, context, called).next_turns
     return await hold_conversation(job.prompt, test, context.tools.templates, earlier, ask, next_turns)
 
 

@@ -22,6 +22,7 @@ from geval_cli.records import (
     Purpose,
     Role,
     Status,
+    TraceStep,
     Turn,
     Usage,
 )
@@ -102,14 +103,17 @@ def _end_of(found: re.Match[str]) -> str:
 class SimulatedTalk:
     """The user's side of one conversation. Its model sees the goal, the profile and what was said, and nothing else."""
 
-    def __init__(self, job: Job, test: MergedTest, context: JobContext) -> None:
-        """Begin; `test` has its variables as templates see them.
+    def __init__(
+        self, job: Job, test: MergedTest, context: JobContext, called: Sequence[TraceStep] | None = None
+    ) -> None:
+        """Begin; `test` has its variables as templates see them, and `called` grows with each tool that is called.
 
         Raises:
             TemplateError: a text of the user cannot be rendered.
         """
         assert test.user is not None
         self._job, self._test, self._context, self._user = job, test, context, test.user
+        self._called = called
         self._ends = (GAVE_UP,) if test.user.assertions else (GOAL, GAVE_UP)
         variables = test.variables
         templates = context.tools.templates
@@ -198,6 +202,7 @@ class SimulatedTalk:
             provider=self._job.provider,
             rules=self._context.tools.rules,
             turns=tuple(held.turns),
+            called=None if self._called is None else tuple(self._called),
         )
         result = await self._context.judge(spec, subject, self._context.tools)
         held.usage[Role.JUDGE] = held.usage.get(Role.JUDGE, Usage()) + result.usage

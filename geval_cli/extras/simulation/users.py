@@ -59,6 +59,9 @@ def _read_parts(fields: Fields, reading: LoadContext) -> None:
         if spec is not None and (spec.compares_outputs or getattr(spec, "dimensions", None)):
             hint = "name one assertion about one answer"
             reading.report("`done_when` cannot compare outputs or rate several dimensions", at.value(), hint)
+        elif spec is not None and spec.type.removeprefix("not-") == "ended-by":
+            hint = "name an assertion about the last answer"
+            reading.report("`done_when` decides the end, so it cannot be `ended-by`", at.value("type"), hint)
         fields.values["done_when"] = spec
 
 
@@ -103,7 +106,10 @@ def check_user(test: MergedTest, context: CheckContext) -> Iterator[Problem]:
     problems: list[Problem] = []
     for name in _TEMPLATES:
         if isinstance(text := getattr(user, name), str):
-            context.render(text, user.place.value(name), problems)
+            rendered = context.render(text, user.place.value(name), problems)
+            if rendered is not None and not rendered.strip():
+                hint = "fill in its variables, or remove it"
+                yield Problem(f"`{name}` of {whose} is empty once rendered", user.place.value(name), hint)
     yield from problems
 
 
