@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
     from geval_cli.store.writer import DatabaseThread
 
-_INSERT = "INSERT INTO tool_calls (run_id, case_id, number, name, arguments) VALUES (?, ?, ?, ?, ?)"
+_INSERT = (
+    "INSERT OR REPLACE INTO tool_calls (run_id, case_id, number, name, arguments) VALUES (?, ?, ?, ?, ?)"
+)
 _FINISH = "UPDATE tool_calls SET answer = ? WHERE run_id = ? AND case_id = ? AND number = ?"
 _SELECT = "SELECT name, arguments, answer FROM tool_calls WHERE run_id = ? AND case_id = ? ORDER BY number"
 _HAS_RESULT = "SELECT 1 FROM results WHERE run_id = ? AND case_id = ?"
 
 
 class StoredCall(Struct, frozen=True):
-    """A call that was begun. `answer` is None where it is not known whether it was made."""
+    """A call that was begun. `answer` is None where none came; `is_told` is whether the case's error says so."""
 
     name: str
     arguments: JsonValue
     answer: Mapping[str, JsonValue] | None
+    is_told: bool
 
 
 class ToolCallLog:
@@ -44,7 +47,12 @@ class ToolCallLog:
         def select(connection: "sqlite3.Connection") -> list[StoredCall]:
             rows = connection.execute(_SELECT, (self._run_id, case_id)).fetchall()
             return [
-                StoredCall(name, decode_json(arguments), None if answer is None else decode_json(answer))
+                StoredCall(
+                    name,
+                    decode_json(arguments),
+                    None if answer is None else decode_json(answer),
+                    is_told=answer is not None,
+                )
                 for name, arguments, answer in rows
             ]
 
@@ -70,11 +78,11 @@ class ToolCallLog:
         row = (self._run_id, case_id, number, name, encode_json(arguments).decode())
         await self._writer.run(lambda connection: connection.execute(_INSERT, row) and None)
 
-    async def finish(self, case_id: str, number: int, answer: Mapping[str, JsonValue]) -> None:
-        """Store what a call was answered. It is committed when this returns.
+    async def finish(self, case_id: str, number: int, answer: Mapping[str, JsonValue] | None) -> None:
+        """Store what a call was answered; None where the case's error is about to say that no answer came.
 
         Raises:
             StoreError: it cannot be stored.
         """
-        row = (encode_json(dict(answer)).decode(), self._run_id, case_id, number)
+        row = (encode_json(None if answer is None else dict(answer)).decode(), self._run_id, case_id, number)
         await self._writer.run(lambda connection: connection.execute(_FINISH, row) and None)

@@ -345,6 +345,36 @@ def test_a_model_in_place_of_tools_sees_the_world_and_the_calls_and_nothing_else
     assert (len(server.requests), len(asked)) == (3, 3)  # then all of it came from the cache
 
 
+def test_a_reply_in_place_of_a_tool_is_a_result_or_an_error_or_asked_for_again(tmp_path: Path) -> None:
+    replies = {
+        '{"result": 5, "error": null}': (5, None),
+        '{"result": [], "error": ""}': ([], None),
+        '{"result": null, "error": "no such order"}': (None, "no such order"),
+        '{"error": {"code": 5}}': (None, '{"code": 5}'),
+        'It gives: ```json\n{"result": null}\n```': (None, None),
+        '{"error": null}': ("again", None),
+        '{"error": ""}': ("again", None),
+        '{"result": 5, "error": "no such order"}': ("again", None),
+        '{"state": "packed"}': ("again", None),
+        "packed": ("again", None),
+    }
+    asked: list[str] = []
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        call = re.findall(r'"order": (\d+)', json.dumps(body["messages"][1]["content"]).replace("\\", ""))[-1]
+        asked.append(call)
+        text = [*replies][int(call)] if asked.count(call) == 1 else '{"result": "again"}'
+        return Reply(body=chat((), text))
+
+    calls = [("find_order", {"order": number}) for number in range(len(replies))]
+    with model_with([calls]) as server, LoopbackServer(respond=respond) as world:
+        simulator = {"id": "openai:w", "config": {"base_url": world.base_url}}
+        simulate = {"provider": simulator, "world": "A shop."}
+        write(tmp_path, server, tools={"definitions": DEFINED, "simulate": simulate})
+        [result] = run_of(tmp_path)
+    assert [(output, error) for _, _, output, error in calls_of(result)] == [*replies.values()]
+
+
 def test_a_plan_counts_rounds_and_simulated_answers_and_calls_nothing(tmp_path: Path) -> None:
     simulator = {"id": "openai:w", "config": {"price": {"input": 1, "output": 1}}}
     tools = {
@@ -401,7 +431,8 @@ def test_calls_are_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("import os; os._exit(3)", "ended with status 3"),
+        ("import os; os._exit(3)", "tools.py ended with status 3"),
+        ("raise SystemExit(0)", "tools.py ended with status 0"),
         ("return object()", "Unable to serialize"),
         ("BOX.append(object())", "the variable `BOX` cannot be kept"),
     ],
@@ -415,6 +446,63 @@ def test_code_that_breaks_is_an_error_of_the_case(body: str, said: str, tmp_path
     assert "the call of `do` failed" in result["error"]["message"]
     assert said in result["error"]["message"]
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "end"),
+    [
+        ("openai:m", '{"order": 8', "length"),
+        ("openai:m", "", "length"),
+        ("openai:m", '{"order": 8}', "content_filter"),
+        ("anthropic:m", "{}", "max_tokens"),
+    ],
+)
+def test_calls_of_an_answer_that_was_cut_off_are_not_made(
+    model: str, arguments: str, end: str, tmp_path: Path
+) -> None:
+    answer = WIRES[model][0]([("find_order", {})], "")
+    if model == "openai:m":
+        answer["choices"][0]["finish_reason"] = end
+        answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = arguments
+    else:
+        answer["stop_reason"] = end
+    with LoopbackServer(respond=lambda body, headers: Reply(body=answer)) as server:
+        write(tmp_path, server, model)
+        [result] = run_of(tmp_path, code=3)
+    assert "in a call of `find_order`, so it was not made" in result["error"]["message"]
+    assert (result["trace"], len(server.requests)) == ([], 1)
+    assert result["usage"]["generation"]["requests"] == 1
+
+
+def test_a_retry_that_was_killed_during_a_call_says_so_before_it_is_made_again(tmp_path: Path) -> None:
+    down = iter([True])
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Any:
+        if next(down, False):
+            return Reply(status=400, body={"error": {"message": "no"}})
+        done = body["messages"][-1]["role"] == "tool"
+        return Reply(body=chat((), "It is done.") if done else chat([("send", {})], ""))
+
+    with LoopbackServer(respond=respond) as server:
+        write(tmp_path, server)
+        world = tmp_path / "world"
+        code = (
+            'import os, signal, time\ndef send() -> str:\n    "Send."\n'
+            f"    with open({str(world)!r}, 'a') as world:\n        world.write('sent\\n')\n"
+            f"    if not os.path.exists({str(tmp_path / 'safe')!r}):\n"
+            "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(9)\n"
+        )
+        (tmp_path / "tools.py").write_text(code, encoding="utf-8")
+        [result] = run_of(tmp_path, code=3)
+        assert result["error"]["type"] == "ProviderRequestError"
+        again = ("--retry-errors", "--resume-from", "latest")
+        assert geval(tmp_path, "run", "c.yaml", *again).code == -signal.SIGKILL
+        (tmp_path / "safe").touch()
+        [result] = run_of(tmp_path, *again, code=3)
+        assert "which may have happened" in result["error"]["message"]
+        assert world_of(tmp_path) == ["sent"]
+        [result] = run_of(tmp_path, *again)
+        assert world_of(tmp_path) == ["sent"] * 2
 
 
 def test_killed_runs_call_no_tool_twice_and_pay_nothing_twice(tmp_path: Path) -> None:
@@ -442,7 +530,9 @@ def test_killed_runs_call_no_tool_twice_and_pay_nothing_twice(tmp_path: Path) ->
             process.wait()
             time.sleep(0.3)  # what the tools' own processes had begun
             lost = len(server.requests) - count(tmp_path / ".geval/cache.db", "choices")
-        interrupted = count(tmp_path / ".geval/geval.db", "tool_calls WHERE answer IS NULL")
+        interrupted = count(
+            tmp_path / ".geval/geval.db", "tool_calls WHERE coalesce(answer, 'null') = 'null'"
+        )
         assert interrupted
         results = run_of(tmp_path, "--resume", "-j", "4", code=3)
         sent = Counter(world_of(tmp_path))
@@ -523,3 +613,26 @@ def test_tools_are_called_in_a_conversation_with_a_simulated_user_who_does_not_s
     assert (result["usage"]["generation"]["requests"], result["usage"]["user"]["requests"]) == (4, len(asked))
     assert "It is done." in asked[1]
     assert not any("cancel_order" in text or "cancelled for" in text for text in asked)
+
+
+def test_a_tool_that_was_called_can_end_a_simulated_conversation(tmp_path: Path) -> None:
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        said = body["messages"]
+        calls = sum(item["role"] == "user" for item in said) == 2 and said[-1]["role"] == "user"
+        answer = chat([("cancel_order", {"order": 8})] if calls else (), "Which one?")
+        answer["choices"][0]["message"]["content"] = "[A moment]"
+        return Reply(body=answer)
+
+    with (
+        LoopbackServer(respond=respond) as server,
+        LoopbackServer(respond=lambda *_: Reply(body=chat((), "No. 8."))) as user,
+    ):
+        player = {"id": "openai:u", "config": {"base_url": user.base_url}}
+        cancelled = {"type": "trajectory:tool-used", "value": "cancel_order"}
+        simulate = {"goal": "Have it cancelled.", "user": player, "max_turns": 4, "done_when": cancelled}
+        test = {"turns": {"simulate": simulate}, "vars": {"name": "Ann"}, "assert": [cancelled]}
+        write(tmp_path, server, defaultTest={}, tests=[test])
+        [result] = run_of(tmp_path)
+    assert (result["ended_by"], len(server.requests), len(user.requests)) == ("goal", 3, 2)
+    asked = [turn["content"] for turn in result["turns"] if turn["tool_calls"]]
+    assert asked == ["[A moment]"]  # words beside calls are kept, whatever they begin with

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import MergedTest
+from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.assertions.structured.json_schemas import schema_errors
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import as_one
@@ -18,9 +19,11 @@ from geval_cli.extras.programs.scripting.code import Code, Language
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.calls import JudgeCalls
 from geval_cli.judge.trace import TOOL
-from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id
+from geval_cli.providers.wire.chat import TOOL_ERROR, made_call_id, may_be_empty
+from geval_cli.providers.wire.finish_reasons import End, known_end
 from geval_cli.records import (
     CaseResult,
+    Choice,
     JsonValue,
     Message,
     ModelRequest,
@@ -105,9 +108,10 @@ class ToolCaller:
                     f"the calls of {spec.public_id} cannot be answered: its API is not known to take results",
                     hint="use another provider, or leave `tools` out",
                 )
+            _refuse_cut_off_calls(spec, choice, calls[-1]["function"]["name"])
             numbered = [(call.get("id") or made_call_id(number), call) for number, call in enumerate(calls)]
-            text = "" if choice.text.startswith(("[", "{")) else choice.text
             answered = tuple({"id": call_id, **call} for call_id, call in numbered)
+            text = choice.text if calls_beside(choice.text, answered) else ""
             said.append((Turn("assistant", text, answered), choice.message))
             for call_id, call in numbered:
                 step = await self._answer(call["function"]["name"], call["function"]["arguments"])
@@ -174,16 +178,15 @@ class ToolCaller:
             self._stored = await self._log.of_case(self._case_id)
         stored = self._stored[number] if number < len(self._stored) else None
         if stored is not None:
-            answer = await self._known_answer(stored, name, arguments)
+            answer = await self._known_answer(stored, number, name, arguments)
             if answer is not None:
                 return self._noted(name, arguments, answer)
-        begin = None if stored else partial(self._log.begin, self._case_id, number, name, arguments)
-        answer = await self._called_now(name, arguments, begin)
+        answer = await self._called_now(number, name, arguments)
         await self._log.finish(self._case_id, number, answer)
         return self._noted(name, arguments, answer)
 
     async def _known_answer(
-        self, stored: StoredCall, name: str, arguments: JsonValue
+        self, stored: StoredCall, number: int, name: str, arguments: JsonValue
     ) -> Mapping[str, JsonValue] | None:
         """Return what a call was answered before; None for one that may be made again, as the user was told of it."""
         assert self._log is not None
@@ -193,17 +196,18 @@ class ToolCaller:
                 f"`{name}` or other arguments in its place",
                 hint="start a new run",
             )
-        if stored.answer is None and not await self._log.has_result(self._case_id):
+        if stored.answer is None and not (stored.is_told and await self._log.has_result(self._case_id)):
+            await self._log.finish(self._case_id, number, None)
             raise CodeFailedError(
                 f"the run was interrupted during a call of `{name}`, which may have happened",
                 hint="look at what it did; `geval run CONFIG --retry-errors` calls it again",
             )
         return stored.answer
 
-    async def _called_now(
-        self, name: str, arguments: JsonValue, begin: Callable[[], Awaitable[None]] | None
-    ) -> Mapping[str, JsonValue]:
+    async def _called_now(self, number: int, name: str, arguments: JsonValue) -> Mapping[str, JsonValue]:
+        assert self._log is not None
         assert self._means.scripts is not None
+        begin = partial(self._log.begin, self._case_id, number, name, arguments)
         code = Code(Language.PYTHON, path=_FUNCTIONS, function="call")
         given: dict[str, JsonValue] = {
             "path": str(self._tools.functions[name]),
@@ -215,10 +219,12 @@ class ToolCaller:
         try:
             answer: Any = await self._means.scripts().call(code, given, begin=begin)
         except ScriptError as error:
+            await self._log.finish(self._case_id, number, None)
+            message = str(error).replace(_FUNCTIONS.name, self._tools.functions[name].name)
             hint = "see its error; `geval run CONFIG --retry-errors` calls it again"
             detail = error.detail.rstrip()
             raise CodeFailedError(
-                f"the call of `{name}` failed: {error}", detail=detail, hint=hint
+                f"the call of `{name}` failed: {message}", detail=detail, hint=hint
             ) from error
         return dict(answer)
 
@@ -294,12 +300,27 @@ def _simulated_answer(text: str) -> tuple[JsonValue, str | None]:
         found = decode_json(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:
         found = None
-    if not isinstance(found, dict) or ("result" in found) == ("error" in found):
-        raise JudgeParseError(
-            "the model in place of the tool gave neither a result nor an error", raw_text=text
+    if isinstance(found, dict):
+        result, error = found.get("result"), found.get("error")
+        if "result" in found and error in (None, ""):  # models like to fill in both keys
+            return result, None
+        if result is None and error not in (None, ""):
+            return None, _text(error)
+    raise JudgeParseError("the model in place of the tool gave neither a result nor an error", raw_text=text)
+
+
+def _refuse_cut_off_calls(spec: ProviderSpec, choice: Choice, name: str) -> None:
+    """Refuse the calls of an answer that a limit or a filter has ended: what is left of their arguments may be valid.
+
+    Raises:
+        UnjudgeableError: it has not ended by itself.
+    """
+    end = known_end(choice.finish_reason or "")
+    if may_be_empty(end):
+        raise UnjudgeableError(
+            f"the answer of {spec.public_id} was cut off ({end}) in a call of `{name}`, so it was not made",
+            hint="raise `max_tokens` of the provider" if end is End.LENGTH else "",
         )
-    error = found.get("error")
-    return found.get("result"), None if error is None else _text(error)
 
 
 def _refusal(reason: JsonValue) -> str:
