@@ -184,10 +184,10 @@ def test_users_of_a_run_are_told_from_real_ones(
         run = product.run(played_by_a_model(30) if is_played else played(user, 30, seed=1), server)
         assert run.code == 0, run.stderr
         done, found = compared(
-            product, server, "latest", "--against", "real.jsonl", "--judge", "openai:judge", "--pairs", "30"
+            product, server, "latest", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "30"
         )
         shown = product.command(
-            server, "realism", "--against", "real.jsonl", "--judge", "openai:judge", "--pairs", "30",
+            server, "realism", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "30",
             writes_results=False,
         )  # fmt: skip
     low, high = found["judge"]["accuracy"]["interval"]
@@ -258,7 +258,7 @@ def test_odd_judges(
     for name, user in (("easy.jsonl", easy_user), ("real.jsonl", real_user)):
         write_talks(product.folder / name, user, 10, seed=len(name))
     with LoopbackServer(respond=Judges(say).respond) as server:
-        words = ("easy.jsonl", "--against", "real.jsonl", "--judge", "openai:judge", "--pairs", "10")
+        words = ("easy.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "10")
         done, found = compared(product, server, *words)
         shown = said(product.command(server, "realism", *words, writes_results=False).stdout)
     assert found["judge"]["accuracy"]["value"] == accuracy
@@ -294,7 +294,7 @@ def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
 def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Product) -> None:
     for name, seed in (("one.jsonl", 5), ("real.jsonl", 6)):
         write_talks(product.folder / name, real_user, 12, seed=seed)
-    words = ("one.jsonl", "--against", "real.jsonl", "--judge", "openai:judge", "--pairs", "6")
+    words = ("one.jsonl", "--against", "real.jsonl", "--grader", "openai:judge", "--pairs", "6")
     with LoopbackServer(respond=Judges(by_luck).respond) as server:
         plan, planned = compared(product, server, *words, "--plan")
         assert (plan.code, len(server.requests)) == (0, 0)
@@ -326,7 +326,7 @@ def test_what_a_judge_is_shown(product: Product) -> None:
     write_talks(product.folder / "real.jsonl", real_user, 3, seed=2)
     judges = Judges(lambda one, two: verdict("2" if hostile in one else "1"))
     with LoopbackServer(respond=judges.respond) as server:
-        words = ("bad.jsonl", "--against", "real.jsonl", "--judge", "openai:judge")
+        words = ("bad.jsonl", "--against", "real.jsonl", "--grader", "openai:judge")
         _, found = compared(product, server, *words)
         assert found["judge"]["accuracy"]["value"] == 1
         assert found["judge"]["pairs"] == 9  # there are no more
@@ -347,7 +347,7 @@ def test_what_talks_judges_and_servers_say_is_only_text(product: Product) -> Non
     judges = Judges(lambda one, two: json.dumps({"reason": reason, "winner": "1" if one < two else "2"}))
     with LoopbackServer(respond=judges.respond) as server:
         done = product.command(
-            server, "realism", "odd.jsonl", "--against", "real.jsonl", "--judge", "openai:judge",
+            server, "realism", "odd.jsonl", "--against", "real.jsonl", "--grader", "openai:judge",
             "-o", "r.md", "-o", "r.html", "-o", "r.json", writes_results=False,
         )  # fmt: skip
     texts = {name: (product.folder / name).read_text("utf-8") for name in ("r.md", "r.html", "r.json")}
@@ -361,7 +361,7 @@ def test_what_talks_judges_and_servers_say_is_only_text(product: Product) -> Non
 def test_the_same_talks_are_no_pair_to_ask_about(product: Product) -> None:
     path = write_talks(product.folder / "one.jsonl", lambda random: ["Where is my order?"], 4, seed=1)
     with LoopbackServer() as server:
-        done, found = compared(product, server, path.name, "--against", path.name, "--judge", "openai:judge")
+        done, found = compared(product, server, path.name, "--against", path.name, "--grader", "openai:judge")
     assert (done.code, len(server.requests), found["judge"]["equal"]) == (0, 0, 16)
     assert found["judge"]["accuracy"]["value"] == 0.5
 
@@ -409,7 +409,7 @@ def test_broken_files(product: Product, text: str, problem: str, place: str) -> 
             "real.jsonl",
             "--against",
             "t.jsonl",
-            "--judge",
+            "--grader",
             "openai:judge",
             writes_results=False,
         )

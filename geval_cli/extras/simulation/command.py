@@ -44,7 +44,7 @@ class RealismCommand(ReportOptions, BudgetOptions):
     judge: Annotated[
         str | None,
         Option(
-            "--judge",
+            "--grader",
             "Also have this model tell simulated talks from real ones.",
             OptionGroup.JUDGING,
             syntax="PROVIDER",
@@ -86,7 +86,7 @@ def run_realism(run: str, given: RealismCommand) -> ExitCode:
     if given.against is None:
         raise UsageError("no talks of real users given", hint="pass them with --against real.jsonl")
     if given.judge is None and given.plan:
-        raise UsageError("--plan needs --judge: without a judge nothing is sent", hint="remove --plan")
+        raise UsageError("--plan needs --grader: without a judge nothing is sent", hint="remove --plan")
     check_document_paths(given.outputs, "a comparison of users")
     simulated, real = (read_talks(named, given.home) for named in (run, given.against))
     told = None
