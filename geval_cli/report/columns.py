@@ -122,12 +122,12 @@ def differences_of(column: ColumnSummary) -> Iterator[tuple[str, Difference]]:
         return
     rows = {} if found.pass_rate is None else {_PASS_RATE_KEY: found.pass_rate}
     rows |= found.metrics
-    names = {
-        key: [PASS_RATE if key == _PASS_RATE_KEY else key] for key, item in rows.items() if not item.same_as
-    }
-    for key, item in rows.items():
-        if item.same_as:
-            names[item.same_as].append(key)
+    # A results file may name a row that is not there.
+    leaders = {key: item.same_as if item.same_as in rows else key for key, item in rows.items()}
+    names: dict[str, list[str]] = {}
+    for key in sorted(rows, key=lambda key: leaders[key] != key):
+        shown = PASS_RATE if key == _PASS_RATE_KEY else key
+        names.setdefault(leaders[key], []).append(shown)
     for key, same in names.items():
         yield " = ".join(same), rows[key]
 

@@ -12,7 +12,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from support.geval_command import clean_environment, run_geval
+from support.loopback import LoopbackServer, Reply
 from support.realistic_runs import Shape, realistic_report
 from support.sample_run import make_case, make_judged, make_report
 
@@ -237,6 +239,13 @@ def test_gitlabs_merge_request_gets_one_comment(host: Host, results: Path) -> No
             "cannot comment on octo/app#1",
         ),
         ({"pull_request": {"number": 1}}, {"GITHUB_REPOSITORY": ""}, "neither GitHub's nor GitLab's CI"),
+        ({"pull_request": "x"}, {}, "not an event of a pull request"),
+        ({"workflow_run": 3}, {}, "not an event of a pull request"),
+        (
+            {"workflow_run": {"head_repository": None, "head_branch": "b", "head_sha": "c"}},
+            {},
+            "fork that was evaluated was deleted",
+        ),
         ({}, {"GITLAB_CI": "true"}, "GITLAB_TOKEN is not set"),
         ({}, {"GITLAB_CI": "true", "GITLAB_TOKEN": TOKEN}, "no pipeline of a merge request"),
     ],
@@ -250,6 +259,45 @@ def test_what_is_missing_is_said(
     assert said in done.stderr
     assert "\n    = " in done.stderr
     assert host.comments == []
+
+
+@pytest.mark.parametrize("body", [b"<html>sign in</html>", b'{"message": "ok"}', b"[3]", b"null", b""])
+def test_a_host_that_is_not_github_is_said(results: Path, tmp_path: Path, body: bytes) -> None:
+    with LoopbackServer(respond=lambda sent, headers: Reply(body=body)) as server:
+        env = clean_environment(GITHUB_REPOSITORY="octo/app", GITHUB_TOKEN=TOKEN, GITHUB_API_URL=server.url)
+        done = run_geval("comment", "head.json", "--post", "--pr", "8", cwd=results, env=env)
+    assert (done.code, f"error: {server.url} does not answer like GitHub's API" in done.stderr) == (3, True)
+
+
+def test_a_comment_of_a_deleted_user_is_passed_over(host: Host, results: Path, tmp_path: Path) -> None:
+    host.add(marker("evals.yaml"), "ghost")["user"] = None
+    env = github(host, tmp_path, {"pull_request": {"number": 12}})
+    done = run_geval("comment", "head.json", "--post", cwd=results, env=env)
+    assert (done.code, len(host.comments)) == (0, 2), done.stderr
+
+
+def test_a_hostile_results_file_makes_no_markup_and_no_huge_comment(results: Path, tmp_path: Path) -> None:
+    for evil in ("@octo\n\n</details><img src=x> [a](http://e/) ![b](c) `\n```\n\x1b[31m", "`<b>`" * 40_000):
+        found = json.loads((results / "head.json").read_text())
+        found["run"] |= {"id": evil, "config_path": evil}
+        found["summary"]["gates"] = [{"gate": evil, "status": "failed", "value": 0.1, "note": evil}]
+        for column in found["summary"]["columns"]:
+            column |= {"prompt": evil, "provider": evil, "label": evil}
+        for result in found["results"]:
+            result |= {"description": evil, "output": evil}
+            result["assertions"][0] |= {"metric": evil, "reason": evil}
+        (tmp_path / "evil.json").write_text(json.dumps(found))
+        for more in (("--baseline", "main.json"), ("--baseline", str(tmp_path / "evil.json")), ()):
+            done = run_geval("comment", str(tmp_path / "evil.json"), *more, cwd=results)
+            assert (done.code, len(done.stdout) < TEXT_MAX, "\x1b" in done.stdout) == (0, True, False), (
+                done.stderr
+            )
+            tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(done.stdout)
+            flat = [item for token in tokens for item in (token, *(token.children or ()))]
+            assert not [item for item in flat if item.type in {"link_open", "image"}]
+            assert not [item for item in flat if item.type == "text" and "@octo" in item.content]
+            html = [item.content for item in flat if item.type in {"html_block", "html_inline"}]
+            assert not [text for text in html if re.search("<img|<b>", text)]
 
 
 def test_a_token_that_may_not_write_is_explained_and_not_shown(
@@ -299,3 +347,4 @@ def test_nothing_that_a_model_says_is_markup_in_a_comment(text: str) -> None:
 def test_a_marker_is_one_line_that_ends_its_own_html_comment(name: str) -> None:
     assert re.fullmatch(r"<!-- geval: [A-Za-z0-9._/ -]* -->", marker(name))
     assert "--" not in marker(name)[4:-3]
+    assert marker(name) != marker(name + "\u6587")

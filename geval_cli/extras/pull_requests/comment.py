@@ -1,5 +1,6 @@
 """The comment on a pull request: what it changed, the worst changed outputs, the cost. Nothing in it is markup."""
 
+import hashlib
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,6 @@ from geval_cli.report.sanitize import (
     longest_run,
     markdown_table,
     one_line,
-    sanitize,
     sanitized_lines,
 )
 from geval_cli.report.verdict import UNICODE_SIGNS, column_title, gate_value, run_outcome, shown_gates
@@ -47,7 +47,10 @@ _LEAST_DROP = 0.1
 
 def marker(name: str) -> str:
     """Return the first line of a comment, which is not shown and by which geval finds it again."""
-    return f"<!-- geval: {re.sub('[^A-Za-z0-9._/ -]|--+', '_', name)[:200]} -->"
+    kept = re.sub("[^A-Za-z0-9._/ -]|--+", "_", name)[:200]
+    if kept != name:  # two names must not become one
+        kept += f" {hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return f"<!-- geval: {kept} -->"
 
 
 def comment_text(
@@ -64,9 +67,10 @@ def comment_text(
     """
     name = name or report.run.config_path
     outcome, status = run_outcome(report.run, report.summary)
+    title = code_span(one_line(name, _TITLE_WIDTH))
     parts = [
         marker(name),
-        f"### {'' if status is None else f'{MARKS[status]} '}geval: {code_span(sanitize(name))} {outcome}\n",
+        f"### {'' if status is None else f'{MARKS[status]} '}geval: {title} {outcome}\n",
     ]
     changed: Sequence[Pair] = ()
     if baseline is None:
@@ -76,12 +80,13 @@ def comment_text(
         try:
             found, pairs = compare_with_cases(NamedRun(base, baseline), NamedRun("this pull request", report))
         except UsageError as error:
-            parts.append(f"Not compared with {code_span(base)}: {code_span(error.message)}\n")
+            why = code_span(one_line(error.message, _REASON_WIDTH))
+            parts.append(f"Not compared with {code_span(one_line(base, _NAME_WIDTH))}: {why}\n")
         else:
             parts += [_decision(found, base), _changes(found, base)]
             changed = pairs.pairs
     parts += [_counts(report, baseline, base), _gates(report)]
-    foot = f"\n<sub>run {code_span(sanitize(report.run.id))}"
+    foot = f"\n<sub>run {code_span(one_line(report.run.id, _NAME_WIDTH))}"
     foot += f" · [full report]({link})" if link else ""
     foot += "</sub>\n"
     text = "\n".join(part for part in parts if part)
@@ -98,6 +103,7 @@ def _decision(found: RunComparison, base: str) -> str:
 
 def _leader(report: RunReport) -> str:
     columns = [column_title(column, report.columns, UNICODE_SIGNS) for column in report.columns]
+    columns = [one_line(title, _NAME_WIDTH) for title in columns]
     said = leader_text(report.summary.columns, columns, code_span) if len(columns) > 1 else ""
     return f"{said}\n" if said else ""
 
@@ -114,7 +120,7 @@ def _changes(found: RunComparison, base: str) -> str:
         words = row_words(row, found.detect)
         cells.append(
             (
-                code_span(words.name),
+                code_span(one_line(words.name, _TITLE_WIDTH)),
                 *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
                 words.before,
                 words.after,
@@ -156,7 +162,7 @@ def _gates(report: RunReport) -> str:
     lines = []
     for gate in broken[:_GATES_SHOWN]:
         note = f" ({code_span(one_line(gate.note, _REASON_WIDTH))})" if gate.note else ""
-        said = f"gate {code_span(sanitize(gate.gate))}: {gate_value(gate).replace('<', '&lt;')}{note}"
+        said = f"gate {code_span(one_line(gate.gate, _TITLE_WIDTH))}: {gate_value(gate).replace('<', '&lt;')}{note}"
         lines.append(f"- {MARKS[gate.status]} {said}\n")
     if len(broken) > len(lines):
         lines.append(f"- and {plural(len(broken) - len(lines), 'more gate')}\n")

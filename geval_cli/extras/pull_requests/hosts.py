@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from geval_cli.errors import ProviderAuthError, ProviderRequestError, UsageError
+from geval_cli.errors import ProviderAuthError, ProviderRequestError, ProviderResponseError, UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpCall, json_bytes
 from geval_cli.providers.network.transport import Transport
@@ -53,8 +53,12 @@ class _Api:
     async def __aenter__(self) -> "_Api":
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: object, _: object) -> None:
         await self._transport.aclose()
+        if isinstance(error, KeyError | IndexError | TypeError | ValueError | AttributeError):
+            name = self._context.provider_id
+            what = f"{self._base} does not answer like {name}'s API"
+            raise ProviderResponseError(what, provider_id=name, hint="is a proxy in between?") from error
 
     async def call(self, method: str, path: str, payload: Mapping[str, str] | None = None) -> Any:
         headers = {"accept": "application/json", "content-type": "application/json", **self._headers}
@@ -100,7 +104,7 @@ class GitHub:
             try:
                 user = await _github_user(api)
                 path = f"{issues}/{self._number}/comments"
-                own = await api.own_comment(path, marker, lambda comment: comment["user"]["login"] == user)
+                own = await api.own_comment(path, marker, lambda comment: _login(comment["user"]) == user)
                 if own is None:
                     made = await api.call("POST", path, {"body": text})
                 else:
@@ -110,6 +114,11 @@ class GitHub:
                     f"cannot comment on {self.shown}: {error.message}", hint=with_hint
                 ) from error
         return str(made.get("html_url", ""))
+
+
+def _login(user: Any) -> str:
+    """Return a user's name; "" for a deleted one, of which GitHub says null."""
+    return "" if user is None else str(user["login"])
 
 
 def _github_api(token: str, api: str) -> _Api:
@@ -200,18 +209,24 @@ def _event(environ: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 async def _number_of_event(event: Mapping[str, Any], repository: str, token: str, api_url: str) -> int:
-    if "pull_request" in event:
-        return int(event["pull_request"]["number"])
-    if "workflow_run" not in event:
-        raise UsageError("this workflow was not started by a pull request", hint=_NOT_IN_CI)
-    earlier = event["workflow_run"]
-    owner, branch = earlier["head_repository"]["owner"]["login"], earlier["head_branch"]
+    try:
+        if "pull_request" in event:
+            return int(event["pull_request"]["number"])
+        if "workflow_run" not in event:
+            raise UsageError("this workflow was not started by a pull request", hint=_NOT_IN_CI)
+        earlier = event["workflow_run"]
+        if earlier["head_repository"] is None:
+            raise UsageError("the fork that was evaluated was deleted", hint=_NOT_IN_CI)
+        owner, branch = earlier["head_repository"]["owner"]["login"], earlier["head_branch"]
+        commit = str(earlier["head_sha"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError("GITHUB_EVENT_PATH is not an event of a pull request", hint=_NOT_IN_CI) from error
     path = f"repos/{quote(repository)}/pulls?state=open&per_page={_PAGE}&head={quote(f'{owner}:{branch}', safe='')}"
     async with _github_api(token, api_url) as api:
         pulls = await api.call("GET", path)
-    numbers = [int(pull["number"]) for pull in pulls if pull["head"]["sha"] == earlier["head_sha"]]
+    numbers = [int(pull["number"]) for pull in pulls if pull["head"]["sha"] == commit]
     if not numbers:
-        what = f"no open pull request ends with the evaluated commit {str(earlier['head_sha'])[:12]}"
+        what = f"no open pull request ends with the evaluated commit {commit[:12]}"
         raise UsageError(what, hint="it was closed, or has newer commits, whose own run will comment")
     return numbers[0]
 
@@ -220,8 +235,8 @@ def report_link(environ: Mapping[str, str]) -> str:
     """Return the address of the CI run that evaluated; "" outside CI."""
     if environ.get("GITLAB_CI"):
         return environ.get("CI_JOB_URL", "")
-    earlier = _event(environ).get("workflow_run", {}).get("html_url")
-    if isinstance(earlier, str):
-        return earlier
+    earlier = _event(environ).get("workflow_run")
+    if isinstance(earlier, dict) and isinstance(earlier.get("html_url"), str):
+        return str(earlier["html_url"])
     parts = [environ.get(name, "") for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")]
     return f"{parts[0]}/{parts[1]}/actions/runs/{parts[2]}" if all(parts) else ""
