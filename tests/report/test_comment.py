@@ -280,7 +280,7 @@ def test_a_hostile_results_file_makes_no_markup_and_no_huge_comment(results: Pat
     for evil in ("@octo\n\n</details><img src=x> [a](http://e/) ![b](c) `\n```\n\x1b[31m", "`<b>`" * 40_000):
         found = json.loads((results / "head.json").read_text())
         found["run"] |= {"id": evil, "config_path": evil}
-        found["summary"]["gates"] = [{"gate": evil, "status": "failed", "value": 0.1, "note": evil}]
+        found["summary"]["gates"] = [{"gate": evil, "status": "failed", "actual": 0.1, "note": evil}]
         for column in found["summary"]["columns"]:
             column |= {"prompt": evil, "provider": evil, "label": evil}
         for result in found["results"]:
