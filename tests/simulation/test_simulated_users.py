@@ -223,6 +223,16 @@ def test_replies_that_cannot_be_read_are_asked_for_again_by_a_retry(product: Pro
     assert len(server.requests) == 5 + 2  # what could be read was in the cache
 
 
+def test_calls_of_tools_are_no_message_of_a_user(product: Product) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "open_door", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    with LoopbackServer(respond=lambda *_: Reply(body=body)) as server:
+        [case] = product.run(config({}), server).cases
+    assert "is no message of a user" in case["error"]["message"]
+    assert sent_to(server, "model") == []
+
+
 def test_an_error_of_the_user_or_its_judge_names_the_turn_and_keeps_what_was_said(product: Product) -> None:
     def refuse(turn: int, body: Any) -> str:
         return "Hi." if turn == 1 else ""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.base import Assertion, MergedTest, Subject
 from geval_cli.assertions.outcome import shortened
+from geval_cli.assertions.structured.called_tools import calls_beside
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job
@@ -172,7 +173,8 @@ class SimulatedTalk:
             sent.append(request)
             response = await self._context.generate(provider, request)
             held.usage[Role.USER] = held.usage.get(Role.USER, Usage()) + response.usage
-            reply = read_reply(response.text, self._ends)
+            is_call = bool(response.tool_calls) and not calls_beside(response.text, response.tool_calls)
+            reply = None if is_call else read_reply(response.text, self._ends)
             if reply is not None and (reply.words or held.responses):
                 return reply
         model = self._context.tools.judge_for(provider)
