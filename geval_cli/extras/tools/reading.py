@@ -130,7 +130,7 @@ def _functions(
         for problem in error.problems:
             message = problem.message.replace(
                 f"`describe` of {_DESCRIBER.name} failed", f"{path.name} cannot be loaded"
-            )
+            ).replace(_DESCRIBER.name, path.name)
             reading.report(message, problem.location, problem.hint, notes=problem.notes)
         return
     for problem in described["problems"]:
