@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -434,6 +435,11 @@ def test_calls_are_bounded(tmp_path: Path) -> None:
         ("import os; os._exit(3)", "tools.py ended with status 3"),
         ("raise SystemExit(0)", "tools.py ended with status 0"),
         ("return object()", "Unable to serialize"),
+        pytest.param(
+            "return len(bytearray(3 << 30))",
+            "it needs more than 2 GB of memory",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds it"),
+        ),
         ("BOX.append(object())", "the variable `BOX` cannot be kept"),
     ],
 )

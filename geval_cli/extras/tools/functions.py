@@ -22,6 +22,8 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 CONTEXT = "context"
 """A parameter of this name is no argument of the tool: it gets the variables of the test."""
 
+MOST_MEMORY_BYTES = 2 << 30
+"""What functions and all that the file imports may take, on Linux."""
 _MOST_STATE_CHARS = 4_000_000
 _CONTAINERS = (dict, list, set, frozenset, tuple, bytearray)
 _PLAIN = (str, int, float, complex, bool, bytes, type(None))
@@ -68,16 +70,28 @@ async def call(
     if CONTEXT in inspect.signature(function).parameters:
         keywords[CONTEXT] = {"vars": variables}
     answer: dict[str, Any]
+    _bound_memory()
     started = time.perf_counter()
     try:
         result = function(**keywords)
         answer = {"result": await result if inspect.isawaitable(result) else result}
+    except MemoryError:  # the model cannot help it
+        raise MemoryError(f"it needs more than {MOST_MEMORY_BYTES >> 30} GB of memory") from None
     except Exception as error:  # noqa: BLE001 - what a tool raises is told to the model, as agents are told
         answer = {"error": f"{type(error).__name__}: {error}"}
     answer["ms"] = (time.perf_counter() - started) * 1000
     if "result" in answer:
         answer["result"] = to_jsonable_python(answer["result"])
     return {**answer, "state": _state(module, at_first)}
+
+
+def _bound_memory() -> None:
+    if sys.platform == "linux":
+        import resource  # noqa: PLC0415 - Windows has none
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = MOST_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MOST_MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _fresh(path: Path) -> ModuleType:

@@ -176,7 +176,14 @@ def _from_documents(known: tuple[str, ...], given: GenerateTestsOptions) -> Exit
     rows = [test.row(spec.public_id) for test in found.tests]
     _write(rows, given)
     if given.as_json:
-        _print_json({"kind": "generated_tests", **_outcome_json(found, plan, reading)}, given)
+        _print_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "kind": "generated_tests",
+                **_outcome_json(found, plan, reading),
+            },
+            given,
+        )
     else:
         _print_generated(found, plan, reading, given)
     return ExitCode.OK if rows and not found.stopped else ExitCode.NOT_JUDGED
@@ -302,8 +309,7 @@ def _as_texts(row: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _print_json(outcome: Mapping[str, JsonValue], given: WritingOptions) -> None:
-    document = {"schema_version": SCHEMA_VERSION, **outcome, "file": str(given.output)}
-    sys.stdout.write(json_text(document, indent=2) + "\n")
+    sys.stdout.write(json_text({**outcome, "file": str(given.output)}, indent=2) + "\n")
 
 
 def _outcome_json(found: Generated, plan: Plan, reading: DocumentReading) -> dict[str, JsonValue]:
@@ -408,7 +414,15 @@ def _deliver_frozen(frozen: Frozen, given: GenerateTestsOptions) -> ExitCode:
     if not given.plan:
         _write(frozen.rows, given)
     if given.as_json:
-        _print_json({"kind": "frozen_tests", "tests": len(frozen.rows), **frozen.facts}, given)
+        _print_json(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "kind": "frozen_tests",
+                "tests": len(frozen.rows),
+                **frozen.facts,
+            },
+            given,
+        )
         return ExitCode.OK
     console = make_console(sys.stdout, environ=os.environ)
     verb = "would write" if given.plan else "wrote"
@@ -445,6 +459,7 @@ def run_generate_personas(given: GeneratePersonasOptions) -> ExitCode:
     code = ExitCode.OK if count and not outcome.stopped else ExitCode.NOT_JUDGED
     if given.as_json:
         facts: dict[str, JsonValue] = {
+            "schema_version": SCHEMA_VERSION,
             "kind": "generated_personas",
             "profiles": count,
             "repeated": found.repeated,
