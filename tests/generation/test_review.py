@@ -176,6 +176,25 @@ def test_hostile_texts_are_shown_as_text_and_frozen_tests_say_what_happened(tmp_
         assert "4 not decided" in finish(child)[0]
 
 
+def test_odd_places_of_quotations_are_documents_that_are_not_here(tmp_path: Path) -> None:
+    quotation = "The ferry to Elmsund leaves at 7:45"
+    (tmp_path / "ferry.md").write_text(quotation, encoding="utf-8")
+    (tmp_path / "broken.jsonl").write_text("{]", encoding="utf-8")
+    places: list[tuple[Any, Any]] = [("ferry.md", "²"), ("ferry.md", "9" * 5_000), ("ferry.md", None)]
+    places += [(name, 1) for name in ("/dev/zero", "/", "a\0b", "x" * 5_000, "broken.jsonl", "", None, 7)]
+    rows = [{"source": source, "line": line, "text": quotation} for source, line in places]
+    write(tmp_path, *(row_of(number, quotations=[row]) for number, row in enumerate(rows)))
+    child = review(tmp_path)
+    gone = ["the document is not here" in " ".join(press(child, "s").split()) for _ in places]
+    assert gone == [False] * 3 + [True] * 8
+    assert finish(child)[1] == 0
+
+
+def test_the_file_of_decisions_is_no_output_file(folder: Path) -> None:
+    done = run_geval("review", "tests.jsonl", "-o", "tests.review.jsonl", "--force", cwd=folder)
+    assert (done.code, "is the file of this review's decisions" in done.stderr) == (2, True)
+
+
 def test_a_test_that_was_not_edited_is_written_as_it_stood_in_the_file(folder: Path) -> None:
     lines = '{"input": "{{ env.HOME }}"}\n{"input":   "of {{ env\\u002eHOME }}"}\n'
     (folder / "tests.jsonl").write_text(lines, encoding="utf-8")

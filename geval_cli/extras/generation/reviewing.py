@@ -79,6 +79,9 @@ class Review(Struct):
         """Raise UsageError where a file would be replaced that is not as this review wrote it."""
         if output.resolve() == self.path.resolve():
             raise UsageError(f"{output} is under review", hint="write the accepted tests to another file")
+        if output.resolve() == self.state.resolve():
+            what = f"{output} is the file of this review's decisions"
+            raise UsageError(what, hint="write the accepted tests to another file")
         if output.exists() and not may_replace and self.written.get(str(output)) != _digest_of(output):
             hint = "choose another file with -o, or add --force"
             raise UsageError(f"{output} already exists and was not changed", hint=hint)
@@ -165,11 +168,12 @@ def _digest_of(path: Path) -> str:
 
 
 class Surroundings(Struct, frozen=True):
-    """A quotation, and what is around it in its document; both "" where the document is gone or was changed."""
+    """A quotation, and what is around it in its document, if it is still found there."""
 
     before: str
     text: str
     after: str
+    is_found: bool = True
 
 
 class Sources:
@@ -183,7 +187,7 @@ class Sources:
         if source not in self._texts:
             try:
                 self._texts[source] = [*documents_in(Path(source), None, joins_columns=True)]
-            except ConfigError:
+            except (ConfigError, ValueError):  # a name with a zero byte is a ValueError
                 self._texts[source] = []
         for document in self._texts[source]:
             if document.row not in {0, line}:
@@ -198,4 +202,4 @@ class Sources:
             return Surroundings(
                 document.text[max(0, start - characters) : start], text, document.text[end : end + characters]
             )
-        return Surroundings("", text, "")
+        return Surroundings("", text, "", is_found=False)

@@ -1,6 +1,7 @@
 """`geval review`: a person accepts, edits or drops tests key by key; only accepted ones are written."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -199,9 +200,10 @@ class _Reviewer:
     def _quotation(self, item: Mapping[str, JsonValue]) -> None:
         """Show a quotation within the text around it, between marks."""
         text, source, line = (value_text(item.get(name, "")) for name in ("text", "source", "line"))
-        around = self._sources.around(source, int(line) if line.isdigit() else 0, text, _AROUND)
-        is_found = bool(around.before or around.after)
-        gone = "" if is_found else "   (the document is not here, or has changed)"
+        around = self._sources.around(
+            source, int(line) if re.fullmatch("[0-9]{1,9}", line) else 0, text, _AROUND
+        )
+        gone = "" if around.is_found else "   (the document is not here, or has changed)"
         self._console.print(
             Text(f" quotation   {one_line(source, 100)}:{one_line(line, 12)}{gone}", style="dim")
         )
