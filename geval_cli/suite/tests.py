@@ -302,11 +302,12 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 class JsonLinesRows(msgspec.Struct, frozen=True):
     """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
 
-    `asked_at` is where the config names the file.
+    `asked_at` is where the config names the file, and `what` what its rows are.
     """
 
     path: Path
     asked_at: Location | None
+    what: str = "tests"
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         index = 0
@@ -333,7 +334,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
             return
         if index == 0:
             reading.report(
-                f"`{self.path}` contains no tests", self.asked_at, "write one JSON object per line"
+                f"`{self.path}` contains no {self.what}", self.asked_at, "write one JSON object per line"
             )
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
@@ -359,7 +360,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
     def _read_line(
         self, raw: bytes, number: int, index: int, reading: LoadContext
     ) -> tuple[JsonValue, SourcePath] | None:
-        file, prefix = str(self.path), f"tests[{index}]"
+        file, prefix = str(self.path), f"{self.what}[{index}]"
         try:
             text = raw.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
@@ -389,8 +390,9 @@ def profiled(test: MergedTest, profiles: Profiles | None) -> Iterator[MergedTest
     is_multiplied = test.user.profile is None and bool(profiles)
     for number, profile in enumerate(profiles if is_multiplied and profiles else (test.user.profile,)):
         name = test.description
-        if name and is_multiplied:
-            name = f"{name} ({_short_profile(profile)})"
+        if is_multiplied:
+            short = _short_profile(profile)
+            name = f"{name} ({short})" if name else short
         yield structs.replace(
             test,
             index=test.index + number,

@@ -405,6 +405,26 @@ def test_each_profile_is_a_test_of_its_own(
         assert any(all(trait in text for trait in traits) for text in told)
 
 
+def test_a_test_without_a_description_is_shown_with_its_profile(product: Product) -> None:
+    suite = config({}, profiles=[{"name": "Rosa", "age": 70}, "A shy person."])
+    with server_of(says("Hi.", REACHED)) as server:
+        cases = product.run(suite, server).cases
+    assert [case["description"] for case in cases] == ["Rosa", "A shy person."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("p.csv", "name,age\n"), ("p.jsonl", "\n"), ("p.json", "[]"), ("p.yaml", "[]")]
+)
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_files_without_profiles_are_refused(product: Product, name: str, text: str, is_listed: bool) -> None:
+    (product.folder / name).write_text(text, encoding="utf-8")
+    written = ["loud", f"file://{name}"] if is_listed else f"file://{name}"
+    with server_of(says("Hi.")) as server:
+        found = product.run(config({}, profiles=written), server)
+    assert (found.code, server.requests) == (2, [])
+    assert f"{name}` contains no profiles" in found.stderr
+
+
 def test_the_key_of_a_test_is_left_out_by_what_defaultTest_has(product: Product) -> None:
     suite = config({})
     suite["defaultTest"] = {

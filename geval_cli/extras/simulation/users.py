@@ -143,11 +143,16 @@ def _profiles(
 def _rows_of_files(
     reference: str, asked_at: Location | None, reading: LoadContext
 ) -> Iterator[tuple[JsonValue, SourcePath]]:
+    known, is_empty = len(reading.problems), True
     try:
         for file in named_files(reference, asked_at, reading):
-            yield from _rows_of_file(file.path, asked_at, reading)
+            for row in _rows_of_file(file.path, asked_at, reading):
+                is_empty = False
+                yield row
     except ConfigError as error:
         reading.problems.extend(error.problems)
+    if is_empty and len(reading.problems) == known:
+        reading.report(f"`{reference}` contains no profiles", asked_at, _FORM)
 
 
 def _rows_of_file(
@@ -155,7 +160,7 @@ def _rows_of_file(
 ) -> Iterator[tuple[JsonValue, SourcePath]]:
     suffix = path.suffix.lower()
     if suffix in {".jsonl", ".ndjson"}:
-        yield from JsonLinesRows(path, asked_at).rows(reading)
+        yield from JsonLinesRows(path, asked_at, "profiles").rows(reading)
     elif suffix in {".json", ".yaml", ".yml"}:
         document = read_document(path, reading.files.access, asked_at=asked_at, prefix="profiles")
         if not isinstance(document.value, list):
