@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
+from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report, results_of
 
 from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.record_reading import case_result_from_json
-from geval_cli.records import CaseResult, Role, Usage
+from geval_cli.records import CaseResult, Role, Status, Usage
 from geval_cli.report.output import write_results_file
 from geval_cli.report.sanitize import value_text
 from geval_cli.runs.import_run import read_importable
@@ -59,6 +59,14 @@ def test_an_unknown_cost_is_null_and_every_text_can_be_written(tmp_path: Path) -
     assert rows[2]["metric.half \ufffd \0"] == 0.5
     assert rows[2]["metric.m"] is None
     assert [row["test_key"] for row in rows] == [None, "2a", "half \ufffd \0"]
+
+
+def test_each_metric_has_its_reason_and_each_simulated_talk_its_end(tmp_path: Path) -> None:
+    judged = make_judged(Status.PASSED, 0.9, metric="tone", reason="Polite.")
+    talk = make_case(0, assertions=(judged,), named_scores={"tone": 0.9}, ended_by="gave_up")
+    rows = rows_of(tmp_path, talk, make_case(1))
+    assert [row["reason.tone"] for row in rows] == ["Polite.", None]
+    assert [row["ended_by"] for row in rows] == ["gave_up", None]
 
 
 def test_the_file_is_read_as_the_run_that_it_was(tmp_path: Path) -> None:
