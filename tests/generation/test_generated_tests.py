@@ -306,6 +306,20 @@ def test_shares_of_kinds_are_kept_to_the_last_test() -> None:
 
 
 class TestDocuments:
+    def test_a_link_out_of_the_folder_is_not_followed(self, tmp_path: Path) -> None:
+        docs = tmp_path / "docs"
+        docs.mkdir()
+        (tmp_path / "secret.txt").write_text("password", encoding="utf-8")
+        (docs / "a.md").write_text(PIER, encoding="utf-8")
+        (docs / "link.txt").symlink_to("../secret.txt")
+        (docs / "inside.txt").symlink_to("a.md")
+        (docs / "up").symlink_to("..")
+        reading = read_documents([docs])
+        assert [document.text for document in reading.documents] == [PIER]
+        assert (reading.outside >= 1, reading.repeated) == (True, 1)
+        assert "outside the folder skipped" in " ".join(reading.left_out())
+        assert [document.text for document in read_documents([docs / "link.txt"]).documents] == ["password"]
+
     def test_a_folder_is_read_as_far_as_it_can_be_and_the_rest_is_said(self, tmp_path: Path) -> None:
         docs = tmp_path / "docs"
         (docs / "more").mkdir(parents=True)

@@ -289,6 +289,7 @@ def test_talks_that_an_error_ended_are_left_out(product: Product) -> None:
         _, found = compared(product, server, "--against", "real.jsonl")
     assert (found["simulated"]["talks"], found["simulated"]["left_out"]) == (1, 1)
     assert "1 simulated talk left out: ended by an error" in found["notes"]
+    assert "there is only 1 simulated talk: 20 or more show smaller differences" in found["notes"]
 
 
 def test_a_judge_that_fails_where_nothing_else_differs_is_not_judged(product: Product) -> None:

@@ -63,6 +63,7 @@ class DocumentReading(Struct):
     unknown: Counter[str] = field(default_factory=Counter)
     empty: int = 0
     repeated: int = 0
+    outside: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     def left_out(self) -> list[str]:
@@ -75,6 +76,9 @@ class DocumentReading(Struct):
             found.append(f"{plural(len(self.problems), 'file')} could not be read")
         if self.empty:
             found.append(f"{plural(self.empty, 'document')} without text skipped")
+        if self.outside:
+            links = plural(self.outside, "link")
+            found.append(f"{links} to files outside the folder skipped; name such a file with --from")
         if self.repeated:
             found.append(f"{plural(self.repeated, 'document')} skipped: same text as another")
         return found
@@ -101,6 +105,9 @@ def read_documents(
             continue
         for file in _files_below(path):
             if output is not None and output.exists() and file.samefile(output):
+                continue
+            if not file.resolve().is_relative_to(path.resolve()):
+                reading.outside += 1  # a document may be a stranger's, and what it links to goes to a model
                 continue
             ending = file.suffix.lower()
             if ending not in _TEXTS | _LINES:

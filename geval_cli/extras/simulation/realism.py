@@ -244,7 +244,8 @@ def _notes(both: Sequence[Talks], foreign: Sequence[str]) -> Iterator[str]:
         if source.clusters < _FEW:
             what = f"{kind} talk" if source.clusters == len(source.talks) else f"test with {kind} talks"
             many = None if what.endswith("talk") else f"tests with {kind} talks"
-            yield f"there are only {plural(source.clusters, what, many)}: 20 or more show smaller differences"
+            verb = "is" if source.clusters == 1 else "are"
+            yield f"there {verb} only {plural(source.clusters, what, many)}: 20 or more show smaller differences"
 
 
 class _Wording(Struct, frozen=True):
