@@ -32,9 +32,15 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
     if turns is not None and len(reading.problems) == before:
         _check_whole(turns, fields, place, reading)
     if turns is None or len(reading.problems) > before:
-        fields.drop("turns")
+        drop_turns(fields)
     else:
         fields.values["turns"] = turns
+
+
+def drop_turns(fields: Fields) -> None:
+    """Take out turns that are already reported as wrong; no prompt misses the words that they would have given it."""
+    fields.drop("turns")
+    fields.values.setdefault("input", "")
 
 
 def read_trace(fields: Fields, reading: LoadContext) -> None:

@@ -576,6 +576,8 @@ def test_what_cannot_be_is_refused_before_a_request(
     [
         ({"turns": {"simulate": {"user": USER}}}, "the simulated user of test 1 has no `goal`"),
         ({"turns": {"simulate": {"goal": "g"}}}, "the simulated user of test 1 has no `user`"),
+        ({"turns": {"simulate": {"goal": "g", "user": USER, "max_turns": 0}}}, "`max_turns` must be"),
+        ({"turns": [{"user": 5}]}, "turns[0]"),
         ({"turns": [{"user": "Hi."}]}, "ended-by needs a simulated user, but test 1 has none"),
         ({"input": "Hello."}, "`input` is not used (test 1)"),
     ],
@@ -589,6 +591,7 @@ def test_what_a_test_lacks_is_told_before_a_request(
     assert (found.code, server.requests) == (2, [])
     assert told in found.stderr
     assert "there is no file `none.csv`" in found.stderr
+    assert "needs the test's `input`" not in found.stderr
 
 
 def test_stored_conversations_are_judged_again_without_playing_them(product: Product) -> None:

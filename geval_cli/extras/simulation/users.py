@@ -15,6 +15,7 @@ from geval_cli.suite.schema import SimulatedUserSpec, SimulationSpec
 from geval_cli.suite.tables import csv_rows
 from geval_cli.suite.test_files import named_files
 from geval_cli.suite.tests import PROFILE, JsonLinesRows, Profiles
+from geval_cli.suite.turns import drop_turns
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _TEXTS = ("goal", "profile", "opening", "done_when")
@@ -37,7 +38,7 @@ def read_simulation(fields: Fields, reading: LoadContext) -> None:
             user = build_spec(SimulatedUserSpec, inner, reading)
             spec = None if user is None else SimulationSpec(simulate=user, place=place)
     if spec is None or len(reading.problems) > before:
-        fields.drop("turns")
+        drop_turns(fields)
     else:
         fields.values["turns"] = spec
 
