@@ -26,7 +26,7 @@ CONFIGS = sorted(
     path
     for path in (*VALID.iterdir(), *EXAMPLES.iterdir())
     if path.suffix == ".yaml" or path.name == "suite.json"
-    if path.name != "images.yaml"  # files become data URLs
+    if path.name not in ("images.yaml", "tools.yaml")  # files become data URLs; functions stay where they are
 )
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30).filter(
@@ -156,6 +156,16 @@ def test_every_form_of_a_config_survives_the_round_trip(config: Path, tmp_path: 
 def test_what_is_exported_is_a_config_for_editors_too(config: Path, tmp_path: Path) -> None:
     imported = passed_on(config, tmp_path).read_text(encoding="utf-8")
     Draft202012Validator(config_json_schema()).validate(read_yaml(imported, "x").value)
+
+
+def test_a_suite_whose_tools_are_functions_is_not_exported() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_portable_suite(EXAMPLES / "tools.yaml", env=ENV)
+    [problem] = caught.value.problems
+    assert (problem.message, problem.hint) == (
+        "functions are not read here: `tea_shop.py`",
+        "use `definitions`",
+    )
 
 
 def exported(tmp_path: Path, config: str, **files: str) -> dict[str, Any]:
