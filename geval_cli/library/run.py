@@ -136,7 +136,7 @@ class RunResult:
         try:
             import pandas
         except ImportError as error:
-            raise UsageError("`to_pandas` needs pandas", hint="pip install pandas") from error
+            raise UsageError("`to_pandas` needs pandas", hint="install the package pandas") from error
         return pandas.DataFrame(self._rows())
 
     def to_polars(self) -> Any:
@@ -150,7 +150,7 @@ class RunResult:
         try:
             import polars
         except ImportError as error:
-            raise UsageError("`to_polars` needs polars", hint="pip install polars") from error
+            raise UsageError("`to_polars` needs polars", hint="install the package polars") from error
         return polars.DataFrame(self._rows(), infer_schema_length=None)
 
     def _rows(self) -> list[dict[str, Any]]:

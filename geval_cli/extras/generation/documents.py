@@ -13,12 +13,13 @@ from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import MAX_CONFIG_BYTES, PDF_SUFFIX, SourceFiles, matching_names, read_text
+from geval_cli.version import install_hint
 
 PASSAGE_CHARACTERS = 4_000
 
 _TEXTS = frozenset({".txt", ".text", ".md", ".markdown", ".rst", PDF_SUFFIX})
 _LINES = frozenset({".jsonl", ".ndjson"})
-_KNOWN = 'read are .txt, .md, .rst, .jsonl and, with `pip install ".[pdf]"` in your clone, .pdf'
+_KNOWN = f"geval reads .txt, .md, .rst, .jsonl and .pdf (for .pdf, {install_hint('pdf')})"
 _TEXT_COLUMNS = ("text", "content", "document", "source", "body", "passage", "page_content")
 _SENTENCE_END = re.compile(r"[.!?][^\w\s]*\s|[\u3002\uff01\uff1f]")
 

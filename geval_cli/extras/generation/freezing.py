@@ -27,6 +27,7 @@ from geval_cli.report.report import case_number, case_reason
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.secrets import mask_text
+from geval_cli.version import install_hint
 
 FAILED, FROZEN, TRACE = "failed", "frozen", "trace"
 """Kinds of tests, in their metadata."""
@@ -242,7 +243,7 @@ async def _near(texts: Sequence[str], embedder: BoundModel, least: float) -> lis
     try:
         import numpy as np  # noqa: PLC0415 - an extra
     except ImportError as error:
-        hint = 'pip install ".[trust]" in your clone, or leave out --embeddings to group by words'
+        hint = f"{install_hint('trust')}, or leave out --embeddings to group by words"
         raise UsageError("grouping by embeddings needs the package numpy", hint=hint) from error
     import asyncio  # noqa: PLC0415
 
