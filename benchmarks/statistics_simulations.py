@@ -69,7 +69,7 @@ from geval_cli.statistics.paired import (
 from geval_cli.statistics.sequential import SequentialMean
 from geval_cli.statistics.students_t import t_quantile
 from geval_cli.statistics.two_samples import (
-    Comparison,
+    ComparedPair,
     Sample,
     crossed_share,
     distribution_gap,
@@ -1153,7 +1153,7 @@ def judged_pairs(
     for pair in draw_pairs(sides[0], sides[1], pairs, seed):
         ahead = shift + looks[1][pair.real.said[0]] - looks[0][pair.simulated.said[0]]
         right = [ahead + random.gauss(0, noise) + sign * lean > 0 for sign in (1, -1)]
-        compared.append(Comparison(pair.simulated.cluster, pair.real.cluster, sum(right) / 2))
+        compared.append(ComparedPair(pair.simulated.cluster, pair.real.cluster, sum(right) / 2))
     return crossed_share(compared)
 
 

@@ -190,7 +190,7 @@ def _error_of_both(n: float, m: float) -> float:
     return high
 
 
-class Comparison(Struct, frozen=True):
+class ComparedPair(Struct, frozen=True):
     """How a member of the first sample fared against one of the second: `share` is 0..1; with their clusters."""
 
     first: Hashable
@@ -198,7 +198,7 @@ class Comparison(Struct, frozen=True):
     share: float
 
 
-def crossed_share(compared: Sequence[Comparison]) -> Estimate:
+def crossed_share(compared: Sequence[ComparedPair]) -> Estimate:
     """Return the mean share of comparisons across two samples, with its 95 % interval.
 
     A member may be in several comparisons, which then tell little that is new, on both sides: the squared error is the

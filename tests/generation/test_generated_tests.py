@@ -20,7 +20,7 @@ from support.scripted_judge import prompt_of as request_text
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.generation.asking import Kind
-from geval_cli.extras.generation.documents import Document, passages_of, read_documents
+from geval_cli.extras.generation.documents import SourceDocument, passages_of, read_documents
 from geval_cli.extras.generation.generating import (
     ANSWERED,
     GIVEN_AWAY,
@@ -82,7 +82,7 @@ class Liar:
 
 
 def generated(answer: Callable[[str], str], *texts: str, count: int = 4, **options: Any) -> Generated:
-    documents = [Document(f"doc{number}.txt", text) for number, text in enumerate(texts)]
+    documents = [SourceDocument(f"doc{number}.txt", text) for number, text in enumerate(texts)]
     plan = plan_generation(documents, Wanted(count, **options))
     model = ScriptedJudge(lambda request: answer(request_text(request)))
     return asyncio.run(generate(plan, model))
@@ -207,7 +207,7 @@ def test_what_does_not_count_is_dropped_and_counted(
 
 def test_no_number_is_cut_where_a_passage_begins() -> None:
     text = f"{'w' * 3_995} 12 500 francs is the fee for all of them a year"
-    assert passages_of(Document("a", text))[1].text.startswith("500 francs")
+    assert passages_of(SourceDocument("a", text))[1].text.startswith("500 francs")
     answer = replying(quotation="500 francs is the fee for all")
     found = generated(answer, text, count=2, kinds={Kind.PLAIN: 1.0})
     assert (found.tests, {*found.dropped}) == ([], {Unfound.ABSENT})
@@ -381,7 +381,7 @@ class TestDocuments:
         ],
     )
     def test_passages_are_the_document_and_none_is_too_long(self, text: str) -> None:
-        passages = passages_of(Document("a", text), 4_000)
+        passages = passages_of(SourceDocument("a", text), 4_000)
         assert all(0 < passage.end - passage.start <= 4_000 for passage in passages)
         assert "".join(passage.text for passage in passages).strip() == text.strip()
         assert len(passages) <= 1 + 2 * len(text) // 4_000
@@ -548,13 +548,15 @@ def test_a_huge_document_is_asked_about_in_passages_and_never_sent_whole(tmp_pat
     text = "".join(
         f"Report {number} says that the pier has {number} planks today. " for number in range(20_000)
     )
-    document = Document("huge.txt", text)
+    document = SourceDocument("huge.txt", text)
     kinds = {Kind.PLAIN: 1.0, Kind.TWO_PLACES: 1.0}
     requests = plan_generation([document], Wanted(10, kinds)).first_requests()
     assert max(request.characters for request in requests) < 12_000
     with pytest.raises(UsageError, match="every document is longer"):
         plan_generation([document], Wanted(10, {Kind.UNANSWERABLE: 1.0}))
-    both = plan_generation([document, Document("small.txt", PIER)], Wanted(10, {Kind.UNANSWERABLE: 1.0}))
+    both = plan_generation(
+        [document, SourceDocument("small.txt", PIER)], Wanted(10, {Kind.UNANSWERABLE: 1.0})
+    )
     assert "no unanswerable questions about 1 document" in both.notes[0]
     assert {passage.document.source for unit in both.units[Kind.UNANSWERABLE] for passage in unit} == {
         "small.txt"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.extras.generation.quotations import FoldedText, Span, Unfound
+from geval_cli.extras.generation.quotations import FoldedText, FoundSpan, Unfound
 
 TEXT = (
     "The  “total” cost was 1,250 euros—not 12½—and the exam-\nple of a well-known **bold** [link text](http://x.y/z)"
@@ -55,7 +55,7 @@ UNFOUND = {
 @pytest.mark.parametrize(("quotation", "begins"), FOUND.values(), ids=FOUND)
 def test_what_is_typeset_otherwise_is_found_where_it_stands(quotation: str, begins: str) -> None:
     span = FoldedText(TEXT).find(quotation)
-    assert isinstance(span, Span)
+    assert isinstance(span, FoundSpan)
     assert TEXT[span.start : span.end].startswith(begins)
 
 
@@ -103,13 +103,13 @@ CUT = {
 @pytest.mark.parametrize(("text", "quotation"), CUT.values(), ids=CUT)
 def test_nothing_is_cut_off_a_word_or_number(text: str, quotation: str) -> None:
     assert FoldedText(text).find(quotation, 3) is Unfound.ABSENT
-    assert isinstance(FoldedText(text).find(text, 3), Span)
+    assert isinstance(FoldedText(text).find(text, 3), FoundSpan)
 
 
 def test_scripts_without_spaces_are_quoted_too() -> None:
     text = "昨日の会議で、新しい図書館は来年の春に開館すると市長が発表しました。"
     span = FoldedText(text).find("新しい図書館は来年の春に開館する")
-    assert isinstance(span, Span)
+    assert isinstance(span, FoundSpan)
     assert text[span.start : span.end] == "新しい図書館は来年の春に開館する"
     assert (
         FoldedText("费用为二十二万元整,由市政府支付。").find("十二万元整,由市政府支付", 3) is Unfound.ABSENT
@@ -122,9 +122,9 @@ def test_a_quotation_is_never_found_outside_of_the_text_and_is_found_again_as_it
 ) -> None:
     folded = FoldedText(text)
     span = folded.find(quotation, 1)
-    if isinstance(span, Span):
+    if isinstance(span, FoundSpan):
         assert 0 <= span.start < span.end <= len(text)
-        assert isinstance(folded.find(text[span.start : span.end], 1), Span)
+        assert isinstance(folded.find(text[span.start : span.end], 1), FoundSpan)
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "summeval_docs.jsonl"
@@ -142,6 +142,6 @@ def test_every_true_quotation_of_real_documents_is_found_and_no_altered_one() ->
             told = words[start : start + 10]
             if re.match(r"\d|%|[a-z]*illion|hundred|thousand|per ?cent", words[start + 10]):
                 continue  # it would end inside a number
-            assert isinstance(folded.find(" ".join(told), 3), Span), told
+            assert isinstance(folded.find(" ".join(told), 3), FoundSpan), told
             place = draw.randrange(1, 9)
             assert folded.find(" ".join([*told[:place], "zeppelin", *told[place:]])) is Unfound.ABSENT

@@ -26,7 +26,7 @@ from geval_cli.extras.simulation.measures import (
 from geval_cli.extras.simulation.realism import compare_talks, draw_pairs
 from geval_cli.extras.simulation.talk_files import Talk, Talks, read_talks
 from geval_cli.records import Turn
-from geval_cli.statistics.two_samples import Comparison, crossed_share
+from geval_cli.statistics.two_samples import ComparedPair, crossed_share
 
 ROOT = Path(__file__).parents[2]
 
@@ -589,7 +589,7 @@ def test_the_same_source_against_itself_is_at_chance(simulated: int, real: int, 
         for pair in draw_pairs(*sides, count, seed=number):
             ahead = looks[1][pair.real.cluster] - looks[0][pair.simulated.cluster]
             right = sum(ahead + random.gauss(0, 0.5) > 0 for _ in "ab") / 2
-            compared.append(Comparison(pair.simulated.cluster, pair.real.cluster, right))
+            compared.append(ComparedPair(pair.simulated.cluster, pair.real.cluster, right))
         low, high = crossed_share(compared).interval or (1, 0)
         held += low <= 0.5 <= high
     assert held >= 0.93 * 200

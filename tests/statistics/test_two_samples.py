@@ -8,7 +8,7 @@ import pytest
 
 from geval_cli.statistics.intervals import clustered_estimate, mean_interval
 from geval_cli.statistics.two_samples import (
-    Comparison,
+    ComparedPair,
     Sample,
     crossed_share,
     distribution_gap,
@@ -129,7 +129,7 @@ def test_the_error_of_both_distributions_is_exceeded_in_5_percent() -> None:
 
 def test_comparisons_of_single_members_are_as_independent_as_their_pairs() -> None:
     shares = [1.0, 0.5, 1.0, 0.0, 1.0]
-    found = crossed_share([Comparison(n, n, share) for n, share in enumerate(shares)])
+    found = crossed_share([ComparedPair(n, n, share) for n, share in enumerate(shares)])
     assert found == clustered_estimate(shares, range(5))
 
 
@@ -137,7 +137,7 @@ def test_comparisons_of_the_same_members_say_little_more() -> None:
     """Ten talks against ten: a hundred comparisons are no hundred talks."""
     random = Random(2)
     looks = [[random.gauss(0, 1) for _ in range(10)] for _ in "ab"]
-    crossed = [Comparison(i, j, float(looks[0][i] < looks[1][j])) for i in range(10) for j in range(10)]
+    crossed = [ComparedPair(i, j, float(looks[0][i] < looks[1][j])) for i in range(10) for j in range(10)]
     found = crossed_share(crossed)
     shares = [item.share for item in crossed]
     alone = clustered_estimate(shares, range(100))
@@ -149,12 +149,12 @@ def test_comparisons_of_the_same_members_say_little_more() -> None:
 
 @pytest.mark.parametrize("shares", [[], [1.0]])
 def test_one_comparison_has_no_interval(shares: list[float]) -> None:
-    found = crossed_share([Comparison(n, n, share) for n, share in enumerate(shares)])
+    found = crossed_share([ComparedPair(n, n, share) for n, share in enumerate(shares)])
     assert (found.interval, found.n) == (None, len(shares))
 
 
 def test_a_judge_that_is_always_half_right_has_an_interval_around_half() -> None:
-    found = crossed_share([Comparison(n, n, 0.5) for n in range(20)])
+    found = crossed_share([ComparedPair(n, n, 0.5) for n in range(20)])
     assert found.interval == mean_interval(0.5, 0.0, 20)
     assert found.interval is not None
     assert found.interval[0] < 0.5 < found.interval[1]

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from geval_cli.extras.generation.documents import Document, Passage
+from geval_cli.extras.generation.documents import Passage, SourceDocument
 from geval_cli.extras.generation.quotations import LEAST_WORDS, MOST_WORDS
 from geval_cli.judge.markers import fence
 from geval_cli.judge.prompt import user_message
@@ -99,7 +99,7 @@ _TOKENS_EACH, _TOKENS_BESIDE = 300, 1_000
 _MOST_KNOWN = 20
 
 
-class Written(Struct, frozen=True):
+class WrittenTest(Struct, frozen=True):
     """One test as a model wrote it; "" for what it left out."""
 
     question: str = ""
@@ -134,7 +134,7 @@ def writing_request(
     return _request(text, _object({"tests": {"type": "array", "items": item}}), count)
 
 
-def check_request(question: str, document: Document) -> ModelRequest:
+def check_request(question: str, document: SourceDocument) -> ModelRequest:
     """Return the request that asks whether a whole document answers a question."""
     text = _CHECK.format(question=fence("Question", question), document=fence("Document", document.text))
     schema = _object({"quotation": {"type": "string"}, "answered": {"type": "boolean"}})
@@ -175,7 +175,7 @@ def _request(text: str, schema: Mapping[str, JsonValue], count: int) -> ModelReq
     )
 
 
-def read_tests(reply: str) -> list[Written]:
+def read_tests(reply: str) -> list[WrittenTest]:
     """Return the tests in a reply, however it is wrapped; none where there is no JSON."""
     found = []
     for item in find_objects(without_thoughts(reply)):
@@ -194,7 +194,7 @@ def read_tests(reply: str) -> list[Written]:
                     for text in _texts(fields.get(name))
                 ]
                 found.append(
-                    Written(
+                    WrittenTest(
                         _text(fields.get("question")),
                         _text(fields.get("answer")),
                         tuple(quotations),

@@ -24,7 +24,7 @@ _TEXT_COLUMNS = ("text", "content", "document", "source", "body", "passage", "pa
 _SENTENCE_END = re.compile(r"[.!?][^\w\s]*\s|[\u3002\uff01\uff1f]")
 
 
-class Document(Struct, frozen=True):
+class SourceDocument(Struct, frozen=True):
     """A text to ask about. `row` is its line in a .jsonl file, 0 for a whole file."""
 
     source: str
@@ -43,7 +43,7 @@ class Document(Struct, frozen=True):
 class Passage(Struct, frozen=True):
     """A piece of a document."""
 
-    document: Document
+    document: SourceDocument
     start: int
     end: int
 
@@ -60,7 +60,7 @@ class Passage(Struct, frozen=True):
 class DocumentReading(Struct):
     """The documents, and counts of the rest: files by ending, empty and repeated texts, and files with a problem."""
 
-    documents: list[Document] = field(default_factory=list)
+    documents: list[SourceDocument] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
     empty: int = 0
     repeated: int = 0
@@ -133,7 +133,7 @@ def _files_below(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(matching_names("**", folder)) if (folder / name).is_file()]
 
 
-def _take(document: Document, reading: DocumentReading, seen: set[str]) -> None:
+def _take(document: SourceDocument, reading: DocumentReading, seen: set[str]) -> None:
     words = " ".join(document.text.split())
     digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
     if not words:
@@ -145,7 +145,9 @@ def _take(document: Document, reading: DocumentReading, seen: set[str]) -> None:
         reading.documents.append(document)
 
 
-def documents_in(path: Path, text_column: str | None, *, joins_columns: bool = False) -> Iterator[Document]:
+def documents_in(
+    path: Path, text_column: str | None, *, joins_columns: bool = False
+) -> Iterator[SourceDocument]:
     """Yield the documents of a file; those of a .jsonl file are one column, or all columns that have a text.
 
     Raises:
@@ -156,7 +158,7 @@ def documents_in(path: Path, text_column: str | None, *, joins_columns: bool = F
         text = SourceFiles(Path(), TRUSTED).text_at(path, None)
         if "\0" in text:
             raise ConfigError([Problem(f"`{path}` is not text: it has zero bytes", hint=_KNOWN)])
-        yield Document(source, text)
+        yield SourceDocument(source, text)
         return
     column = text_column
     lines = read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES).split("\n")
@@ -173,7 +175,7 @@ def documents_in(path: Path, text_column: str | None, *, joins_columns: bool = F
         if not isinstance(row, dict):
             raise ConfigError([Problem("this line is not a JSON object", place, "write one object per line")])
         if joins_columns:
-            yield Document(
+            yield SourceDocument(
                 source, "\n\n".join(item for item in row.values() if isinstance(item, str)), number
             )
             continue
@@ -183,10 +185,10 @@ def documents_in(path: Path, text_column: str | None, *, joins_columns: bool = F
             what = "no column is known to hold the text" if column is None else f"`{column}` is not a text"
             hint = f"name the column with --text-column; columns with text: {texts}"
             raise ConfigError([Problem(what, place, hint)])
-        yield Document(source, row.get(column, ""), number)
+        yield SourceDocument(source, row.get(column, ""), number)
 
 
-def passages_of(document: Document, most_characters: int = PASSAGE_CHARACTERS) -> list[Passage]:
+def passages_of(document: SourceDocument, most_characters: int = PASSAGE_CHARACTERS) -> list[Passage]:
     """Return the document cut between paragraphs, else between sentences, else between words."""
     text, start = document.text, 0
     found = []

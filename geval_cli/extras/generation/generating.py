@@ -13,7 +13,7 @@ from geval_cli.errors import BudgetError, ProviderError, ProviderSettledError, U
 from geval_cli.extras.generation.asking import (
     NOT_ANSWERED,
     Kind,
-    Written,
+    WrittenTest,
     check_request,
     profiles_request,
     read_check,
@@ -21,7 +21,7 @@ from geval_cli.extras.generation.asking import (
     read_tests,
     writing_request,
 )
-from geval_cli.extras.generation.documents import PASSAGE_CHARACTERS, Document, Passage, passages_of
+from geval_cli.extras.generation.documents import PASSAGE_CHARACTERS, Passage, SourceDocument, passages_of
 from geval_cli.extras.generation.questions import KnownQuestions, repeats_answer, similar_pairs, tf_idf
 from geval_cli.extras.generation.quotations import LEAST_WORDS, FoldedText, Unfound, count_words
 from geval_cli.judge.metric import Judge
@@ -93,7 +93,7 @@ class GeneratedTest(Struct, frozen=True):
     kind: Kind
     question: str
     answer: str
-    document: Document
+    document: SourceDocument
     passage: Passage
     quotations: tuple[Quoted, ...]
     premise: str
@@ -166,11 +166,11 @@ class _Task(Struct, frozen=True):
     place: int
 
 
-class Plan(Struct, frozen=True):
+class GenerationPlan(Struct, frozen=True):
     """Where tests of each kind may come from: passages by kind, in the order in which they are asked about."""
 
     wanted: Wanted
-    documents: Sequence[Document]
+    documents: Sequence[SourceDocument]
     units: Mapping[Kind, Sequence[tuple[Passage, ...]]]
     places: Mapping[int, int]
     notes: tuple[str, ...]
@@ -203,7 +203,7 @@ class Plan(Struct, frozen=True):
         return found
 
 
-def plan_generation(documents: Sequence[Document], wanted: Wanted) -> Plan:
+def plan_generation(documents: Sequence[SourceDocument], wanted: Wanted) -> GenerationPlan:
     """Return where the tests are to come from.
 
     Raises:
@@ -250,7 +250,7 @@ def plan_generation(documents: Sequence[Document], wanted: Wanted) -> Plan:
         units[kind] = [*ordered[begin % len(ordered) :], *ordered[: begin % len(ordered)]]
         begin += count
     places = {id(document): place for place, document in enumerate(documents)}
-    return Plan(wanted, documents, units, places, tuple(notes))
+    return GenerationPlan(wanted, documents, units, places, tuple(notes))
 
 
 def _pairs(turns: Sequence[Passage]) -> list[tuple[Passage, ...]]:
@@ -314,7 +314,7 @@ async def _all_or_first_error(tasks: Sequence[Awaitable[str | None]]) -> list[st
 
 
 async def generate(
-    plan: Plan, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
+    plan: GenerationPlan, model: Judge, listen: Callable[[int, int], None] = lambda done, all_of: None
 ) -> Generated:
     """Return the tests that count, in the order of their documents.
 
@@ -397,7 +397,7 @@ async def _unanswered(
 
 
 def _checked(
-    written: Written, task: _Task, least_words: int, folded: dict[tuple[int, int], FoldedText]
+    written: WrittenTest, task: _Task, least_words: int, folded: dict[tuple[int, int], FoldedText]
 ) -> GeneratedTest | str:
     """Return a test whose quotations are where they are said to be, else why it does not count."""
     kind, first = task.kind, task.passages[0]

@@ -37,7 +37,7 @@ _REST_OF_WORD = re.compile(r"(?:'|[*]+|</?\w{1,20}>)[^\W\d_]")
 _LINK = re.compile(r"(?<!\!)(\[)[^\]\n]{1,500}(\]\([^)\s]{0,2000}\))")
 
 
-class Span(Struct, frozen=True):
+class FoundSpan(Struct, frozen=True):
     """Where a quotation stands in a text."""
 
     start: int
@@ -64,7 +64,7 @@ class FoldedText:
         self.text = "".join(character for character, _, _ in characters)
         self._spans = [(start, end) for _, start, end in characters]
 
-    def find(self, quotation: str, least_words: int = LEAST_WORDS) -> Span | Unfound:
+    def find(self, quotation: str, least_words: int = LEAST_WORDS) -> FoundSpan | Unfound:
         """Return the first place of a quotation, or why it does not count."""
         sought = FoldedText(quotation).text.lstrip(" '")
         if not re.match(r"[-.]\d", sought):
@@ -79,7 +79,7 @@ class FoldedText:
         while start >= 0:
             end = start + len(sought)
             if not (_begins_inside(self.text, start) or _ends_inside(self.text, end)):
-                return Span(self._spans[start][0], self._spans[end - 1][1])
+                return FoundSpan(self._spans[start][0], self._spans[end - 1][1])
             start = self.text.find(sought, start + 1)
         return Unfound.JOINED if ".." in sought else Unfound.ABSENT
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
-from geval_cli.extras.generation.documents import Document, documents_in
-from geval_cli.extras.generation.quotations import FoldedText, Span
+from geval_cli.extras.generation.documents import SourceDocument, documents_in
+from geval_cli.extras.generation.quotations import FoldedText, FoundSpan
 from geval_cli.extras.traces.importing import line_of
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import JsonValue
@@ -180,7 +180,7 @@ class Sources:
     """The documents that quotations are from, each read once."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[Document]] = {}
+        self._texts: dict[str, list[SourceDocument]] = {}
 
     def around(self, source: str, line: int, text: str, characters: int) -> Surroundings:
         """Return so many characters before and behind a quotation."""
@@ -195,7 +195,7 @@ class Sources:
             start = document.text.find(text)
             if start < 0:
                 span = FoldedText(document.text).find(text, 1)
-                if not isinstance(span, Span):
+                if not isinstance(span, FoundSpan):
                     continue
                 start = span.start
             end = start + len(text)

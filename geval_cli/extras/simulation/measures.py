@@ -85,7 +85,7 @@ _LEAST_OPEN = 3
 _SHARES_OF_TURNS = 4
 
 
-class Measure(Struct, frozen=True):
+class TalkMeasure(Struct, frozen=True):
     """A figure of each talk.
 
     Attributes:
@@ -98,14 +98,14 @@ class Measure(Struct, frozen=True):
     is_english: bool = False
 
 
-TURNS = Measure("messages per talk", is_share=False)
-WORDS = Measure("words per message", is_share=False)
-QUESTIONS = Measure("questions", is_english=True)
-CORRECTIONS = Measure("corrections", is_english=True)
-FIRST = Measure("revealed at once")
-SLIPS = Measure("typing errors", is_english=True)
-CARELESS = Measure("careless form")
-POLITE = Measure("politeness", is_english=True)
+TURNS = TalkMeasure("messages per talk", is_share=False)
+WORDS = TalkMeasure("words per message", is_share=False)
+QUESTIONS = TalkMeasure("questions", is_english=True)
+CORRECTIONS = TalkMeasure("corrections", is_english=True)
+FIRST = TalkMeasure("revealed at once")
+SLIPS = TalkMeasure("typing errors", is_english=True)
+CARELESS = TalkMeasure("careless form")
+POLITE = TalkMeasure("politeness", is_english=True)
 MEASURES = (TURNS, WORDS, QUESTIONS, CORRECTIONS, FIRST, SLIPS, CARELESS, POLITE)
 
 

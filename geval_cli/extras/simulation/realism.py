@@ -19,7 +19,7 @@ from geval_cli.extras.simulation.measures import (
     SLIPS,
     TURNS,
     WORDS,
-    Measure,
+    TalkMeasure,
     is_english,
     mean_reveal,
     measured,
@@ -49,7 +49,7 @@ from geval_cli.runs.session import Session
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.statistics.paired import SIGNIFICANCE, holm
 from geval_cli.statistics.two_samples import (
-    Comparison,
+    ComparedPair,
     DistributionGap,
     MeanDifference,
     Sample,
@@ -82,7 +82,7 @@ class ComparedMeasure(Struct, frozen=True):
         p: adjusted for all measures; None where it cannot be told.
     """
 
-    measure: Measure
+    measure: TalkMeasure
     difference: MeanDifference
     gap: DistributionGap | None
     p: float | None
@@ -200,7 +200,7 @@ def compare_talks(simulated: Talks, real: Talks, told_apart: ToldApart | None = 
     values = [measured(source.talks, misspelt) for source in both]
     clusters = [[talk.cluster for talk in source.talks] for source in both]
     foreign = [kind for kind, source in zip(_KINDS, both, strict=True) if not is_english(source.talks)]
-    found: list[tuple[Measure, MeanDifference, DistributionGap | None]] = []
+    found: list[tuple[TalkMeasure, MeanDifference, DistributionGap | None]] = []
     for measure in MEASURES:
         if foreign and measure.is_english:
             continue
@@ -494,7 +494,7 @@ async def tell_apart(
     return ToldApart(
         judge=judge.label,
         accuracy=crossed_share(
-            [Comparison(pair.simulated.cluster, pair.real.cluster, pair.share or 0.0) for pair in judged]
+            [ComparedPair(pair.simulated.cluster, pair.real.cluster, pair.share or 0.0) for pair in judged]
         ),
         pairs=len(pairs),
         consistent=sum(pair.shares[0] == pair.shares[1] for pair in asked),

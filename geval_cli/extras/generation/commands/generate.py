@@ -20,7 +20,7 @@ from geval_cli.extras.generation.generating import (
     LEAST_PROFILE_WORDS,
     Generated,
     GeneratedProfiles,
-    Plan,
+    GenerationPlan,
     Wanted,
     generate,
     generate_profiles,
@@ -312,7 +312,7 @@ def _print_json(outcome: Mapping[str, JsonValue], given: WritingOptions) -> None
     sys.stdout.write(json_text({**outcome, "file": str(given.output)}, indent=2) + "\n")
 
 
-def _outcome_json(found: Generated, plan: Plan, reading: DocumentReading) -> dict[str, JsonValue]:
+def _outcome_json(found: Generated, plan: GenerationPlan, reading: DocumentReading) -> dict[str, JsonValue]:
     return {
         "tests": len(found.tests),
         "kinds": {str(kind): sum(test.kind is kind for test in found.tests) for kind in Kind},
@@ -330,12 +330,14 @@ def _outcome_json(found: Generated, plan: Plan, reading: DocumentReading) -> dic
     }
 
 
-def _without_tests(found: Generated, plan: Plan) -> list[str]:
+def _without_tests(found: Generated, plan: GenerationPlan) -> list[str]:
     touched = {name for test in found.tests for name in test.touched}
     return [document.name for document in plan.documents if document.name not in touched]
 
 
-def _print_generated(found: Generated, plan: Plan, reading: DocumentReading, given: WritingOptions) -> None:
+def _print_generated(
+    found: Generated, plan: GenerationPlan, reading: DocumentReading, given: WritingOptions
+) -> None:
     console = make_console(sys.stdout, environ=os.environ)
     count, wanted = len(found.tests), plan.wanted
     kinds = Counter(str(test.kind) for test in found.tests)
