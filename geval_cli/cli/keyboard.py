@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,3 +88,27 @@ def keyboard() -> Iterator[Keyboard]:
         yield Keyboard(terminal, usual)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, usual)
+
+
+def go_through(count: int, is_decided: Callable[[int], bool], ask: Callable[[int], str]) -> None:
+    """Ask about each of `count` things that is not decided; back leads to those that were shown.
+
+    `ask` returns how a thing was left: `next`, `back` or `quit`. `is_decided` is called right before: the same person
+    may be at another terminal, too.
+    """
+    seen: list[int] = []
+    place, comes_back = 0, False
+    while place < count:
+        if not comes_back and is_decided(place):
+            place += 1
+            continue
+        comes_back = False
+        said = ask(place)
+        if said == "quit":
+            return
+        if said == "back":
+            comes_back = bool(seen)
+            place = seen.pop() if seen else place
+            continue
+        seen.append(place)
+        place += 1

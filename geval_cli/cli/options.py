@@ -22,8 +22,10 @@ from geval_cli.runs.options import (
     RESULTS_ENDINGS,
     CacheFolderOption,
     EnvFileOption,
+    ForceOption,
     GraderOption,
     HomeOption,
+    JsonOption,
     Option,
     OptionGroup,
     SamplesOption,
@@ -256,9 +258,6 @@ class ServeOptions:
     opens_browser: bool = False
 
 
-JsonOption = Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TracesOptions:
     """Options of `geval import traces`."""
@@ -288,9 +287,7 @@ class TracesOptions:
     skips_bad: Annotated[
         bool, Option("--skip-bad", "Skip lines that cannot be read.", OptionGroup.SELECTION)
     ] = False
-    may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", OptionGroup.RESULTS)] = (
-        False
-    )
+    may_replace: ForceOption = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +336,7 @@ class CompareOptions:
         tuple[Path, ...],
         Option("-o --output", "Output file: .json, .md; repeatable.", OptionGroup.RESULTS, syntax="FILE"),
     ] = ()
-    prints_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
+    prints_json: JsonOption = False
     is_verbose: Annotated[bool, Option("-v --verbose", "Show every figure and flipped test.")] = False
     columns: Annotated[
         tuple[str, ...],

@@ -169,6 +169,19 @@ CacheFolderOption = Annotated[
         also_in=("judge", "lock"),
     ),
 ]
+JsonOption = Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)]
+ForceOption = Annotated[bool, Option("--force", "Replace the file if it exists.", OptionGroup.RESULTS)]
+ConcurrencyOption = Annotated[
+    int | None,
+    Option("-j --max-concurrency", "Maximum number of requests in flight.", OptionGroup.RUNNING, minimum=1),
+]
+MaxCostOption = Annotated[
+    float | None,
+    Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, syntax="USD", example="2.50"),
+]
+MaxRequestsOption = Annotated[
+    int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
+]
 HomeOption = Annotated[
     Path | None,
     Option(

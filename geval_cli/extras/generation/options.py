@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from geval_cli.runs.options import EnvFileOption, HomeOption, OfflineOption, Option, OptionGroup
+from geval_cli.runs.options import (
+    ConcurrencyOption,
+    EnvFileOption,
+    ForceOption,
+    HomeOption,
+    JsonOption,
+    MaxCostOption,
+    MaxRequestsOption,
+    OfflineOption,
+    Option,
+    OptionGroup,
+)
 
 ModelOption = Annotated[
     str | None,
@@ -15,22 +26,9 @@ ModelOption = Annotated[
         syntax="PROVIDER",
     ),
 ]
-ForceOption = Annotated[bool, Option("--force", "Replace the file if it exists.", OptionGroup.RESULTS)]
-ConcurrencyOption = Annotated[
-    int | None,
-    Option("-j --max-concurrency", "Maximum number of requests in flight.", OptionGroup.RUNNING, minimum=1),
-]
 PlanOption = Annotated[
     bool, Option("--plan", "Show what would be sent and what it costs; send nothing.", OptionGroup.RUNNING)
 ]
-MaxCostOption = Annotated[
-    float | None,
-    Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, syntax="USD", example="2.50"),
-]
-MaxRequestsOption = Annotated[
-    int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
-]
-JsonOption = Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,13 @@ from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem
 from geval_cli.runs.options import (
+    ConcurrencyOption,
     EnvFileOption,
     GraderOption,
     HomeOption,
+    JsonOption,
+    MaxCostOption,
+    MaxRequestsOption,
     OfflineOption,
     Option,
     OptionGroup,
@@ -105,7 +109,7 @@ class ReportOptions:
             syntax="FILE",
         ),
     ] = ()
-    as_json: Annotated[bool, Option("--json", "Print JSON.", OptionGroup.RESULTS)] = False
+    as_json: JsonOption = False
     home: HomeOption = None
 
 
@@ -374,18 +378,9 @@ class BudgetOptions:
     plan: Annotated[
         bool, Option("--plan", "Show the number of judge calls needed; send nothing.", OptionGroup.BUDGET)
     ] = False
-    max_cost: Annotated[
-        float | None, Option("--max-cost", "Stop when this much is spent.", OptionGroup.BUDGET, "USD", "5.00")
-    ] = None
-    max_requests: Annotated[
-        int | None, Option("--max-requests", "Stop after this many requests.", OptionGroup.BUDGET, minimum=0)
-    ] = None
-    max_concurrency: Annotated[
-        int | None,
-        Option(
-            "-j --max-concurrency", "Maximum number of requests in flight.", OptionGroup.RUNNING, minimum=1
-        ),
-    ] = None
+    max_cost: MaxCostOption = None
+    max_requests: MaxRequestsOption = None
+    max_concurrency: ConcurrencyOption = None
     env_file: EnvFileOption = None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.keyboard import Keyboard, is_terminal, keyboard
+from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.generation.options import ReviewOptions
 from geval_cli.extras.generation.reviewing import Decided, Decision, Review, Row, Sources, open_review
@@ -94,25 +94,15 @@ class _Reviewer:
     def __init__(self, review: Review, keys: Keyboard, console: Console) -> None:
         self._review, self._keys, self._console = review, keys, console
         self._sources = Sources()
-        self._seen: list[int] = []
 
     def run(self) -> None:
         """Go through the tests that are not decided; back leads to those that were shown."""
-        rows, place, comes_back = self._review.rows, 0, False
-        while place < len(rows):
-            if not comes_back and self._review.find(rows[place]) is not None:
-                place += 1
-                continue
-            comes_back = False
-            said = self._ask(rows[place], place)
-            if said == "quit":
-                return
-            if said == "back":
-                comes_back = bool(self._seen)
-                place = self._seen.pop() if self._seen else place
-                continue
-            self._seen.append(place)
-            place += 1
+        rows, find = self._review.rows, self._review.find
+        go_through(
+            len(rows),
+            lambda place: find(rows[place]) is not None,
+            lambda place: self._ask(rows[place], place),
+        )
 
     def _ask(self, row: Row, place: int) -> str:
         """Show one test and return how it was left: `next`, `back` or `quit`."""

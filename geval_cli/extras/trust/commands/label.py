@@ -11,7 +11,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.keyboard import Keyboard, is_terminal, keyboard
+from geval_cli.cli.keyboard import Keyboard, go_through, is_terminal, keyboard
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.extras.trust.labelling import (
@@ -229,10 +229,7 @@ def _key(label: StoredLabel) -> tuple[str, str, str]:
 
 
 class _Session:
-    """One person at one terminal. Each label is committed before the next output is shown.
-
-    `seen` are the places of the outputs that were shown, to go back by.
-    """
+    """One person at one terminal. Each label is committed before the next output is shown."""
 
     def __init__(
         self, opened: _Opened, sheet: Sheet, scales: Mapping[str, Scale], annotator: str, drawn: str
@@ -240,7 +237,6 @@ class _Session:
         self.opened, self.sheet, self.scales = opened, sheet, scales
         self.annotator, self.drawn = annotator, drawn
         self.given = 0
-        self.seen: list[int] = []
 
     @property
     def name(self) -> str:
@@ -358,23 +354,12 @@ class _Rater:
 
     def run(self) -> None:
         """Go through the outputs that this person has not labelled; back leads to those that were shown."""
-        session, place, comes_back = self._session, 0, False
-        while place < len(session.sheet.outputs):
-            output = session.sheet.outputs[place]
-            # Asked each time: the same person may label at another terminal, too.
-            if not comes_back and session.found(output) is not None:
-                place += 1
-                continue
-            comes_back = False
-            said = self._ask(output, place)
-            if said == "quit":
-                return
-            if said == "back":
-                comes_back = bool(session.seen)
-                place = session.seen.pop() if session.seen else place
-                continue
-            session.seen.append(place)
-            place += 1
+        found, outputs = self._session.found, self._session.sheet.outputs
+        go_through(
+            len(outputs),
+            lambda place: found(outputs[place]) is not None,
+            lambda place: self._ask(outputs[place], place),
+        )
 
     def _ask(self, output: Output, place: int) -> str:
         """Show one output and return how it was left: `next`, `back` or `quit`."""
