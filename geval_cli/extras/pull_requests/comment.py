@@ -172,6 +172,8 @@ def _gates(report: RunReport) -> str:
 def _worst(pairs: Sequence[Pair], baseline: RunReport, report: RunReport, room: int) -> str:
     """Return the outputs that lost most, those whose verdict changed first, behind a line that unfolds them."""
     worse = [pair for pair in pairs if pair.change in _BROKEN or (pair.score_delta or 0.0) <= -_LEAST_DROP]
+    if not worse:
+        return ""
     worse.sort(key=lambda pair: (pair.change not in _BROKEN, pair.score_delta or 0.0))
     before = _results_at(baseline, [pair.before for pair in worse[:WORST_SHOWN]])
     after = _results_at(report, [pair.after for pair in worse[:WORST_SHOWN]])

@@ -58,7 +58,6 @@ from geval_cli.statistics.two_samples import (
     mean_difference,
 )
 
-PAIRS = 50
 _LONGEST_SHOWN = 12_000
 """So many characters of a talk are shown to the judge: two of them, and both orders, must fit any model."""
 _CUT = "\n[the rest is left out]"
