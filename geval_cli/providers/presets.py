@@ -262,7 +262,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         place=source.place,
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
-        key_command=key_command_of(source, key_header=key_header, secrets=secrets),
+        signer=key_command_of(source, key_header=key_header, secrets=secrets),
         batch=_batch_api(source, settings),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )

@@ -159,7 +159,7 @@ _MOVED = frozenset({HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND})
 
 
 class Signer(Protocol):
-    """Knows the key of an API when a request is sent, and not before: see `wire.key_command`."""
+    """Knows the key of an API when a request is sent, and not before: see `wire.tokens`."""
 
     async def sign(self, call: HttpCall) -> HttpCall:
         """Return `call` with the key. Raises ProviderAuthError when there is none."""

@@ -7,9 +7,9 @@ from typing import Any
 from geval_cli.errors import Location
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.tls import ClientCertificate
+from geval_cli.providers.network.transport import Signer
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
-from geval_cli.providers.wire.key_command import KeyCommand
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Usage
 
@@ -27,7 +27,7 @@ class Endpoint:
         places: where the config has them, as far as it is in a file; `place` is that of the provider itself.
         price: None when unknown.
         certificate: what is shown to a server that wants to know who asks.
-        key_command: the program that prints the key; None without one.
+        signer: puts a key into each request that is not known before; None without one.
         batch: the batch API that it has, "openai" or "anthropic"; empty for none.
         batch_price: what answers of a batch cost; None when unknown.
         max_choices: how many choices one request may ask for; None: as many as are wanted.
@@ -49,7 +49,7 @@ class Endpoint:
     price: Price | None = None
     max_choices: int | None = None
     certificate: ClientCertificate | None = None
-    key_command: KeyCommand | None = None
+    signer: Signer | None = None
     batch: str = ""
     batch_price: Price | None = None
 

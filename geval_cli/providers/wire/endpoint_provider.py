@@ -69,9 +69,7 @@ class EndpointProvider:
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint
         self.identity: ProviderIdentity = endpoint.identity
-        self._transport = transport or Transport(
-            certificate=endpoint.certificate, signer=endpoint.key_command
-        )
+        self._transport = transport or Transport(certificate=endpoint.certificate, signer=endpoint.signer)
         self._batches: BatchApi | None = None
         # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
         self.caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}

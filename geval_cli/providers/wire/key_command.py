@@ -1,6 +1,5 @@
 """Ask a program for the key of an API (`api_key_command`): for tokens that expire, and keys that a vault keeps."""
 
-import asyncio
 import base64
 import json
 import os
@@ -9,28 +8,23 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
-
-from msgspec import Struct, field
 
 from geval_cli.errors import CodeFailedError, Problem, ProviderAuthError
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderSource
-from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.options import KEY_COMMAND, own_settings
-from geval_cli.providers.redaction import Secrets, learn_secret
+from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.refusals import KEY_REASON
+from geval_cli.providers.wire.tokens import Token, TokenSigner
 from geval_cli.source.access import Access
 from geval_cli.source.command import ScriptError, run_command
 
 TIME_LIMIT_S = 10.0
 KEY_COMMAND_SOURCE = "the program of `api_key_command`"
-# A token is replaced so long before its end, or after half its life if that is sooner: requests take their time.
 _MARGIN_S = 60.0
 _TOKEN = compile_later(r"[\x21-\x7e]{1,65536}")
 # What is a token of OAuth by its form: a JWT, Google's and Anthropic's. Vendors want a key in a header of their own.
@@ -40,35 +34,9 @@ _NAMES = ("token", "access_token", "accessToken", "iam_token", "id_token")
 _LIFETIMES = ("expires_in", "expiresIn")
 _ENDS = ("expires_on", "expiration", "expiry", "expires_at", "expiresOn", "token_expiry")
 _MILLISECONDS_FROM = 1e12
-_BEARER = "authorization"
 
 
-class _Token(Struct, frozen=True):
-    """A token. `until` is the Unix time from which it is not used any more; None while no server refuses it."""
-
-    text: str = field()
-    is_bearer: bool = False
-    until: float | None = None
-
-    def __repr__(self) -> str:
-        return "_Token(***)"
-
-    @property
-    def is_fresh(self) -> bool:
-        return self.until is None or time.time() < self.until
-
-
-_Asked = tuple[tuple[str, ...], Path, frozenset[tuple[str, str]]]
-
-_TOKENS: dict[_Asked, _Token] = {}
-"""What programs printed, for all providers of this process that name the same program."""
-
-_ASKING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Asked, asyncio.Task[_Token]]] = (
-    WeakKeyDictionary()
-)
-
-
-class KeyCommand:
+class KeyCommand(TokenSigner):
     """The program that prints the key of a provider, and the header that the key is sent in.
 
     Args:
@@ -76,6 +44,8 @@ class KeyCommand:
         words: the program and its arguments.
         key_header: where the vendor wants a key; a token of OAuth goes as a bearer token.
     """
+
+    renewed_at = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
     def __init__(
         self, source: ProviderSource, words: tuple[str, ...], *, key_header: str, secrets: Secrets
@@ -86,66 +56,24 @@ class KeyCommand:
         self._folder = here
         self._env: Mapping[str, str] = source.env
         self._access: Access = source.access
-        self._key_header = key_header
         self._secrets = secrets
         self._provider_id = source.id
-        self._asked: _Asked = (self._words, here, frozenset(source.env.items()))
+        super().__init__((self._words, here, frozenset(source.env.items())), key_header=key_header)
 
     def __repr__(self) -> str:
         return f"KeyCommand({self._words[0]!r})"
-
-    async def sign(self, call: HttpCall) -> HttpCall:
-        """Return `call` with the key among its headers.
-
-        Raises:
-            ProviderAuthError: the program gives none.
-        """
-        token = _TOKENS.get(self._asked)
-        if token is None or not token.is_fresh:
-            token = await self._ask()
-        name = _BEARER if token.is_bearer else self._key_header
-        value = f"Bearer {token.text}" if name == _BEARER else token.text
-        return replace(call, headers={**call.headers, name: value})
-
-    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
-        """Return the call to send in the place of `refused`, with a newer key.
-
-        Raises:
-            ProviderAuthError: `error`, when it is not about the key or the program prints the same one again.
-        """
-        is_about_the_key = error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if not is_about_the_key and not KEY_REASON.search(error.body):
-            raise error
-        token = _TOKENS.get(self._asked)
-        if token is not None and self._has(refused, token):
-            del _TOKENS[self._asked]
-        again = await self.sign(refused)
-        token = _TOKENS.get(self._asked)
-        if token is not None and self._has(refused, token):
-            error.hint = (
-                f"`{self._name}` (`api_key_command`) printed the same key again, which the server refuses"
-            )
-            raise error
-        return again
 
     @property
     def _name(self) -> str:
         return Path(self._words[0]).name
 
-    def _has(self, call: HttpCall, token: _Token) -> bool:
-        return any(value in (token.text, f"Bearer {token.text}") for value in call.headers.values())
+    def is_about_the_token(self, error: ProviderAuthError) -> bool:
+        return super().is_about_the_token(error) or KEY_REASON.search(error.body) is not None
 
-    async def _ask(self) -> _Token:
-        """Return a new token; callers that want one at the same time share one process and what comes of it."""
-        asking = _ASKING.setdefault(asyncio.get_running_loop(), {})
-        task = asking.get(self._asked)
-        if task is None:
-            task = asking[self._asked] = asyncio.create_task(self._run())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            task.add_done_callback(lambda _: asking.pop(self._asked, None))
-        return await asyncio.shield(task)
+    def hint_for_the_same(self) -> str:
+        return f"`{self._name}` (`api_key_command`) printed the same key again, which the server refuses"
 
-    async def _run(self) -> _Token:
+    async def fetch(self) -> Token:
         try:
             text = await run_command(
                 self._words, self._access, folder=self._folder, env=self._env, timeout_s=TIME_LIMIT_S
@@ -156,12 +84,9 @@ class KeyCommand:
             self._refuse(f"{what}{said}")
         except CodeFailedError as error:
             raise ProviderAuthError(error.message, provider_id=self._provider_id, hint=error.hint) from error
-        token = self._read(text)
-        learn_secret(token.text)
-        _TOKENS[self._asked] = token
-        return token
+        return self.keep(self._read(text))
 
-    def _read(self, text: str) -> _Token:
+    def _read(self, text: str) -> Token:
         """Return the token in what the program printed: the token alone, or JSON that holds one."""
         if not text:
             self._refuse(f"`{self._name}` printed nothing")
@@ -192,7 +117,7 @@ class KeyCommand:
             )
         until = _end_of_jwt(token) if until is None else until
         is_bearer = is_bearer or has_scheme is not None or _OAUTH.fullmatch(token) is not None
-        return _Token(token, is_bearer, _with_margin(until))
+        return Token(token, is_bearer, self.replaced_at(until, margin_s=_MARGIN_S))
 
     def _refuse(self, what: str) -> NoReturn:
         raise ProviderAuthError(
@@ -289,12 +214,3 @@ def _end_of_jwt(token: str) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return _number(claims.get("exp")) if isinstance(claims, dict) else None
     return None
-
-
-def _with_margin(end: float | None) -> float | None:
-    """Return when to replace a token that ends at `end`.
-
-    An end in the past says that the clocks differ; then the server says when the token has ended.
-    """
-    left = 0.0 if end is None else end - time.time()
-    return time.time() + left - min(_MARGIN_S, left / 2) if left > 0 else None

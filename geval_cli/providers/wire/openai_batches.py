@@ -176,7 +176,7 @@ class OpenAIBatches:
 
     async def _ask(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """Return what `ask` gives for the client; a key that is refused is replaced once, if a program prints it."""
-        signer = self._endpoint.key_command
+        signer = self._endpoint.signer
         if signer is None:
             return await self._ask_once(ask, self._own_client(self._endpoint.headers))
         call = await signer.sign(HttpCall(self._base_url, self._endpoint.headers))

@@ -125,7 +125,7 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         place=source.place,
         price=price_of(settings, url=url, model=source.name),
         certificate=certificate_of(source),
-        key_command=key_command_of(source, key_header=key_header, secrets=secrets),
+        signer=key_command_of(source, key_header=key_header, secrets=secrets),
     )
 
 
