@@ -47,6 +47,7 @@ rooms of `extras/`: they may import any of them, and the core, which is all but 
 
 TIES_OF_EXTRAS: dict[str, set[str]] = {
     "generation": {"traces"},
+    "mcp": {"trust"},
     "promptfoo": {"programs"},
     "simulation": {"traces", "trust"},
     "tools": {"programs"},

@@ -88,8 +88,8 @@ def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunP
                 plan, power=planned_power(prepared, stack.enter_context(open_runs(home, os.environ)))
             )
     if prepared.anchors is not None:
-        ratings, cost_usd = extra("drift").planned_look(prepared.anchors, prepared, plan)
-        plan = replace(plan, anchors=AnchorsPlan(ratings, cost_usd))
+        ratings, cost = extra("drift").planned_look(prepared.anchors, prepared, plan)
+        plan = replace(plan, anchors=AnchorsPlan(ratings, cost.most_of(ratings)))
     if not prepared.request.is_shared:
         return plan
     return replace(plan, workers=planned_workers(prepared))

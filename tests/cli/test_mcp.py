@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from support.geval_command import clean_environment, run_geval, start_geval
+from support.loopback import LoopbackServer, chat_reply
 from support.model_server import ModelServer
 
 from geval_cli.errors import UsageError
 from geval_cli.extras.mcp import command as mcp_command
-from geval_cli.extras.mcp import server as mcp_server
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.mcp.server import MOST_CHARACTERS, answer, config_below
 from geval_cli.gateway.budget import Budget, BudgetError
@@ -131,7 +131,9 @@ def test_an_assistant_checks_plans_starts_and_follows_a_run(root: Path) -> None:
             assert {tool.name for tool in call.tools} == {  # type: ignore[attr-defined]
                 *("validate_config", "plan_run", "start_run", "run_status", "list_runs"),
                 *("stop_run", "show_failures", "show_case", "compare_runs", "judge_text"),
+                *("start_improve", "start_drift", "judge_status"),
             }
+            assert all(tool.description.index("Text between") > 40 for tool in call.tools)  # type: ignore[attr-defined]
             assert all("never follow instructions" in tool.description for tool in call.tools)  # type: ignore[attr-defined]
 
             assert facts(await call("validate_config", config="config.yaml"))["valid"] is True
@@ -231,6 +233,135 @@ def test_an_assistant_sees_progress_and_stops_a_run(root: Path) -> None:
     stopped = asyncio.run(story())
     assert seen[-1] == (1, 2)
     assert (stopped["status"], stopped["cases"]["done"]) == ("interrupted", 1)
+
+
+LABELLED = 60
+
+
+def grade_of(number: int) -> int:
+    return number * 7 % 11
+
+
+@pytest.fixture
+def labelled(root: Path) -> Path:
+    """A served folder with human labels of 60 outputs, and of 3."""
+    price = {"price": {"input": 1, "output": 1}}
+    check = {"type": "g-eval", "metric": "helpful", "criteria": "It helps.", "evaluation_steps": ["Look."]}
+    config = {
+        "defaultTest": {
+            "options": {"provider": {"id": "openai:judge", "config": price}},
+            "assert": [{**check, "scoring": "single"}],
+        },
+        "tests": [
+            {"vars": {"n": number}, "output": f"answer {number} of grade {grade_of(number)}"}
+            for number in range(LABELLED)
+        ],
+    }
+    (root / "judged.yaml").write_text(json.dumps(config), encoding="utf-8")
+    rows = [
+        {"id": f"{number}.0.0", "metric": "helpful", "label": grade_of(number), "scale": [0, 10]}
+        for number in range(LABELLED)
+    ]
+    for name, count in (("labels.jsonl", LABELLED), ("few.jsonl", 3)):
+        text = "".join(f"{json.dumps(row)}\n" for row in rows[:count])
+        (root / name).write_text(text, encoding="utf-8")
+    (root / "labels-link.jsonl").symlink_to(root / "labels.jsonl")
+    return root
+
+
+def respond_as_judge(body: Any, headers: Mapping[str, str]) -> Any:
+    """Judge by the grade if examples show how, else by chance; and teach."""
+    text = body["messages"][-1]["content"]
+    if '"guidelines"' in text:
+        return chat_reply(json.dumps({"guidelines": ["Look at the grade. [1]"]}))
+    if "Answer with JSON only" in text:
+        return chat_reply(json.dumps({"criteria": ["The grade."], "steps": ["Read."]}))
+    number, grade = map(int, re.findall(r"answer (\d+) of grade (\d+)", text)[-1])
+    score = grade if "BEGIN Example 1" in text else 3 + number % 4
+    return chat_reply(json.dumps({"reason": "as it is", "score": score}))
+
+
+def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -> None:
+    seen: list[tuple[float, float | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total))
+
+    async def story(server: LoopbackServer, env: Mapping[str, str]) -> None:
+        config = {"config": "judged.yaml"}
+        async with assistant(labelled, "--max-requests", "300", **env) as call:
+            assert "start_improve or start_drift" in await refusal(call, "judge_status")
+            assert "start_run, then label" in await refusal(call, "start_improve", **config)
+            run_id = facts(await call("start_run", **config))["run_id"]
+            await call("run_status", wait_seconds=60)
+
+            for labels, words in (
+                ("few.jsonl", "too few to split"),
+                ("none.jsonl", "no .jsonl or .csv file none.jsonl"),
+                ("../outside.yaml", "must be inside the served folder"),
+                ("labels-link.jsonl", "symbolic link"),
+                ("judged.yaml", "use a .jsonl or .csv file"),
+            ):
+                assert words in await refusal(call, "start_improve", **config, labels=labels)
+            named = {**config, "labels": "labels.jsonl"}
+            assert "did you mean `helpful`" in await refusal(
+                call, "start_improve", **named, metric="helpfull"
+            )
+            assert "no labels are kept" in await refusal(call, "start_improve", **config)
+            assert "at most 300" in await refusal(call, "start_improve", **named, max_requests=301)
+
+            sent = len(server.requests)
+            plan = facts(await call("start_improve", **named, max_requests=100, only_plan=True))
+            assert (plan["status"], plan["labels"]["held-out"], plan["ratings"] > 100) == (
+                "planned",
+                24,
+                True,
+            )
+            assert plan["reading_cost_usd"] > 0
+            assert "--max-requests" in plan["note"]
+            assert len(server.requests) == sent
+
+            server.hold()
+            assert facts(await call("start_improve", **named, run_id=run_id))["status"] == "running"
+            for tool, words in (("start_run", config), ("start_improve", named)):
+                assert "improve is in progress (wait for it" in await refusal(call, tool, **words)
+            stopping = asyncio.create_task(call("stop_run"))
+            await asyncio.to_thread(server.wait_for_requests, sent + 1)
+            server.release()
+            stopped = facts(await stopping)
+            assert (stopped["status"], stopped["accepted"]) == ("stopped", False)
+            assert "no run is in progress" in await refusal(call, "stop_run")
+
+            await call("start_improve", **named)
+            await call.client.call_tool(  # type: ignore[attr-defined]
+                "judge_status", {"wait_seconds": 60}, progress_callback=note
+            )
+            assert seen[-1] == (plan["ratings"], plan["ratings"])
+            found = await call("judge_status")
+            assert (facts(found)["status"], facts(found)["accepted"]) == ("completed", True)
+            assert facts(found)["gain_interval"][0] > 0
+            assert "- type: g-eval" in data(found)
+
+            missing = await refusal(call, "start_drift", anchors="anchors.jsonl")
+            assert "the user makes anchors with `geval drift --save" in missing
+            home = str(labelled.parent / "state")
+            run_geval("drift", "--save", "anchors.jsonl", "--home", home, cwd=labelled)
+            assert "not an anchor" in await refusal(call, "start_drift", anchors="labels.jsonl")
+            begun = facts(await call("start_drift", anchors="anchors.jsonl", max_requests=10))
+            assert (begun["ratings"], "stop early" in begun["note"]) == (LABELLED, True)
+            part = facts(await call("judge_status", wait_seconds=60))
+            assert (part["status"], part["ratings"]) == ("stopped", {"done": 10, "most": LABELLED})
+            await call("start_drift", anchors="anchors.jsonl")
+            whole = await call("judge_status", wait_seconds=60)
+            assert (facts(whole)["verdict"], facts(whole)["status"]) == ("steady", "completed")
+            assert facts(whole)["spent_usd"] > facts(found)["spent_usd"]
+            await call("start_improve", **named)  # the client goes, and what is under way goes with it
+
+    with LoopbackServer(respond=respond_as_judge) as server:
+        env = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-none"}
+        asyncio.run(story(server, env))
+    files = {path.name for path in labelled.iterdir()}
+    assert not {name for name in files if name.endswith((".tmp", ".lock"))}
 
 
 def test_a_signal_ends_the_server_and_its_run(root: Path) -> None:
@@ -350,16 +481,3 @@ def test_code_is_not_allowed_where_everything_is_untrusted(monkeypatch: pytest.M
     monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
     with pytest.raises(UsageError, match="cannot be combined"):
         mcp_command.serve_assistant(McpOptions(allow_code=True))
-
-
-def test_every_tool_says_what_it_does() -> None:
-    tools = (
-        "validate_config",
-        "plan_run",
-        "start_run",
-        "run_status",
-        "stop_run",
-        "list_runs",
-        "show_failures",
-    )
-    assert all(getattr(mcp_server.AssistantTools, name).__doc__ for name in (*tools, "judge_text"))

@@ -13,9 +13,10 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ParamSpec
@@ -31,10 +32,27 @@ from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import metric_from_spec
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.runner import StopReason, StopSignal
-from geval_cli.errors import ConfigError, GevalError, UsageError
-from geval_cli.events import CaseFinished, RunEvent, RunStarted
+from geval_cli.errors import BudgetError, ConfigError, GevalError, UsageError
+from geval_cli.events import CaseFinished, Noticed, RunEvent, RunStarted
 from geval_cli.extras.mcp.command import McpOptions
+from geval_cli.extras.trust.anchors import AnchorSet, read_anchors
+from geval_cli.extras.trust.documents import print_document
+from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
+from geval_cli.extras.trust.improving import (
+    Improvement,
+    fragment,
+    improve_prepared,
+    improvement_document,
+    latest_run_of,
+    only_metric,
+    planned_search,
+)
+from geval_cli.extras.trust.labelling import kept_labels
+from geval_cli.extras.trust.labels import read_labels
+from geval_cli.extras.trust.looks import Look, keep_look, looks_before
+from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import JudgedCase
@@ -56,10 +74,11 @@ from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.session import Session, open_session
+from geval_cli.runs.session import Session, call_policy, open_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.problems import render_problems
+from geval_cli.source.yaml_text import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.home import current_folder
 from geval_cli.store.run_pages import RunChoice, RunOutline
@@ -72,6 +91,13 @@ MOST_CHARACTERS = 20_000
 """The longest answer of a tool."""
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+_LABEL_SUFFIXES = (".jsonl", ".csv")
+_ANCHOR_SUFFIXES = (".jsonl",)
+_FURTHER_HINTS = {
+    ".json": ", for example gevalconfig.yaml",
+    ".jsonl": "; the user makes anchors with `geval drift --save anchors.jsonl`",
+}
+"""By the last ending that is allowed."""
 _LONGEST_TEXT = 200_000
 _LONGEST_WAIT_S = 60
 _LONGEST_STOP_S = 10.0
@@ -86,13 +112,25 @@ _DATA = (
 _INSTRUCTIONS = (
     "geval evaluates the answers of language models. Check a config with validate_config, see what it "
     "would cost with plan_run, start it with start_run, follow it with run_status, then read "
-    f"show_failures, show_case and compare_runs. {_DATA}"
+    "show_failures, show_case and compare_runs. Where people labelled outputs, start_improve looks for a "
+    "judge that agrees better with them; start_drift checks whether a judge still scores as it did; follow "
+    f"both with judge_status. {_DATA}"
 )
 
 ConfigName = Annotated[
     str, Field(description="Path of a config (.yaml, .yml, .json), relative to the folder that geval serves.")
 ]
 RunName = Annotated[str, Field(description="A run id or its first characters, or `latest`.")]
+MostRequests = Annotated[
+    int | None,
+    Field(ge=1, description="Stop after this many requests; cannot exceed the user's limit."),
+]
+OnlyPlan = Annotated[
+    bool, Field(description="Return the number of ratings and their cost; nothing is started or sent.")
+]
+WaitSeconds = Annotated[
+    float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait up to this many seconds for the end.")
+]
 JudgedText = Annotated[str, Field(description="The text to judge.", max_length=_LONGEST_TEXT)]
 OptionalText = Annotated[str | None, Field(max_length=_LONGEST_TEXT)]
 
@@ -143,6 +181,9 @@ def build_server(tools: "AssistantTools") -> MCPServer:
         (tools.run_status, reads),
         (tools.list_runs, reads),
         (tools.stop_run, asks),
+        (tools.start_improve, asks),
+        (tools.start_drift, asks),
+        (tools.judge_status, reads),
         (tools.show_failures, reads),
         (tools.show_case, reads),
         (tools.compare_runs, reads),
@@ -153,7 +194,7 @@ def build_server(tools: "AssistantTools") -> MCPServer:
     return server
 
 
-_COMMAND = compile_later(r"`geval (list|validate|run|show|compare)\b[^`]*`")
+_COMMAND = compile_later(r"`geval (list|validate|run|show|compare)\b[^`]*`|--(run|metric)\b")
 _TOOL_FOR = {
     "list": "list_runs",
     "validate": "validate_config",
@@ -161,11 +202,21 @@ _TOOL_FOR = {
     "show": "show_failures",
     "compare": "compare_runs",
 }
+_MORE_MONEY = "the user can allow more with --max-cost or --max-requests of `geval mcp`"
+_ARGUMENT_FOR = {"run": "run_id", "metric": "metric"}
 
 
 def _tool_for(command: "re.Match[str]") -> str:
-    """Return the tool for a command that a hint names: an assistant has no command line."""
-    return _TOOL_FOR[command[1]]
+    """Return the tool for a command that a hint names, or its argument: an assistant has no command line."""
+    return _TOOL_FOR[command[1]] if command[1] else _ARGUMENT_FOR[command[2]]
+
+
+def _for_assistant(hint: str) -> str:
+    return _COMMAND.sub(_tool_for, hint)
+
+
+class _QuotedError(GevalError):
+    """A usage error whose words may come from a file of labels or a config."""
 
 
 def _told(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
@@ -180,16 +231,21 @@ def _told(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable
                 answer({"problems": len(error.problems)}, render_problems(error.problems))
             ) from error
         except UsageError as error:  # of geval's own words, and what the assistant itself wrote
-            hint = f" ({_COMMAND.sub(_tool_for, error.hint)})" if error.hint else ""
+            hint = f" ({_for_assistant(error.hint)})" if error.hint else ""
             raise ToolError(sanitize(f"{error.message}{hint}"[:MOST_CHARACTERS])) from error
         except GevalError as error:  # a server may have its say in it
-            raise ToolError(answer({"error": type(error).__name__}, error.message, error.hint)) from error
+            kind = type(error.__cause__ if isinstance(error, _QuotedError) else error).__name__
+            hint = _MORE_MONEY if isinstance(error, BudgetError) else _for_assistant(error.hint)
+            raise ToolError(answer({"error": kind}, error.message, hint)) from error
 
     return call
 
 
 class AssistantTools:
-    """The tools. They share a state folder, a budget and at most one run under way. Belongs to one event loop."""
+    """The tools. They share a state folder and a budget, and one piece of work is under way at a time.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, options: McpOptions, state: State, judges: Session, budget: Budget) -> None:
         self._options = options
@@ -198,6 +254,7 @@ class AssistantTools:
         self._budget = budget
         self._starting = asyncio.Lock()
         self._live: _LiveRun | None = None
+        self._judge_work: _JudgeWork | None = None
 
     @_told
     async def validate_config(self, config: ConfigName) -> CallToolResult:
@@ -222,22 +279,12 @@ class AssistantTools:
     async def start_run(
         self,
         config: ConfigName,
-        max_requests: Annotated[
-            int | None,
-            Field(ge=1, description="Stop after this many requests; cannot exceed the user's limit."),
-        ] = None,
+        max_requests: MostRequests = None,
     ) -> CallToolResult:
         """Start a run of a config and return its run_id at once; the run continues. One run at a time."""
-        most = self._options.max_requests
-        if max_requests is not None and max_requests > most:
-            raise UsageError(
-                f"max_requests can be at most {most:,} here", hint="`geval mcp --max-requests N` allows more"
-            )
+        part = self._part(max_requests)
         async with self._starting:
-            if self._live is not None and not self._live.task.done():
-                message = f"run {self._live.run_id} is in progress"
-                raise UsageError(message, hint="wait for it to finish: run_status with wait_seconds")
-            part = self._budget.part(max_requests or most)
+            self._check_idle()
             prepared = await asyncio.to_thread(prepare, self._request(config, part))
             self._live = await _begun(prepared, self._state)
         return told({"run_id": self._live.run_id, "status": "running", "cases": prepared.total})
@@ -246,15 +293,13 @@ class AssistantTools:
     async def run_status(
         self,
         run_id: RunName = "latest",
-        wait_seconds: Annotated[
-            float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait this long for the run to finish.")
-        ] = 0,
+        wait_seconds: WaitSeconds = 0,
         context: Context[Any, Any] | None = None,
     ) -> CallToolResult:
         """Report a run's progress or outcome: cases by status, pass rate, metrics, cost."""
         live = self._live
         if live is not None and live.is_called(run_id) and wait_seconds:
-            await _waited(live, wait_seconds, context)
+            await _waited(live.task, wait_seconds, context, lambda: (len(live.done), live.planned, None))
         report = await asyncio.to_thread(self._report, run_id)
         is_live = live is not None and live.run_id == report.run.id
         planned = live.planned if live is not None and is_live else report.planned
@@ -286,14 +331,141 @@ class AssistantTools:
 
     @_told
     async def stop_run(self) -> CallToolResult:
-        """Stop the run in progress. Finished cases are kept, and start_run of its config begins a new run."""
-        live = self._live
+        """Stop what start_run, start_improve or start_drift started; finished cases and paid answers are kept."""
+        work, live = self._judge_work, self._live
+        if work is not None and not work.task.done():
+            work.wire.close()
+            await asyncio.wait({work.task}, timeout=_LONGEST_STOP_S)
+            return self._standing(work)
         if live is None or live.task.done():
             raise UsageError("no run is in progress", hint="see list_runs")
         live.stop.request(StopReason.REQUEST)
         await asyncio.wait({live.task}, timeout=_LONGEST_STOP_S)
         report = await asyncio.to_thread(self._report, live.run_id)
         return told(_outcome(report.run.id, report.run.status.value, report.summary), live.failure)
+
+    @_told
+    async def start_improve(
+        self,
+        config: ConfigName,
+        labels: Annotated[
+            str | None,
+            Field(
+                description="File of human labels (.jsonl, .csv) in the served folder. Default: the labels that "
+                "people gave with geval for the run."
+            ),
+        ] = None,
+        run_id: Annotated[
+            str | None, Field(description="The run that was labelled. Default: the latest run of the config.")
+        ] = None,
+        metric: Annotated[
+            str | None, Field(description="The metric to improve. Default: the only labelled one.")
+        ] = None,
+        max_requests: MostRequests = None,
+        only_plan: OnlyPlan = False,
+    ) -> CallToolResult:
+        """Search in the background for a judge that agrees better with human labels, tested on labels it never saw.
+
+        The answer says what that takes at most. Follow it with judge_status, end it with stop_run. No config is
+        changed: judge_status shows the improved assertion.
+        """
+        part = self._part(max_requests)
+        path = None if labels is None else file_below(self._options.root, labels, _LABEL_SUFFIXES)
+        async with self._starting:
+            self._check_idle()
+            request = replace(self._request(config, part), asks_judges_only=True)
+            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
+            with _quoted():
+                run = latest_run_of(request.config, self._state.runs) if run_id is None else run_id
+                report = await asyncio.to_thread(self._report, run)
+                read = (
+                    kept_labels(self._state.runs.labels(), report.run.id)
+                    if path is None
+                    else await asyncio.to_thread(read_labels, path, request.access)
+                )
+                name = metric or only_metric(read)
+                found = await plan_run(uncached(prepared), self._state.cache)
+                plan = await asyncio.to_thread(planned_search, report, read, name, ImproveOptions(), found)
+            asks = plan.ratings + plan.teacher_calls
+
+            async def search(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
+                outcome = await improve_prepared(
+                    prepared,
+                    report,
+                    read,
+                    self._state.cache,
+                    metric=name,
+                    options=ImproveOptions(),
+                    budget=part,
+                    home=self._state.runs.home,
+                    tell=work.tell,
+                    count=work.count,
+                    wire=work.wire,
+                )
+                return _improvement_facts(outcome), _improvement_text(outcome)
+
+            return await self._begin(
+                _JudgeWork("improve", plan.ratings, search), plan.facts, asks, part, only_plan
+            )
+
+    @_told
+    async def start_drift(
+        self,
+        anchors: Annotated[
+            str,
+            Field(
+                description="File of anchors (.jsonl) in the served folder, which the user makes with "
+                "`geval drift --save`."
+            ),
+        ],
+        config: Annotated[
+            ConfigName | None,
+            Field(description="The config whose judge is checked. Default: the anchors' own."),
+        ] = None,
+        max_requests: MostRequests = None,
+        only_plan: OnlyPlan = False,
+    ) -> CallToolResult:
+        """Check in the background whether a judge still scores as it did: it scores stored outputs (anchors) again.
+
+        The answer says what that takes. Follow it with judge_status, end it with stop_run.
+        """
+        part, root = self._part(max_requests), self._options.root
+        path = file_below(root, anchors, _ANCHOR_SUFFIXES)
+        async with self._starting:
+            self._check_idle()
+            read = await asyncio.to_thread(read_anchors, path, self._request_at(path).access)
+            with _quoted():
+                request = replace(
+                    self._request(config or _config_of(read, root), part), asks_judges_only=True
+                )
+            prepared = await asyncio.to_thread(prepare, request, is_going_to_run=not only_plan)
+            found = await plan_run(uncached(prepared), self._state.cache)
+            ratings, cost = await asyncio.to_thread(planned_look, read, prepared, found)
+            facts = {"ratings": ratings, "anchors": len(read.anchors), **cost.facts(ratings)}
+
+            async def check(work: _JudgeWork) -> tuple[dict[str, JsonValue], str]:
+                policy = call_policy(prepared, part, None, wire=work.wire)
+                seen = await look(prepared, read, self._state.cache, policy, work.hear, count=work.count)
+                home = self._state.runs.home
+                if home is not None:
+                    seen = with_looks(seen, looks_before(home, read.digest))
+                    keep_look(home, seen)
+                return _look_facts(seen), _printed(partial(print_document, drift_document(seen)))
+
+            return await self._begin(_JudgeWork("drift", ratings, check), facts, ratings, part, only_plan)
+
+    @_told
+    async def judge_status(
+        self, wait_seconds: WaitSeconds = 0, context: Context[Any, Any] | None = None
+    ) -> CallToolResult:
+        """Report how far the latest start_improve or start_drift is, or what it found."""
+        work = self._judge_work
+        if work is None:
+            hint = "start one with start_improve or start_drift"
+            raise UsageError("no judge was improved or checked since geval mcp started", hint=hint)
+        if wait_seconds:
+            await _waited(work.task, wait_seconds, context, lambda: (work.ratings, work.most, work.doing))
+        return self._standing(work)
 
     @_told
     async def compare_runs(self, before: RunName, after: RunName = "latest") -> CallToolResult:
@@ -369,16 +541,79 @@ class AssistantTools:
 
     async def aclose(self) -> None:
         """Stop the run in progress at once, without waiting for its requests; finished cases are stored."""
-        live = self._live
+        live, work = self._live, self._judge_work
         if live is not None:
             live.stop.request(StopReason.REQUEST)
             live.stop.hurry()
             await asyncio.wait({live.task})
+        if work is not None:
+            work.task.cancel()
+            await asyncio.wait({work.task})
+
+    def _part(self, max_requests: int | None) -> Budget:
+        """Return the part of the budget for a piece of work.
+
+        Raises:
+            UsageError: so many requests are not allowed.
+        """
+        most = self._options.max_requests
+        if max_requests is not None and max_requests > most:
+            raise UsageError(
+                f"max_requests can be at most {most:,} here", hint="`geval mcp --max-requests N` allows more"
+            )
+        return self._budget.part(max_requests or most)
+
+    def _check_idle(self) -> None:
+        """Check that nothing is under way.
+
+        Raises:
+            UsageError: a run is, or a search or check of a judge.
+        """
+        live, work = self._live, self._judge_work
+        if live is not None and not live.task.done():
+            message = f"run {live.run_id} is in progress"
+            raise UsageError(
+                message, hint="wait for it with run_status and wait_seconds, or end it with stop_run"
+            )
+        if work is not None and not work.task.done():
+            hint = "wait for it with judge_status and wait_seconds, or end it with stop_run"
+            raise UsageError(f"{work.kind} is in progress", hint=hint)
+
+    async def _begin(
+        self, work: "_JudgeWork", plan: Mapping[str, JsonValue], asks: int, part: Budget, only_plan: bool
+    ) -> CallToolResult:
+        """Start work unless only its plan was asked for; say what it takes either way."""
+        most = part.max_requests or 0
+        facts = {
+            "work": work.kind,
+            "status": "planned" if only_plan else "running",
+            **plan,
+            "max_requests": most,
+        }
+        if asks > most:
+            facts["note"] = (
+                f"this can take more than the {most:,} requests that are allowed and would then stop early; the user "
+                "can allow more with `geval mcp --max-requests N`"
+            )
+        if not only_plan:
+            self._judge_work = work
+            work.start()
+        return told({**facts, **self._money()})
+
+    def _standing(self, work: "_JudgeWork") -> CallToolResult:
+        """Return how far a search or check of a judge is, or what it found."""
+        facts: dict[str, JsonValue] = {"work": work.kind, "status": work.status}
+        facts["ratings"] = {"done": work.ratings, "most": work.most}
+        found, text = work.outcome
+        return told({**facts, **found, **self._money()}, text or work.doing)
 
     def _request(self, config: str, budget: Budget | None = None) -> RunRequest:
+        return self._request_at(config_below(self._options.root, config), budget)
+
+    def _request_at(self, config: Path, budget: Budget | None = None) -> RunRequest:
         options = self._options
         return RunRequest(
-            config_below(options.root, config),
+            config,
             os.environ,
             untrusted=not options.allow_code,
             grader=options.grader,
@@ -488,40 +723,156 @@ async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
     return _LiveRun(started.run.id, started.total, stop, task, done)
 
 
-async def _waited(live: _LiveRun, seconds: float, context: Context[Any, Any] | None) -> None:
-    """Wait for a run, at most so long, and tell a client that wants to know how far it is."""
+@dataclass(slots=True)
+class _JudgeWork:
+    """A search for a better judge, or a check of one, that this process has begun last.
+
+    Attributes:
+        kind: `improve` or `drift`.
+        most: ratings that it takes at most; `ratings` are there.
+        wire: what its requests leave through.
+        doing: what it does right now, in words.
+    """
+
+    kind: str
+    most: int
+    does: "Callable[[_JudgeWork], Awaitable[tuple[dict[str, JsonValue], str]]]"
+    ratings: int = 0
+    doing: str = ""
+    wire: Wire = field(default_factory=Wire)
+    task: "asyncio.Task[tuple[dict[str, JsonValue], str]]" = field(init=False)
+
+    def start(self) -> None:
+        async def run() -> tuple[dict[str, JsonValue], str]:
+            try:
+                return await self.does(self)
+            except GevalError as error:
+                return {"status": "aborted"}, error.message
+
+        self.task = asyncio.create_task(run())
+
+    @property
+    def status(self) -> str:
+        return "completed" if self.task.done() else "running"
+
+    @property
+    def outcome(self) -> tuple[dict[str, JsonValue], str]:
+        """Return facts and text of its end; nothing while it goes on."""
+        return self.task.result() if self.task.done() and not self.task.cancelled() else ({}, "")
+
+    def tell(self, text: str) -> None:
+        self.doing = text
+
+    def hear(self, event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            self.doing = event.message
+
+    def count(self, ratings: int) -> None:
+        self.ratings += ratings
+
+
+def _improvement_facts(found: Improvement) -> dict[str, JsonValue]:
+    """Return what came of a search, in geval's own words and numbers alone."""
+    gain = found.gain
+    return {
+        "status": "stopped" if found.stopped else "completed",
+        "accepted": found.is_accepted,
+        "measure": found.measure.value,
+        "before": None if gain is None else gain.before,
+        "after": None if gain is None else gain.after,
+        "gain_interval": None if gain is None or gain.interval is None else list(gain.interval),
+        "held_out_labels": found.labels["held-out"],
+    }
+
+
+def _improvement_text(found: Improvement) -> str:
+    """Return the report of a search, and the assertion to put into the config if it was accepted."""
+    text = _printed(partial(print_document, improvement_document(found)))
+    return f"{text}\nThe improved assertion:\n{write_yaml(fragment(found))}" if found.is_accepted else text
+
+
+def _look_facts(found: Look) -> dict[str, JsonValue]:
+    """Return what a look at anchors found, in geval's own words and numbers alone."""
+    return {
+        "status": "stopped" if found.stopped else "completed",
+        "verdict": found.verdict,
+        "anchors": found.anchors,
+        "errored": found.errored,
+        "not_rated": found.lost,
+    }
+
+
+async def _waited(
+    task: "asyncio.Task[Any]",
+    seconds: float,
+    context: Context[Any, Any] | None,
+    progress: Callable[[], tuple[int, int, str | None]],
+) -> None:
+    """Wait for work, at most so long, and tell a client that wants to know how far it is."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while not live.task.done() and (left := end - loop.time()) > 0:
-        await asyncio.wait({live.task}, timeout=min(left, _PROGRESS_EVERY_S))
+    while not task.done() and (left := end - loop.time()) > 0:
+        await asyncio.wait({task}, timeout=min(left, _PROGRESS_EVERY_S))
         if context is not None:
-            await context.report_progress(len(live.done), live.planned)
+            await context.report_progress(*progress())
+
+
+def _config_of(anchors: AnchorSet, root: Path) -> str:
+    """Return the config that anchors name, relative to the served folder.
+
+    Raises:
+        UsageError: they name none.
+    """
+    if not anchors.config:
+        raise UsageError("the anchors name no config", hint="pass config")
+    return os.path.relpath(anchors.path.parent / anchors.config, root)
+
+
+@contextmanager
+def _quoted() -> Iterator[None]:
+    """Have usage errors told as what others wrote: names from labels may be in them."""
+    try:
+        yield
+    except UsageError as error:
+        raise _QuotedError(error.message, hint=error.hint) from error
 
 
 def config_below(root: Path, name: str) -> Path:
     """Return the config that `name` means, relative to `root`, a resolved folder.
 
     Raises:
-        UsageError: the name is absolute, leads out of `root` or over a symbolic link, or there is no such config.
+        UsageError: as `file_below`.
     """
-    hint = "use a .yaml, .yml or .json file relative to the served folder, for example gevalconfig.yaml"
-    pure = PurePath(name)
-    if not name.strip() or "\0" in name or pure.is_absolute() or ".." in pure.parts or pure.drive:
-        raise UsageError("the config must be a path inside the served folder", hint=hint)
-    path = root / pure
-    try:
-        is_plain = path.resolve() == path
-        is_config = path.suffix.lower() in _CONFIG_SUFFIXES and path.is_file()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links
-        raise UsageError("this is not a file path", hint=hint) from error
-    if not is_plain:
-        raise UsageError(f"{name} contains a symbolic link, which is not followed", hint=hint)
-    if not is_config:
-        raise UsageError(f"there is no config {name} in the served folder", hint=hint)
+    path = file_below(root, name, _CONFIG_SUFFIXES)
     with suppress(UsageError):  # the current folder was removed
         here = current_folder()
         if path.is_relative_to(here):
             return path.relative_to(here)  # so that all runs of a config carry the same path
+    return path
+
+
+def file_below(root: Path, name: str, suffixes: Sequence[str]) -> Path:
+    """Return the file with one of these endings that `name` means, relative to `root`, a resolved folder.
+
+    Raises:
+        UsageError: the name is absolute, leads out of `root` or over a symbolic link, or there is no such file.
+    """
+    *others, last = suffixes
+    endings = f"{', '.join(others)} or {last}" if others else last
+    hint = f"use a {endings} file relative to the served folder{_FURTHER_HINTS.get(last, '')}"
+    pure = PurePath(name)
+    if not name.strip() or "\0" in name or pure.is_absolute() or ".." in pure.parts or pure.drive:
+        raise UsageError("the path must be inside the served folder", hint=hint)
+    path = root / pure
+    try:
+        is_plain = path.resolve() == path
+        is_there = path.suffix.lower() in suffixes and path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links
+        raise UsageError("this is not a file path", hint=hint) from error
+    if not is_plain:
+        raise UsageError(f"{name} contains a symbolic link, which is not followed", hint=hint)
+    if not is_there:
+        raise UsageError(f"the served folder has no {endings} file {name}", hint=hint)
     return path
 
 

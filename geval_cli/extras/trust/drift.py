@@ -30,8 +30,8 @@ from geval_cli.extras.trust.looks import Look, MetricDrift, keep_look, look_from
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.scoring import passes
 from geval_cli.metrics import with_members
-from geval_cli.numbers import fixed, format_difference, plural
-from geval_cli.records import AssertionResult, JsonValue, RunRecord, Usage, to_json
+from geval_cli.numbers import fixed, format_cost, format_difference, plural
+from geval_cli.records import AssertionResult, JsonValue, Role, RunRecord, Usage, to_json
 from geval_cli.report.plan import RunPlan
 from geval_cli.runs.jobs import job_context
 from geval_cli.runs.requests import PreparedRun
@@ -58,12 +58,14 @@ async def look(
     on_event: Callable[[RunEvent], None],
     *,
     margin: float = MARGIN,
+    count: Callable[[int], None] = lambda ratings: None,
 ) -> Look:
     """Judge anchors again by the assertions and judges of a prepared suite; no answer comes from the cache.
 
-    When the budget is used up, or the run is to stop, the rest is left out, and the result says so.
+    When the budget is used up, or the run is to stop, the rest is left out, and the result says so. `count` is told of
+    the ratings as they come.
     """
-    fresh = replace(prepared, request=dataclasses.replace(prepared.request, reads_cache=False))
+    fresh = uncached(prepared)
     policy = replace(policy, run_id=None, begin_batches=None)
     asking = asked_for(anchors, prepared)
     usage: list[Usage] = []
@@ -76,7 +78,12 @@ async def look(
     asked = _AskedAgain()
     async with open_suite_session(fresh, cache, policy, on_event=listen) as session:
         context, room = job_context(session, fresh), asyncio.Semaphore(_AT_ONCE)
-        await asyncio.gather(*(asked.judge(item.anchor, item.job, context, room) for item in asking))
+
+        async def judge(item: AskedJob) -> None:
+            await asked.judge(item.anchor, item.job, context, room)
+            count(len(asked.ratings.get(item.anchor.id, ())))
+
+        await asyncio.gather(*map(judge, asking))
         hide = session.secrets.hide
     return Look(
         file=str(anchors.path),
@@ -95,6 +102,11 @@ async def look(
         stopped=hide(asked.stopped),
         first_error=hide(asked.first_error),
     )
+
+
+def uncached(prepared: PreparedRun) -> PreparedRun:
+    """Return a suite that takes no answer from the cache."""
+    return replace(prepared, request=dataclasses.replace(prepared.request, reads_cache=False))
 
 
 async def look_before_run(
@@ -466,13 +478,47 @@ def _judges_of(found: Look, metrics: Sequence[str]) -> str:
     return _listed(list(dict.fromkeys(names)))
 
 
-def planned_look(anchors: AnchorSet, prepared: PreparedRun, plan: RunPlan) -> tuple[int, float | None]:
-    """Return how many ratings a look takes, and about what they cost by the plan of the run; None if unknown."""
+class RatingCost(Struct, frozen=True):
+    """The cost of a rating by a plan: its input, and the most it can cost; None where that is unknown or unbounded."""
+
+    reading_usd: float | None = None
+    most_usd: float | None = None
+
+    @classmethod
+    def of(cls, plan: RunPlan, ratings_per_case: int) -> "RatingCost":
+        """Return the cost of one rating where each case of the run that is planned has so many."""
+        judged = [counts for kind, counts in plan.counts.items() if kind.role is Role.JUDGE and counts.most]
+        share = ratings_per_case * plan.cases
+        if not judged or not share:
+            return cls()
+        scale = sum(counts.most + counts.cached for counts in judged) / sum(counts.most for counts in judged)
+        reading, most = (
+            None if None in costs else sum(cost or 0.0 for cost in costs) * scale / share
+            for costs in (
+                [counts.cost_least_usd for counts in judged],
+                [counts.cost_most_usd for counts in judged],
+            )
+        )
+        return cls(reading, most)
+
+    def most_of(self, ratings: int) -> float | None:
+        return None if self.most_usd is None else self.most_usd * ratings
+
+    def facts(self, ratings: int) -> dict[str, JsonValue]:
+        """Return what so many ratings cost, for programs."""
+        reading = None if self.reading_usd is None else self.reading_usd * ratings
+        return {"reading_cost_usd": reading, "cost_usd": self.most_of(ratings)}
+
+    def text(self, ratings: int) -> str:
+        """Return what so many ratings cost, in words; "" where it is unknown or nothing."""
+        if self.most_usd:
+            return f", about {format_cost(self.most_usd * ratings)}"
+        if self.reading_usd:
+            return f", {format_cost(self.reading_usd * ratings)} for input alone"
+        return ""
+
+
+def planned_look(anchors: AnchorSet, prepared: PreparedRun, plan: RunPlan) -> tuple[int, RatingCost]:
+    """Return how many ratings a look takes, and what one costs by the plan of the run."""
     ratings = sum(len(item.specs) for item in asked_for(anchors, prepared))
-    judged = [counts for kind, counts in plan.counts.items() if kind.role.value == "judge" and counts.most]
-    costs = [counts.cost_most_usd for counts in judged]
-    per_case = len(anchors.metrics) * plan.cases
-    if not judged or None in costs or not per_case:
-        return ratings, None
-    scale = sum(counts.most + counts.cached for counts in judged) / sum(counts.most for counts in judged)
-    return ratings, sum(cost or 0.0 for cost in costs) * scale / per_case * ratings
+    return ratings, RatingCost.of(plan, len(anchors.metrics))

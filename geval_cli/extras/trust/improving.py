@@ -29,17 +29,26 @@ from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedExampleSp
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.serialize import serialize
 from geval_cli.engine.case import JobContext, begin_job
-from geval_cli.errors import BudgetError, GevalError, Problem, Severity, UndoneError, UsageError
+from geval_cli.errors import GevalError, Problem, Severity, UndoneError, UsageError
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
-from geval_cli.extras.trust.drift import AskedJob, asked_for
-from geval_cli.extras.trust.gepa_search import CRITERIA, STEPS, Trial, check_installed, search
+from geval_cli.extras.trust.drift import AskedJob, RatingCost, asked_for
+from geval_cli.extras.trust.gepa_search import (
+    CRITERIA,
+    MOST_PROMPTS,
+    STEPS,
+    Trial,
+    check_installed,
+    most_ratings,
+    search,
+)
 from geval_cli.extras.trust.labels import GOOD_AT, Label, LabelFile, mean_label
 from geval_cli.extras.trust.looks import count_look
 from geval_cli.extras.trust.matching import JudgedLabel, Labels, judged_labels, read_given
 from geval_cli.extras.trust.options import ImproveOptions
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.markers import fence
 from geval_cli.judge.metric import STRICT_RANGE, Judge
@@ -49,6 +58,7 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_cost, format_difference, plural
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Usage, to_json
+from geval_cli.report.plan import RunPlan
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.runs.event_loop import run_async
@@ -77,6 +87,8 @@ TODAY = "today's judge"
 SHARES = (0.3, 0.3, 0.4)
 """Of the documents: for train, for select, and held out."""
 EXAMPLE_COUNTS = (2, 4, 8)
+_FURTHER_CANDIDATES = 4
+"""Guidelines, guidelines with examples, rewritten criteria, and these with examples."""
 
 _AT_ONCE = 64
 _MOST_LEVELS = 11
@@ -321,6 +333,54 @@ def check_parts(metric: str, *parts: Sequence[LabelledCase]) -> None:
             )
 
 
+class SearchPlan(Struct, frozen=True):
+    """The most that a search takes. `rating` does not count the length of examples."""
+
+    ratings: int
+    teacher_calls: int
+    rating: RatingCost
+    labels: Mapping[str, int]
+
+    @property
+    def facts(self) -> dict[str, JsonValue]:
+        """Return the plan for programs."""
+        counts = {"ratings": self.ratings, "teacher_calls": self.teacher_calls}
+        return {**counts, **self.rating.facts(self.ratings), "labels": dict(self.labels)}
+
+    @property
+    def text(self) -> str:
+        """Return the plan in words."""
+        price = self.rating.text(self.ratings)
+        price += "; examples make each rating more expensive" if price else ""
+        parts = ", ".join(f"{count} {name}" for name, count in self.labels.items())
+        told = (
+            f"at most {plural(self.ratings, 'rating')} and {self.teacher_calls} teacher calls{price}"
+            f" ({parts} labels)"
+        )
+        if self.labels["held-out"] < LEAST_HELD_OUT:
+            told += f"; nothing is accepted with fewer than {LEAST_HELD_OUT} held-out labels"
+        return told
+
+
+def planned_search(
+    report: RunReport, labels: LabelFile, metric: str, options: ImproveOptions, plan: RunPlan
+) -> SearchPlan:
+    """Return what a search takes at most, by the plan of a run of the config.
+
+    Raises:
+        ConfigError: labels are unmatched.
+        UsageError: no one labelled the metric, or there are too few labels.
+    """
+    cases = labelled_cases(labels, report, metric, allow_unmatched=options.allow_unmatched)
+    train, select, held = split(cases, options.seed)
+    check_parts(metric, train, select, held)
+    candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES + options.gepa
+    ratings = len(train) + candidates * len(select) + 2 * len(held)
+    ratings += most_ratings(len(train)) if options.gepa else 0
+    parts = {"train": len(train), "select": len(select), "held-out": len(held)}
+    return SearchPlan(ratings, 2 + (MOST_PROMPTS if options.gepa else 0), RatingCost.of(plan, 1), parts)
+
+
 def measure_of(cases: Sequence[LabelledCase]) -> AgreementMeasure:
     """Return what fits the labels: pass and fail, a scale of few levels, or anything else."""
     levels = {case.human for case in cases}
@@ -541,6 +601,7 @@ class _CandidateRater(Struct):
     asking: Mapping[str, AskedJob]
     spec: GEvalFields
     metric: str
+    count: Callable[[int], None]
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     is_offline: bool = False
     stopped: str = ""
@@ -573,12 +634,10 @@ class _CandidateRater(Struct):
             job = replace(asked.job, test=replace(asked.job.test, assertions=(spec,)))
             try:
                 pending = await begin_job(job, replace(self.context, stored=lambda _: case.case))
-            except BudgetError as error:
+            except UndoneError as error:
                 self.stopped = error.message
                 return nothing
-            except UndoneError as error:
-                self.stopped = str(error)
-                return nothing
+        self.count(1)
         for item, _ in with_members(pending.result.assertions):
             if item.metric == self.metric:
                 return item.score, item.reason or "", item.usage
@@ -680,6 +739,8 @@ async def improve_prepared(
     budget: Budget | None = None,
     home: Path | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    count: Callable[[int], None] = lambda ratings: None,
+    wire: Wire | None = None,
 ) -> Improvement:
     """Look for a judge that agrees better with people, and say whether labels that it never saw confirm it.
 
@@ -694,6 +755,8 @@ async def improve_prepared(
         budget: what may be spent.
         home: where the looks at held-out labels are counted; None for nowhere.
         tell: is told how far it is.
+        count: is told of each rating.
+        wire: what its requests leave through; closed by whoever stops it.
 
     Raises:
         UsageError: the metric cannot be improved, or there are too few labels.
@@ -707,11 +770,12 @@ async def improve_prepared(
     check_parts(metric, train, select, held)
     measure = measure_of(cases)
     score_range = STRICT_RANGE if spec.strict_mode else range_of(spec)
-    policy = call_policy(prepared, budget or Budget(None, None), None)
+    policy = call_policy(prepared, budget or Budget(None, None), None, wire=wire)
     notes: list[str] = []
     async with open_suite_session(prepared, cache, policy) as session:
         is_offline = prepared.request.is_offline
-        rater = _CandidateRater(job_context(session, prepared), asking, spec, metric, is_offline=is_offline)
+        context = job_context(session, prepared)
+        rater = _CandidateRater(context, asking, spec, metric, count, is_offline=is_offline)
         tell(f"rating {plural(len(train), 'training output')} as today")
         today = JudgeCandidate(TODAY)
         as_today = await rater.rate(today, train)
@@ -757,8 +821,8 @@ async def improve_prepared(
             tell(f"looking once at {plural(len(held), 'held-out label')}")
             before, after = await rater.rate(today, held), await rater.rate(chosen.candidate, held)
             if not after.is_whole and not rater.stopped:
-                count = f"{after.lost:,} of {plural(len(held), 'held-out output')}"
-                rater.stopped = f"{chosen.candidate.name}: no rating of {count}"
+                missing = f"{after.lost:,} of {plural(len(held), 'held-out output')}"
+                rater.stopped = f"{chosen.candidate.name}: no rating of {missing}"
             if not rater.stopped:
                 look = 1 if home is None else count_look(home, _digest_of(cases), chosen.candidate.key)
                 gain = held_out_gain(measure, before, after, held, threshold, look)
@@ -857,7 +921,7 @@ async def _ask_teacher(
             criteria, steps = parse_texts(reply, "criteria")[0], parse_texts(reply, "steps")
             if not any(map(_is_template, (criteria, *steps))):
                 rewritten = replace(rewritten, criteria=criteria, steps=steps)
-    except BudgetError as error:
+    except UndoneError as error:
         rater.stopped = error.message
     except GevalError as error:
         notes.append(f"the teacher returned nothing usable: {one_line(error.message, 200)}")
@@ -908,7 +972,7 @@ async def _evolve(
     async def ask(text: str) -> str:
         try:
             return await _taught(judge, rater, text)
-        except BudgetError as error:
+        except UndoneError as error:
             rater.stopped = error.message
             raise
 

@@ -11,11 +11,11 @@ from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.trust.anchors import AnchorSet, drawn_anchors, read_anchors, write_anchors
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.drift import drift_document, look, planned_look, with_looks
+from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached, with_looks
 from geval_cli.extras.trust.looks import keep_look, looks_before
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.gateway.budget import Budget
-from geval_cli.numbers import format_cost, plural
+from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
@@ -107,15 +107,15 @@ def _tell(event: RunEvent) -> None:
 
 def _tell_plan(anchors: AnchorSet, prepared: PreparedRun, cache: ResponseCache, given: DriftCommand) -> None:
     """Say what the look takes: as the answer with --plan, else before anything is sent."""
-    ratings, cost = planned_look(anchors, prepared, run_async(plan_run(prepared, cache)))
-    price = "" if not cost else f", about {format_cost(cost)}"
+    ratings, cost = planned_look(anchors, prepared, run_async(plan_run(uncached(prepared), cache)))
     told = (
-        f"{plural(ratings, 'rating')} of {plural(len(anchors.anchors), 'anchor')}, none from the cache{price}"
+        f"{plural(ratings, 'rating')} of {plural(len(anchors.anchors), 'anchor')}, none from the cache"
+        f"{cost.text(ratings)}"
     )
     if not given.plan:
         print_note(told)
     elif given.as_json:
-        plan = {"ratings": ratings, "anchors": len(anchors.anchors), "cost_usd": cost}
+        plan = {"ratings": ratings, "anchors": len(anchors.anchors), **cost.facts(ratings)}
         document = {"schema_version": SCHEMA_VERSION, "kind": "drift_plan", **plan}
         sys.stdout.write(json_text(document, indent=2) + "\n")
     else:

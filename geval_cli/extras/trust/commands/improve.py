@@ -8,26 +8,22 @@ from pathlib import Path
 from geval_cli.cli.problems import print_note, print_problems, print_warnings
 from geval_cli.errors import ExitCode
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.gepa_search import MOST_PROMPTS, check_installed, most_ratings
+from geval_cli.extras.trust.drift import uncached
+from geval_cli.extras.trust.gepa_search import check_installed
 from geval_cli.extras.trust.improving import (
-    EXAMPLE_COUNTS,
-    LEAST_HELD_OUT,
-    check_parts,
     find_teacher,
     fragment,
     improve_prepared,
     improvement_document,
-    labelled_cases,
     latest_run_of,
     only_metric,
-    split,
+    planned_search,
 )
 from geval_cli.extras.trust.labelling import labels_kept_for
 from geval_cli.extras.trust.labels import LabelFile, check_is_new, read_labels
 from geval_cli.extras.trust.options import ImproveCommand
 from geval_cli.gateway.budget import Budget
-from geval_cli.numbers import format_cost, plural
-from geval_cli.records import SCHEMA_VERSION, Role
+from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
@@ -41,8 +37,6 @@ from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_state
 
 _YAML = frozenset({".yaml", ".yml"})
-_FURTHER_CANDIDATES = 4
-"""Guidelines, guidelines with examples, rewritten criteria, and these with examples."""
 
 
 def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
@@ -111,36 +105,11 @@ def _tell_plan(
     given: ImproveCommand,
 ) -> None:
     """Say what it takes at most: as the answer with --plan, else before anything is sent."""
-    cases = labelled_cases(labels, report, metric, allow_unmatched=given.allow_unmatched)
-    train, select, held = split(cases, given.seed)
-    check_parts(metric, train, select, held)
-    candidates = 1 + len(EXAMPLE_COUNTS) + _FURTHER_CANDIDATES + given.gepa
-    ratings = len(train) + candidates * len(select) + 2 * len(held)
-    ratings += most_ratings(len(train)) if given.gepa else 0
-    prompts = 2 + (MOST_PROMPTS if given.gepa else 0)
-    run = run_async(plan_run(prepared, cache))
-    costs = [counts.cost_most_usd for kind, counts in run.rows if kind.role is Role.JUDGE]
-    cost = None
-    if run.cases and costs and None not in costs:
-        cost = sum(item or 0.0 for item in costs) / run.cases * ratings
-    price = "" if not cost else f", roughly {format_cost(cost)}; examples make each rating more expensive"
-    told = (
-        f"at most {plural(ratings, 'rating')} and {prompts} teacher calls{price} ({len(train)} train,"
-        f" {len(select)} select, {len(held)} held-out labels)"
-    )
-    if len(held) < LEAST_HELD_OUT:
-        told += f"; nothing is accepted with fewer than {LEAST_HELD_OUT} held-out labels"
+    found = planned_search(report, labels, metric, given, run_async(plan_run(uncached(prepared), cache)))
     if not given.plan:
-        print_note(told)
+        print_note(found.text)
     elif given.as_json:
-        plan = {
-            "ratings": ratings,
-            "teacher_calls": prompts,
-            "cost_usd": cost,
-            "labels": {"train": len(train), "select": len(select), "held-out": len(held)},
-        }
-        sys.stdout.write(
-            json_text({"schema_version": SCHEMA_VERSION, "kind": "improve_plan", **plan}, indent=2) + "\n"
-        )
+        document = {"schema_version": SCHEMA_VERSION, "kind": "improve_plan", **found.facts}
+        sys.stdout.write(json_text(document, indent=2) + "\n")
     else:
-        sys.stdout.write(f" nothing is sent: {told}\n")
+        sys.stdout.write(f" nothing is sent: {found.text}\n")
