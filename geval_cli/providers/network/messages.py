@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+
+from geval_cli.errors import ProviderAuthError
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +122,15 @@ def json_bytes(payload: object) -> bytes:
     except (UnicodeEncodeError, OverflowError):
         # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class Signer(Protocol):
+    """Knows the key of an API when a request is sent, and not before: see `wire.tokens`."""
+
+    async def sign(self, call: HttpCall) -> HttpCall:
+        """Return `call` with the key. Raises ProviderAuthError when there is none."""
+        ...
+
+    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
+        """Return the call to send in the place of a `refused` one. Raises `error` when there is no other key."""
+        ...

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urljoin
 
 from geval_cli.errors import (
@@ -41,6 +41,7 @@ from geval_cli.providers.network.messages import (
     NotHttpError,
     OversizedAnswerError,
     ProxyRefusalError,
+    Signer,
     SlowConnectionError,
     TlsError,
     UnknownCompressionError,
@@ -156,18 +157,6 @@ _MOST_REDIRECTS = 3
 _SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 # For anything but a GET these have come to mean: as a GET, without the body.
 _MOVED = frozenset({HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND})
-
-
-class Signer(Protocol):
-    """Knows the key of an API when a request is sent, and not before: see `wire.tokens`."""
-
-    async def sign(self, call: HttpCall) -> HttpCall:
-        """Return `call` with the key. Raises ProviderAuthError when there is none."""
-        ...
-
-    async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
-        """Return the call to send in the place of a `refused` one. Raises `error` when there is no other key."""
-        ...
 
 
 class Transport:
