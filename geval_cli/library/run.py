@@ -137,7 +137,8 @@ class RunResult:
             import pandas
         except ImportError as error:
             raise UsageError("`to_pandas` needs pandas", hint="install the package pandas") from error
-        return pandas.DataFrame(self._rows())
+        rows, columns = self._table()
+        return pandas.DataFrame(rows, columns=list(columns))
 
     def to_polars(self) -> Any:
         """Return a polars DataFrame, as `to_pandas` does.
@@ -151,14 +152,17 @@ class RunResult:
             import polars
         except ImportError as error:
             raise UsageError("`to_polars` needs polars", hint="install the package polars") from error
-        return polars.DataFrame(self._rows(), infer_schema_length=None)
+        rows, columns = self._table()
+        return polars.DataFrame(rows, schema=columns)
 
-    def _rows(self) -> list[dict[str, Any]]:
-        from geval_cli.report.parquet_file import case_row
+    def _table(self) -> tuple[list[dict[str, Any]], dict[str, type]]:
+        """Return the rows of a data frame, and its columns with their types."""
+        from geval_cli.report.parquet_file import case_columns, case_row
 
         metrics = dict.fromkeys(name for result in self.results for name in result.named_scores)
         variables = dict.fromkeys(name for result in self.results for name in result.vars)
-        return [case_row(result, metrics, variables) for result in self.results]
+        rows = [case_row(result, metrics, variables) for result in self.results]
+        return rows, case_columns(metrics, variables)
 
     def __iter__(self) -> "Iterator[CaseResult]":
         return iter(self.results)

@@ -11,7 +11,7 @@ from geval_cli.plugins import REPORTS, find_plugin, plugin_names
 from geval_cli.report import FORMATS
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import obstacle_to, output_error
-from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, is_parquet_installed
+from geval_cli.source.parquet import INSTALL_HINT, PARQUET_SUFFIX, file_of_tests, is_parquet_installed
 
 
 class ResultsFile(Protocol):
@@ -38,17 +38,19 @@ def check_output_path(path: Path) -> Problem | None:
         return Problem(
             f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
         )
-    if path.suffix.lower() == PARQUET_SUFFIX and not is_parquet_installed():
+    is_parquet = path.suffix.lower() == PARQUET_SUFFIX
+    if is_parquet and not is_parquet_installed():
         return Problem(f"cannot write {path}: Parquet needs the package pyarrow", hint=INSTALL_HINT)
-    try:
-        obstacle = obstacle_to(path)
-    except OSError as trouble:
-        error = output_error(path, trouble)
-        return Problem(error.message, hint=error.hint)
-    if obstacle is None:
-        return None
-    what, hint = obstacle
-    return Problem(f"cannot write results to {path}: {what}", hint=hint)
+    for what, file in (("results", path), *([("tests", file_of_tests(path))] if is_parquet else [])):
+        try:
+            obstacle = obstacle_to(file)
+        except OSError as trouble:
+            error = output_error(file, trouble)
+            return Problem(error.message, hint=error.hint)
+        if obstacle is not None:
+            reason, hint = obstacle
+            return Problem(f"cannot write {what} to {file}: {reason}", hint=hint)
+    return None
 
 
 def check_output_paths(paths: Sequence[Path]) -> None:
@@ -58,6 +60,10 @@ def check_output_paths(paths: Sequence[Path]) -> None:
         ConfigError: with a problem for each that cannot be written.
     """
     problems = [problem for path in paths if (problem := check_output_path(path)) is not None]
+    for path in paths:
+        if path.suffix.lower() == PARQUET_SUFFIX and file_of_tests(path) in paths:
+            message = f"the tests of {path} are written to {file_of_tests(path)} too"
+            problems.append(Problem(message, hint="choose another name for one of the files"))
     if problems:
         raise ConfigError(problems)
 

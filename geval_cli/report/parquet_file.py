@@ -1,24 +1,27 @@
-"""`-o results.parquet`: one row for each case, for data frames and databases; `geval import run` reads it again."""
+"""`-o results.parquet`: one row for each case, for data frames and databases; `geval import run` reads it again.
+
+The tests are beside it in `results.tests.parquet`, one row for each, joined by `test_index`.
+"""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import OutputError
 from geval_cli.events import RunEvent
 from geval_cli.metrics import with_members
-from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, Usage
+from geval_cli.records import ASKED_TEXTS, SCHEMA_VERSION, CaseResult, JsonValue, Usage
 from geval_cli.report.csv_file import reasons_of
 from geval_cli.report.json_file import json_text, result_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile, output_error
 from geval_cli.report.sanitize import value_text
-from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN
+from geval_cli.source.parquet import INSTALL_HINT, RESULT_COLUMN, RESULTS_METADATA, TEST_COLUMN, file_of_tests
 
 _GROUP_ROWS = 20_000
 _GROUP_CHARACTERS = 8 << 20
-_METRIC, _REASON, _VARIABLE = "metric.", "reason.", "var."
+_METRIC, _REASON, _VARIABLE, _METADATA = "metric.", "reason.", "var.", "metadata."
 
 
 class ParquetResultsFile:
@@ -28,6 +31,9 @@ class ParquetResultsFile:
     it as JSON in `test`; equal texts are kept once), the prompt, the output, its status, score (0 to 1, null without
     one), why it failed, cost and latency, `metric.NAME`, `reason.NAME` and `var.NAME` for all that occur, and `result`,
     all of it as JSON. The run and its summary are kept beside the rows, in the metadata of the schema.
+
+    The file of tests has, for each: its number and key, description, texts, `vars` and `metadata` as JSON, and
+    `var.NAME` and `metadata.NAME` for all that occur.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,21 +51,33 @@ class ParquetResultsFile:
             raise OutputError(message, path=str(self._path), hint=INSTALL_HINT) from error
         metrics: dict[str, None] = {}
         variables: dict[str, None] = {}
+        metadata: dict[str, None] = {}
         for result in report.results():
             metrics.update(dict.fromkeys(result.named_scores))
             variables.update(dict.fromkeys(result.vars))
-        schema = _schema(pyarrow, metrics, variables, report)
-        try:
-            with SafeFile(self._path) as file, parquet.ParquetWriter(file.binary, schema) as writer:
-                for rows in _groups(report, metrics, variables):
-                    writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-        except OSError as error:
-            raise output_error(self._path, error) from error
+            metadata.update(dict.fromkeys(result.metadata))
+        head = {"schema_version": SCHEMA_VERSION, "run": report.run, "summary": report.summary}
+        kept = {RESULTS_METADATA: json_text(head).encode()}
+        columns = {**case_columns(metrics, variables), TEST_COLUMN: str, RESULT_COLUMN: str}
+        tests = {**_TEST_COLUMNS, **_text_columns(_VARIABLE, variables), **_text_columns(_METADATA, metadata)}
+        arrow = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
+        for path, kinds, about, groups in (
+            (self._path, columns, kept, _groups(report, metrics, variables)),
+            (file_of_tests(self._path), tests, {}, _test_groups(report, variables, metadata)),
+        ):
+            schema = pyarrow.schema([(name, arrow[kind]) for name, kind in kinds.items()], about)
+            try:
+                with SafeFile(path) as file, parquet.ParquetWriter(file.binary, schema) as writer:
+                    for rows in groups:
+                        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            except OSError as error:
+                raise output_error(path, error) from error
 
 
-def _schema(pyarrow: Any, metrics: Iterable[str], variables: Iterable[str], report: RunReport) -> Any:
-    text, number, whole = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
-    fields = {
+def case_columns(metrics: Iterable[str], variables: Iterable[str]) -> dict[str, type]:
+    """Return the columns of `case_row` with the types of their values, all of which may be null."""
+    text, number, whole = str, float, int
+    return {
         "id": text,
         "test_index": whole,
         "repeat_index": whole,
@@ -77,13 +95,19 @@ def _schema(pyarrow: Any, metrics: Iterable[str], variables: Iterable[str], repo
         **{f"{_METRIC}{_clean(name)}": number for name in metrics},
         **dict.fromkeys(("output", "reasons", "error", "rendered_prompt"), text),
         **dict.fromkeys(ASKED_TEXTS, text),
-        **{f"{_REASON}{_clean(name)}": text for name in metrics},
-        **{f"{_VARIABLE}{_clean(name)}": text for name in variables},
-        TEST_COLUMN: text,
-        RESULT_COLUMN: text,
+        **_text_columns(_REASON, metrics),
+        **_text_columns(_VARIABLE, variables),
     }
-    head = {"schema_version": SCHEMA_VERSION, "run": report.run, "summary": report.summary}
-    return pyarrow.schema(list(fields.items()), {RESULTS_METADATA: json_text(head).encode()})
+
+
+_TEST_COLUMNS: dict[str, type] = {
+    "test_index": int,
+    **dict.fromkeys(("test_key", "description", *ASKED_TEXTS, "vars", "metadata"), str),
+}
+
+
+def _text_columns(prefix: str, names: Iterable[str]) -> dict[str, type]:
+    return {f"{prefix}{_clean(name)}": str for name in names}
 
 
 def _groups(
@@ -105,6 +129,50 @@ def _groups(
         yield rows
 
 
+def _test_groups(
+    report: RunReport, variables: Iterable[str], metadata: Iterable[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the tests of a run in groups that fit into memory, each test once."""
+    rows: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    size = 0
+    for result in report.results():
+        if result.test_index in seen:
+            continue
+        seen.add(result.test_index)
+        rows.append(_test_row(result, variables, metadata))
+        size += len(rows[-1]["vars"]) + len(rows[-1]["metadata"])
+        if len(rows) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _test_row(result: CaseResult, variables: Iterable[str], metadata: Iterable[str]) -> dict[str, Any]:
+    """Return the test of a case as a row of a table."""
+    texts = {} if result.asked is None else result.asked.texts
+    said: dict[str, str | None] = {
+        "test_key": result.test_key,
+        "description": result.description,
+        **{name: texts.get(name) for name in ASKED_TEXTS},
+        "vars": json_text(result.vars),
+        "metadata": json_text(result.metadata),
+        **_texts_of(_VARIABLE, result.vars, variables),
+        **_texts_of(_METADATA, result.metadata, metadata),
+    }
+    return {"test_index": result.test_index, **_cleaned(said)}
+
+
+def _texts_of(prefix: str, values: Mapping[str, JsonValue], names: Iterable[str]) -> dict[str, str | None]:
+    """Return values as texts, nested ones as JSON, by the names of their columns."""
+    return {f"{prefix}{name}": value_text(values[name]) if name in values else None for name in names}
+
+
+def _cleaned(texts: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {_clean(name): None if text is None else _clean(text) for name, text in texts.items()}
+
+
 def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
     """Return a case as a row of a table: numbers, texts and None, which UTF-8 can hold, by the names of columns."""
     texts = {} if result.asked is None else result.asked.texts
@@ -116,10 +184,7 @@ def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str
         "rendered_prompt": result.prompt.rendered,
         **{name: texts.get(name) for name in ASKED_TEXTS},
         **{f"{_REASON}{name}": _reasons_for(name, result) for name in metrics},
-        **{
-            f"{_VARIABLE}{name}": value_text(result.vars[name]) if name in result.vars else None
-            for name in variables
-        },
+        **_texts_of(_VARIABLE, result.vars, variables),
     }
     return {
         "id": result.id,
@@ -137,7 +202,7 @@ def case_row(result: CaseResult, metrics: Iterable[str], variables: Iterable[str
         "cost_usd_generated": result.cost_usd_generated,
         "latency_ms": result.latency_ms,
         **{f"{_METRIC}{_clean(name)}": _finite(result.named_scores.get(name)) for name in metrics},
-        **{_clean(name): None if text is None else _clean(text) for name, text in said.items()},
+        **_cleaned(said),
     }
 
 

@@ -24,6 +24,12 @@ RESULT_COLUMN, TEST_COLUMN, RESULTS_METADATA = "result", "test", "geval.results"
 """The columns of files of results that hold a whole result as JSON, and its test; and where their metadata have run and
 summary."""
 
+
+def file_of_tests(path: Path) -> Path:
+    """Return the file with the tests of the results in `path`: `r.tests.parquet` beside `r.parquet`."""
+    return path.with_name(f"{path.stem}.tests{path.suffix}")
+
+
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 2_000
 _READ_AT_ONCE = 1 << 20

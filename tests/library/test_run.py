@@ -354,11 +354,19 @@ def test_results_become_data_frames_with_the_scores_and_reasons_of_each_metric()
     assert list(frame["output"]) == ["14", "no \ufffd"]
 
 
-def test_a_library_that_is_missing_is_named() -> None:
-    if find_spec("polars") is not None:
-        pytest.skip("polars is installed here")
-    with pytest.raises(UsageError, match="`to_polars` needs polars"):
-        run(Suite(tests=[{"output": "14"}])).to_polars()
+def test_a_polars_frame_has_its_types_also_where_all_is_null_or_the_library_is_named() -> None:
+    result = run(Suite(tests=[{"output": "14", "vars": {"q": "Why?"}}]))
+    if find_spec("polars") is None:
+        with pytest.raises(UsageError, match="`to_polars` needs polars"):
+            result.to_polars()
+        return
+    frame = result.to_polars()
+    assert [str(frame.schema[name]) for name in ("test_index", "score", "error")] == [
+        "Int64",
+        "Float64",
+        "String",
+    ]
+    assert list(frame["var.q"]) == ["Why?"]
 
 
 @pytest.fixture

@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case, make_judged, make_report, results_of
 
 from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.record_reading import case_result_from_json
-from geval_cli.records import CaseResult, Role, Status, Usage
-from geval_cli.report.output import write_results_file
+from geval_cli.records import AskedTest, CaseResult, Role, Status, Usage
+from geval_cli.report.output import check_output_paths, write_results_file
 from geval_cli.report.sanitize import value_text
 from geval_cli.runs.import_run import read_importable
 from geval_cli.runs.results_file import read_results_file
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.parquet import read_shape
+from geval_cli.source.parquet import file_of_tests, read_shape
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -67,6 +68,59 @@ def test_each_metric_has_its_reason_and_each_simulated_talk_its_end(tmp_path: Pa
     rows = rows_of(tmp_path, talk, make_case(1))
     assert [row["reason.tone"] for row in rows] == ["Polite.", None]
     assert [row["ended_by"] for row in rows] == ["gave_up", None]
+
+
+def test_the_tests_of_a_run_are_a_table_beside_it(tmp_path: Path) -> None:
+    nested = {"question": "Why?", "order": {"items": [1, None]}, "half \ud800": 2}
+    asked = AskedTest(7, input="Why?", context=("One.", "Two."))
+    cases = [
+        replace(
+            make_case(7, test_key="key", description="first", vars=nested, repeat_index=repeat), test=asked
+        )
+        for repeat in range(2)
+    ]
+    cases.append(make_case(3, vars={}, metadata={"area": "billing", "tags": ["a", "b"]}))
+    rows_of(tmp_path, *cases)
+    table = parquet.read_table(tmp_path / "run.tests.parquet")
+
+    assert {str(field.type) for field in table.schema} == {"int64", "string"}
+    first, second = table.to_pylist()
+    assert (first["test_index"], second["test_index"]) == (7, 3)
+    assert (first["test_key"], first["description"], first["input"]) == ("key", "first", "Why?")
+    assert first["context"] == "One.\nTwo."
+    assert json.loads(first["vars"])["order"] == nested["order"]
+    assert (first["var.question"], first["var.half \ufffd"]) == ("Why?", "2")
+    assert json.loads(first["var.order"]) == nested["order"]
+    assert (second["var.question"], first["metadata.area"], second["metadata.area"]) == (
+        None,
+        None,
+        "billing",
+    )
+    assert json.loads(second["metadata"]) == {"area": "billing", "tags": ["a", "b"]}
+    joined = parquet.read_table(tmp_path / "run.parquet").join(
+        table, "test_index", right_suffix=" of the test"
+    )
+    assert sorted(joined["description of the test"].to_pylist(), key=str) == [None, "first", "first"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.parquet"])
+def test_a_file_of_tests_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "b.tests.parquet").mkdir()
+    paths = [tmp_path / name, *([tmp_path / "a.tests.parquet"] if name == "a.parquet" else [])]
+    with pytest.raises(ConfigError) as refused:
+        check_output_paths(paths)
+    [problem] = refused.value.problems
+    assert str(file_of_tests(paths[0])) in problem.message
+    assert problem.hint
+
+
+def test_without_cases_both_tables_have_their_columns(tmp_path: Path) -> None:
+    write_results_file(tmp_path / "run.parquet", make_report(results=lambda: iter(())))
+    names = [
+        set(parquet.read_table(tmp_path / f"run{end}").column_names) for end in (".parquet", ".tests.parquet")
+    ]
+    assert {"id", "score", "output", "result"} <= names[0]
+    assert {"test_index", "vars", "metadata", "input"} <= names[1]
 
 
 def test_the_file_is_read_as_the_run_that_it_was(tmp_path: Path) -> None:
