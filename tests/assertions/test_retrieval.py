@@ -7,6 +7,7 @@ import pytest
 from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
+from geval_cli.assertions.graded.citations import citations_in
 from geval_cli.errors import JudgeError, UnjudgeableError
 from geval_cli.records import Status
 
@@ -216,6 +217,19 @@ SOURCES = {
         ("Paris is the capital.", (), 0.0, "cites and quotes nothing"),
         ('He said "yes" to it.', (), 0.0, "cites and quotes nothing"),
         ("", (), 0.0, "cites and quotes nothing"),
+        ("Paris[1] was built on the Seine[2] by 1889[3].", ("yes",), 1.0, "the citation is correct"),
+        ('Paris is it [1](https://a.example/x_(y)[9] "a long title here").', ("yes",), 1.0, "is correct"),
+        ("Paris is it [[1]](https://a.example), CO2[2] is not.", ("yes",), 1.0, "is correct"),
+        ('Paris is it <sup>[1]</sup> <a href="https://a.example">here</a>.', ("yes",), 1.0, "is correct"),
+        (
+            "Paris is it [^1].\n\n[^1]: The guide, page 7.\n[2]: https://a.example",
+            ("yes",),
+            1.0,
+            "is correct",
+        ),
+        ("Paris is it [1].\n\n**Sources:**\n\n- [1] guide.md\n- [2] tower.md", ("yes",), 1.0, "is correct"),
+        ("Call `a[7]` with it [1].", ("yes",), 1.0, "is correct"),
+        ("[1] says so.", ("yes",), 1.0, "is correct"),
     ],
 )
 def test_citations_are_looked_up_by_code_and_their_claims_judged(
@@ -226,6 +240,34 @@ def test_citations_are_looked_up_by_code_and_their_claims_judged(
     assert result.score == pytest.approx(score)
     assert words in result.reason
     assert len(judge.prompts) == bool(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```python\nprint(a[1], "a quoted text of some length")\n```',
+        "~~~\nx = [1, 2]\n~~~ ",
+        "Never closed:\n```\na[1]\n",
+        "Use `a[1]` and ``b[`2`]``.",
+        'Use `print("a quoted text of some length")`.',
+        "So a[1] is the second, my_list[1] too, row2[1] and f(x)[1] as well, items[0], m[0][1].",
+        "Then values[1] = 5, handlers[2](x), people[1].name and x = [1, 2].",
+        "![1](chart.png) shows it.",
+        'See [the guide](https://a.example/a[1]?q=2 "a long title here").',
+        "Use \ue000 1 \ue001.",
+    ],
+)
+def test_code_links_and_images_cite_and_quote_nothing(text: str) -> None:
+    assert list(citations_in(text)) == []
+
+
+def test_a_claim_keeps_its_code() -> None:
+    [found] = citations_in('Read `row["a quoted text of some length"]` or a[1] first [2].')
+    assert (found.claim, found.cited, found.quoted) == (
+        'Read `row["a quoted text of some length"]` or a[1] first.',
+        (2,),
+        (),
+    )
 
 
 def test_a_judge_sees_each_claim_with_the_passages_that_it_cites() -> None:

@@ -42,6 +42,31 @@ _MIN_QUOTED_CHARS = 12
 _MOST_IN_RANGE = 50
 
 
+_FENCED = compile_later(
+    r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+_LINK = compile_later(
+    r"(!?)\[(\[[^\[\]\n]{1,80}\]|[^\[\]\n]{0,300})\]\([^()\n]{0,1000}(?:\([^()\n]{0,300}\)[^()\n]{0,300}){0,3}\)"
+)
+_TAG = compile_later(r"</?[A-Za-z][^<>\n]{0,1000}>")
+_DEFINITION = compile_later(r"^[ \t]{0,8}\[\^?[^\[\]\n]{1,40}\]:[^\n]*$", re.MULTILINE)
+_LIST_OF_SOURCES = compile_later(
+    r"^[ \t#*_]{0,12}(?:sources?|references?|citations?|footnotes|bibliography|works cited|quellen|literatur)"
+    r"[ \t*_:]{0,8}\n(?:[ \t]*\n|[ \t]*(?:[-*•][ \t]+)?\[\^?\d{1,4}\][^\n]*(?:\n|\Z)){1,400}",
+    re.MULTILINE | re.IGNORECASE,
+)
+_CODE = compile_later(
+    # A span of code; an index: x[1], my_list[1], row2[1], f(x)[1], any word's [0], or one that is assigned or called.
+    r"(?<!`)(`{1,3})(?!`)[^\n]{1,300}?(?<!`)\1(?!`)"
+    rf"|(?:(?<!\w)[a-z]|\b\w{{0,60}}_\w{{0,60}}|\b[a-z]\w{{0,60}}\d|\w\))(?:{_MARK})+"
+    r"|\w(?:\[\d{1,4}\]){0,3}\[0\]"
+    rf"|\w(?:{_MARK})+(?=\s{{0,2}}(?:[-+*/|&]?=|\()|\.[a-z_])|=\s{{0,2}}(?:{_MARK})"
+)
+_SHIELDED = dict(zip(map(ord, '[]【】"“”«»「」'), range(0xE000, 0xE00B), strict=True))
+"""Characters of code that would cite or quote, and what stands for them until that has been looked for."""
+_BARED = {there: here for here, there in _SHIELDED.items()}
+
+
 class Citation(Struct, frozen=True):
     """One sentence of an answer that cites or quotes passages.
 
@@ -112,14 +137,34 @@ class CitationCorrectnessAssertion(ContextAssertion):
 
 
 def citations_in(text: str) -> Iterator[Citation]:
-    """Yield the sentences of an answer that cite passages by number or quote something."""
-    for sentence in _sentences(_MARK_BEHIND.sub(r"\2\1", text)):
+    """Yield the sentences of an answer that cite passages by number or quote something.
+
+    Code neither cites nor quotes, and neither do targets of links, HTML tags and lists of sources. A linked number
+    cites.
+    """
+    for sentence in _sentences(_MARK_BEHIND.sub(r"\2\1", _without_code(text))):
         cited = [number for mark in _MARKS.findall(sentence) for number in _numbers_in(mark)]
         quoted = [next(filter(None, found.groups())).strip() for found in _QUOTATION.finditer(sentence)]
         long = tuple(one for one in quoted if len(one) >= _MIN_QUOTED_CHARS)
-        claim = " ".join(_MARKS.sub("", sentence).split()).strip(" -*•")
+        claim = " ".join(_MARKS.sub("", sentence).split()).strip(" -*•").translate(_BARED)
         if claim.strip(".!?:;,") and (cited or long):
             yield Citation(re.sub(r"\s+([.,;:!?])", r"\1", claim), tuple(dict.fromkeys(cited)), long)
+
+
+def _without_code(text: str) -> str:
+    """Return a text in which nothing but what cites or quotes looks like it."""
+    text = _FENCED.sub("\n", text.translate(dict.fromkeys(_BARED)))
+    text = _CODE.sub(lambda found: found[0].translate(_SHIELDED), text)
+    text = _LINK.sub(_link_text, text)
+    return _DEFINITION.sub("", _LIST_OF_SOURCES.sub("", _TAG.sub("", text)))
+
+
+def _link_text(link: "re.Match[str]") -> str:
+    """Return what a reader sees of a link: a number as the mark that it is, nothing of an image."""
+    if link[1]:
+        return ""
+    marked = link[2] if link[2].startswith("[") else f"[{link[2]}]"
+    return marked if _MARKS.fullmatch(marked) else link[2]
 
 
 def _sentences(text: str) -> Iterator[str]:

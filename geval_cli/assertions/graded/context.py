@@ -263,7 +263,8 @@ class NoiseSensitivityAssertion(ContextAssertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Score 1 minus the share of claims that the known truth does not support but the context does.
 
-        That share is ragas' noise sensitivity. An answer without claims scores 1.
+        That share is the sum of ragas' noise sensitivities to relevant and to irrelevant passages. An answer without
+        claims scores 1.
 
         Raises:
             JudgeError, ProviderError: no verdict could be had.
