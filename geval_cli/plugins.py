@@ -61,6 +61,8 @@ EXTRAS: Mapping[str, str] = {
     "simulated users": "geval_cli.extras.simulation.users",
     # Says what such a user says next: `SimulatedTalk`.
     "simulated talk": "geval_cli.extras.simulation.talk",
+    # Signs requests with AWS credentials: `uses_credentials`, `check_sign`, `missing_for_sign`, `signer_of`.
+    "signatures of AWS": "geval_cli.extras.aws.signing",
     # Has the jobs of a run done by other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }

@@ -93,6 +93,7 @@ THIRD_PARTY_HOMES = {
         "extras.mcp",
     },
     "mcp": {"extras.mcp"},
+    "botocore": {"extras.aws"},
     "opentelemetry": {"report"},
     "fastapi": {"extras.web"},
     "starlette": {"extras.web"},

@@ -226,10 +226,10 @@ PRESETS: Mapping[str, Preset] = {
         needs_key=False,
     ),
     "bedrock": Preset(
-        "Amazon Bedrock's OpenAI-compatible API (set region)",
+        "Amazon Bedrock (set region)",
         "",
         ("AWS_BEARER_TOKEN_BEDROCK",),
-        "bedrock:openai.gpt-oss-120b",
+        "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
         account_url="https://bedrock-mantle.{account}.api.aws/v1",
         account_envs=("AWS_REGION", "AWS_DEFAULT_REGION"),
         account_key="region",

@@ -81,10 +81,6 @@ _FREE_NAMES = frozenset(
 )
 """Vendors whose users name models as they like, also with a colon in the name."""
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
-_WITHOUT_CHAT_API = ("anthropic.", "amazon.", "cohere.", "ai21.", "meta.llama3")
-"""In the names of Bedrock's models that do not answer its OpenAI-compatible API."""
-_SIGNING_KEYS = frozenset({"accessKeyId", "secretAccessKey", "sessionToken", "profile"})
-"""Credentials in promptfoo's configs, which must not go to a model as parameters."""
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
     EMBEDDING: "use another, for example openai:embedding:text-embedding-3-large",
@@ -106,10 +102,6 @@ def speaks_responses(source: ProviderSource) -> bool:
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
     config, changed = source.spec.config, {}
-    if source.kind == "bedrock" and (signing := [key for key in config if key in _SIGNING_KEYS]):
-        message = f"`{signing[0]}`: geval does not sign requests with AWS credentials"
-        hint = "set AWS_BEARER_TOKEN_BEDROCK to an API key of Bedrock's instead"
-        return [source.key_problem(message, key=signing[0], hint=hint)]
     if source.rules.adds_params:
         changed = promptfoo_params(source.spec, config, own_env_of(source.spec))
     changed = {name: value for name, value in changed.items() if config.get(name) is not None}
@@ -170,9 +162,6 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
     """Why an id is refused that names what is no model behind a chat API; by no means it is sent as a model's name."""
     mode, separator, model = source.name.partition(":")
     kind = KIND_ALIASES.get(source.kind, source.kind)
-    if kind == "bedrock" and any(maker in source.name for maker in _WITHOUT_CHAT_API):
-        message = f"`{source.id}` is not supported: Bedrock offers it only through its Converse API"
-        yield source.problem(message, hint=f"use a LiteLLM gateway: `litellm:bedrock/{source.name}`")
     other = OTHER_MODES.get(kind, {}).get(mode) or (COMMON_MODES.get(mode) if separator else None)
     if kind == "openai" and f"{mode}-".startswith(MEDIA_FAMILIES):
         other = OtherMode.MEDIA

@@ -33,7 +33,7 @@ _GATEWAY = "put a gateway such as LiteLLM in front of it: litellm:MODEL"
 _SERVER = "it speaks OpenAI's chat API: write `openai:MODEL` and set base_url"
 _ELSEWHERE: Mapping[str, str] = {
     "bedrock-agent": _GATEWAY,
-    "sagemaker": _GATEWAY,
+    "sagemaker": "call the endpoint by its address, with `sign: aws` in its config",
     "replicate": _GATEWAY,
     "palm": "use the model through Google's API: google:gemini-2.5-flash",
     "browser": "drive the browser from a Python provider",
@@ -88,6 +88,7 @@ class ProviderKind(Struct, frozen=True):
 _HERE = "geval_cli.providers"
 _LOCAL = "geval_cli.extras.local"
 _PROGRAMS = "geval_cli.extras.programs.providers"
+_AWS = "geval_cli.extras.aws"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
@@ -97,6 +98,10 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
         VERTEX.example,
         VERTEX.key_envs[0],
         VERTEX.base_url,
+    ),
+    # Of its two APIs one is a preset's, which is handed on to it.
+    "bedrock": ProviderKind(
+        f"{_AWS}.bedrock", f"{_AWS}.bedrock", PRESETS["bedrock"].title, PRESETS["bedrock"].example
     ),
     "local": ProviderKind(
         f"{_LOCAL}.models",

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
+from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import local_name
 from geval_cli.providers.options import (
@@ -39,6 +40,8 @@ MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
 _VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
+_MAY_SIGN = frozenset({*_ADDRESSES, "bedrock"})
+_AWS = "signatures of AWS"
 _WITH_FILES = frozenset({"scripted", "local"})
 
 
@@ -61,6 +64,10 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
         key = next(name for name in KEY_COMMAND.spellings if name in spec.config)
         message = f"`{key}` of `{spec.public_id}` runs a program, which {access.refuser} not allow"
         return Problem(message, spec.place.value("config", key), TRUST_HINT)
+    uses_aws = _kind(spec) in _MAY_SIGN and not access.runs_code and extra(_AWS).uses_credentials(source)
+    if uses_aws:
+        what = f"`{spec.public_id}` uses this machine's AWS credentials, which {access.refuser} not allow"
+        return Problem(what, spec.place.value("id"), TRUST_HINT)
     if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)
     return None if access.reaches_any_host else _stranger_problem(source, kinds)
@@ -147,6 +154,8 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
         )
         if is_region(region):
             origins.add(_origin(preset.account_url.format(account=region)))
+            if preset is PRESETS["bedrock"]:  # its other API
+                origins.add(("https", f"bedrock-runtime.{region}.amazonaws.com", 443))
     return origins
 
 

@@ -32,6 +32,7 @@ IDS = {
     "responses": "openai:responses:m",
     "anthropic": "anthropic:m",
     "google": "google:m",
+    "converse": "bedrock:converse:m",
 }
 SAID: Mapping[str, Any] = {
     "openai": {
@@ -102,6 +103,20 @@ SAID: Mapping[str, Any] = {
                 "finishReason": "STOP",
             }
         ]
+    },
+    "converse": {
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "abc"}}},
+                    {"text": "Let me look."},
+                    {"toolUse": {"toolUseId": "c1", "name": "weather", "input": {"city": "Rome"}}},
+                    {"toolUse": {"toolUseId": "c2", "name": "weather", "input": {"city": "Oslo"}}},
+                ],
+            }
+        },
+        "stopReason": "tool_use",
     },
 }
 
@@ -195,6 +210,28 @@ def test_anthropic_gets_all_blocks_back_and_the_results_in_one_message() -> None
                 {"type": "tool_result", "tool_use_id": "c2", "content": "no such city", "is_error": True},
             ],
         },
+    ]
+
+
+def test_converse_gets_all_blocks_back_and_the_results_in_one_message() -> None:
+    said = SAID["converse"]
+    own = {"type": "function", "function": OWN_FUNCTION}
+    first, second = exchanged("converse", said, params={"tools": [own], "tool_choice": "required"})
+    weather = {"name": "weather", **DESCRIBED, "inputSchema": {"json": SCHEMA}}
+    assert first["toolConfig"] == {
+        "tools": [
+            {"toolSpec": {"name": "own", "inputSchema": {"json": {"type": "object"}}}},
+            {"toolSpec": weather},
+            {"toolSpec": {"name": "now", "inputSchema": {"json": NOW.parameters}}},
+        ],
+        "toolChoice": {"any": {}},
+    }
+    sunny = {"toolUseId": "c1", "content": [{"text": "sunny"}]}
+    failed = {"toolUseId": "c2", "content": [{"text": "no such city"}], "status": "error"}
+    assert second["messages"] == [
+        *first["messages"],
+        said["output"]["message"],
+        {"role": "user", "content": [{"toolResult": sunny}, {"toolResult": failed}]},
     ]
 
 

@@ -63,6 +63,20 @@ def anthropic(server: LoopbackServer, config: Mapping[str, Any]) -> Provider:
     return provider("anthropic:claude-sonnet-4-5", config, env=env)
 
 
+def converse_reply(text: str, **reply: Any) -> Reply:
+    body = {
+        "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+        "stopReason": "end_turn",
+        "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10},
+    }
+    return Reply(body=body, **reply)
+
+
+def bedrock(server: LoopbackServer, config: Mapping[str, Any]) -> Provider:
+    env = {"AWS_BEARER_TOKEN_BEDROCK": KEY}
+    return provider("bedrock:converse:eu.amazon.nova-lite-v1:0", {"base_url": server.url, **config}, env=env)
+
+
 def plain_http(server: LoopbackServer, config: Mapping[str, Any]) -> Provider:
     own = {
         "headers": {"Authorization": f"Bearer {KEY}"},
@@ -82,6 +96,7 @@ CASES = {
     ),
     "groq": Case(groq, chat_reply, "/v1/chat/completions", "authorization"),
     "anthropic": Case(anthropic, anthropic_reply, "/v1/messages", "x-api-key"),
+    "bedrock": Case(bedrock, converse_reply, "/model/eu.amazon.nova-lite-v1%3A0/converse", "authorization"),
     "http": Case(plain_http, chat_reply, "/answer", "authorization"),
 }
 

@@ -67,6 +67,15 @@ WIRES = {
             "usageMetadata.thoughtsTokenCount",
         ),
     ),
+    "converse": Wire(
+        "bedrock:converse:m",
+        {
+            "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+            "stopReason": "end_turn",
+            "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10},
+        },
+        ("usage.inputTokens", "usage.outputTokens", "usage.cacheReadInputTokens"),
+    ),
     "embedding": Wire(
         "openai:embedding:m",
         {"data": [{"embedding": [1.0, 2.0]}], "usage": {"prompt_tokens": 7}},
@@ -89,7 +98,7 @@ def exchange(name: str, body: Any, status: int = 200, **fields: Any) -> ModelRes
 def model_of(name: str, url: str) -> Provider:
     """A model of a wire, which a server answers for."""
     wire = WIRES[name]
-    base_url = url if wire.name.startswith(("anthropic", "google")) else f"{url}/v1"
+    base_url = url if wire.name.startswith(("anthropic", "google", "bedrock")) else f"{url}/v1"
     config = {"base_url": base_url, "apiKey": "key-123", **PRICE}
     if name == "http":
         config = {"response_path": "choices[0].message.content", "body": {"q": "{{ prompt }}"}, **PRICE}

@@ -26,6 +26,7 @@ WIRES = (
     "anthropic:claude-opus-4-6",
     "google:gemini-2.5-flash",
     "google:gemini-3-pro",
+    "bedrock:converse:m",
 )
 OWN = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
 SCHEMA = {"type": "object", "properties": {"mark": {"type": "string"}}}
@@ -114,6 +115,9 @@ def test_an_effort_becomes_what_the_generation_of_gemini_has(model: str, effort:
         ("openai:responses:m", {"max_tokens": 5, "max_output_tokens": 6}, "mean the same"),
         ("anthropic:m", {"max_tokens": 5, "max_completion_tokens": 6}, "mean the same"),
         ("anthropic:m", {"seed": 5}, "is not sent"),
+        ("bedrock:converse:m", {"max_tokens": 5, "inferenceConfig": {"maxTokens": 6}}, "mean the same"),
+        ("bedrock:converse:m", {"logprobs": True}, "is not sent"),
+        ("bedrock:converse:m", {"response_format": {"type": "json_object"}}, "no plain JSON mode"),
         ("anthropic:m", {"logprobs": True}, "is not sent"),
         ("anthropic:m", {"reasoning_effort": "minimal"}, "no effort `minimal`"),
         ("anthropic:m", {"response_format": {"type": "json_object"}}, "no plain JSON mode"),

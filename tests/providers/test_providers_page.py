@@ -10,6 +10,7 @@ import trustme
 import yaml
 from support.geval_command import run_geval
 
+from geval_cli.extras.aws.signing import SIGNING_KEYS
 from geval_cli.extras.local.llama_server import LlamaSettings
 from geval_cli.extras.local.models import LOCAL_KEYS
 from geval_cli.extras.programs.scripting.processes import DEFAULT_PARALLEL
@@ -43,6 +44,7 @@ AROUND = {
 }
 KEYS = {
     **{name: "key-0123456789" for preset in (*PRESETS.values(), VERTEX) for name in preset.key_envs},
+    **dict.fromkeys(("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "us-east-1"),
     **dict.fromkeys(("TEAM_OPENAI_KEY", "GATEWAY_KEY", "APP_TOKEN"), "key-0123456789"),
 }
 
@@ -58,6 +60,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "certs").mkdir()
     own.cert_chain_pems[0].write_to_path(tmp_path / "certs" / "me.pem")
     own.private_key_pem.write_to_path(tmp_path / "certs" / "me.key")
+    (tmp_path / "aws").write_text(
+        "[profile evaluation]\naws_access_key_id = AKID\naws_secret_access_key = key\n"
+    )
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "my-model.gguf").write_bytes(b"GGUF")
     return tmp_path
@@ -78,7 +83,7 @@ def test_every_config_is_valid_and_without_warnings(text: str, folder: Path) -> 
     for name in ("az", "gcloud", "databricks"):
         (folder / name).write_text("#!/bin/sh\n", encoding="utf-8")
         (folder / name).chmod(0o755)
-    environ = {**KEYS, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environ = {**KEYS, "AWS_CONFIG_FILE": str(folder / "aws"), "PATH": f"{folder}:{os.environ['PATH']}"}
     request = RunRequest(write_config(folder, text), environ=environ)
     found = prepare(request, is_going_to_run=False).warnings
     # The variables of `AROUND` are for the configs that use them.
@@ -128,7 +133,9 @@ def test_every_variable_that_no_preset_has_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [*ENDPOINT_KEYS, *HTTP_KEYS, *LOCAL_KEYS, *VERTEX_KEYS[:2]], ids=lambda key: key.spellings[0]
+    "key",
+    [*ENDPOINT_KEYS, *HTTP_KEYS, *LOCAL_KEYS, *VERTEX_KEYS[:2], *SIGNING_KEYS],
+    ids=lambda key: key.spellings[0],
 )
 def test_every_spelling_of_every_key_is_named(key: OwnKey) -> None:
     for spelling in key.spellings:

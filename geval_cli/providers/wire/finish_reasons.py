@@ -39,12 +39,20 @@ class Vocabulary(NamedTuple):
     reasons: Mapping[str, End]
 
 
-CHAT, MESSAGES, GEMINI, RESPONSES = "chat", "messages", "gemini", "responses"
+CHAT, MESSAGES, GEMINI, RESPONSES, CONVERSE = "chat", "messages", "gemini", "responses", "converse"
 
 
 def _each(end: End, names: str) -> dict[str, End]:
     return dict.fromkeys(names.split(), end)
 
+
+_OF_BEDROCK = {
+    **_each(End.STOP, "end_turn stop_sequence"),
+    **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
+    "tool_use": End.TOOL_CALLS,
+    **_each(End.FILTERED, "guardrail_intervened content_filtered"),
+    **_each(End.BROKEN, "malformed_model_output malformed_tool_use"),
+}
 
 VOCABULARIES = (
     Vocabulary(
@@ -206,17 +214,9 @@ VOCABULARIES = (
             **_each(End.BROKEN, "error timeout user_cancel"),
         },
     ),
+    Vocabulary("Bedrock", CONVERSE, "botocore, bedrock-runtime 2023-09-30, StopReason", _OF_BEDROCK),
     Vocabulary(
-        "Bedrock behind a gateway",
-        CHAT,
-        "botocore, bedrock-runtime 2023-09-30, StopReason",
-        {
-            **_each(End.STOP, "end_turn stop_sequence"),
-            **_each(End.LENGTH, "max_tokens model_context_window_exceeded"),
-            "tool_use": End.TOOL_CALLS,
-            **_each(End.FILTERED, "guardrail_intervened content_filtered"),
-            **_each(End.BROKEN, "malformed_model_output malformed_tool_use"),
-        },
+        "Bedrock behind a gateway", CHAT, "botocore, bedrock-runtime 2023-09-30, StopReason", _OF_BEDROCK
     ),
     Vocabulary(
         "other servers of the chat API",
@@ -253,6 +253,7 @@ _READ = {
     RESPONSES: _of_wire(RESPONSES),
     MESSAGES: {**_EVERY, **_of_wire(MESSAGES)},
     GEMINI: _of_wire(GEMINI),
+    CONVERSE: {**_EVERY, **_of_wire(CONVERSE)},
 }
 _SAYS_NOTHING = frozenset({"", "null", "none"})
 _HUMP = compile_later(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -8,9 +8,10 @@ from urllib.parse import urlencode, urlunsplit
 
 from geval_cli.errors import Problem, ProviderRequestError, TemplateError
 from geval_cli.patterns import compile_later
+from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.network.addresses import split_url
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
+from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.options import (
@@ -56,11 +57,17 @@ _JSON, _JSON_TYPE, _FORM_TYPE = "json", "application/json", "application/x-www-f
 _BREAKS = compile_later(r"[\t\r\n]")
 _TEMPLATE_KEYS = ("url", "method", "headers", "query_params", "queryParams", "body")
 
+_AWS = "signatures of AWS"
+
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def _is_method(value: Any) -> bool:
     return isinstance(value, str) and (value.upper() in METHODS or is_template(value))
+
+
+def _is_sign(value: Any) -> bool:
+    return bool(extra(_AWS).is_sign(value))
 
 
 HTTP_KEYS = (
@@ -74,6 +81,7 @@ HTTP_KEYS = (
         is_text,
     ),
     OwnKey(("url",), "an address", is_text),
+    OwnKey(("sign",), "`aws`, or a mapping of `aws` to `service`, `region` and `profile`", _is_sign),
     *CERTIFICATE_KEYS,
     *LIMIT_KEYS,
 )
@@ -83,7 +91,7 @@ _NOT_DONE = {
     "request": "write `method`, `headers` and `body` as separate keys",
     "sessionParser": "use a Python provider",
     "sessionSource": "use a Python provider",
-    "signatureAuth": "use a Python provider",
+    "signatureAuth": "write `sign: aws` for Amazon's services, or use a Python provider",
     "tls": (
         "put your certificate into `client_cert` and `client_key`, and the ones to trust into SSL_CERT_FILE"
     ),
@@ -115,6 +123,7 @@ class HttpSettings:
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
     certificate: ClientCertificate | None = None
+    signer: Signer | None = None
 
 
 class HttpProvider:
@@ -125,7 +134,7 @@ class HttpProvider:
     def __init__(self, settings: HttpSettings, transport: Transport | None = None) -> None:
         self._settings = settings
         self.identity = _identity(settings)
-        self._transport = transport or Transport(certificate=settings.certificate)
+        self._transport = transport or Transport(certificate=settings.certificate, signer=settings.signer)
         self._context = CallContext(settings.id, settings.secrets)
 
     def __repr__(self) -> str:
@@ -205,9 +214,19 @@ def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     problems += [*check_certificate(source), *_template_problems(source)]
+    if "sign" in source.spec.config:
+        problems += extra(_AWS).check_sign(source)
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """Return what is missing before requests can be signed, where they are."""
+    if "sign" not in source.spec.config:
+        return []
+    problems: list[Problem] = extra(_AWS).missing_for_sign(source)
     return problems
 
 
@@ -249,6 +268,7 @@ def build(source: ProviderSource, code: AnswerCode | None = None) -> HttpProvide
             limits=limits_of(settings),
             price=price_of(settings, url=url),
             certificate=certificate_of(source),
+            signer=extra(_AWS).signer_of(source) if settings.get("sign") is not None else None,
         )
     )
 

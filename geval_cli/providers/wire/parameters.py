@@ -105,7 +105,43 @@ GOOGLE_API = WireParameters(
     ),
 )
 
-_OF_KINDS: Mapping[str, WireParameters] = {"anthropic": ANTHROPIC_API, "google": GOOGLE_API}
+CONVERSE_API = WireParameters(
+    names={
+        **dict.fromkeys(LIMITS, ("inferenceConfig.maxTokens", "maxTokens")),
+        "temperature": ("inferenceConfig.temperature",),
+        "top_p": ("inferenceConfig.topP", "topP"),
+        "stop": ("inferenceConfig.stopSequences", "stopSequences"),
+        "stop_sequences": ("inferenceConfig.stopSequences", "stopSequences"),
+        "response_format": ("outputConfig.textFormat", "outputConfig", "textFormat", "output_config.format"),
+        "reasoning_effort": ("outputConfig.effort", "output_config.effort"),
+        "effort": ("outputConfig.effort", "output_config.effort"),
+        "tools": ("toolConfig", "toolConfig.tools"),
+        "tool_choice": ("toolConfig.toolChoice", "toolChoice"),
+        "service_tier": ("serviceTier",),
+    },
+    absent={
+        "logprobs": "leave it out",
+        "top_logprobs": "leave it out",
+    },
+    same=(
+        (*LIMITS, "maxTokens", "inferenceConfig.maxTokens"),
+        ("temperature", "inferenceConfig.temperature"),
+        ("top_p", "topP", "inferenceConfig.topP"),
+        ("stop", "stop_sequences", "stopSequences", "inferenceConfig.stopSequences"),
+        ("reasoning_effort", "effort", "outputConfig.effort"),
+        ("response_format", "outputConfig.textFormat"),
+        ("tool_choice", "toolChoice", "toolConfig.toolChoice"),
+        ("service_tier", "serviceTier"),
+        ("guardrailIdentifier", "guardrailConfig"),
+        ("guardrailVersion", "guardrailConfig"),
+    ),
+)
+
+_OF_KINDS: Mapping[str, WireParameters] = {
+    "anthropic": ANTHROPIC_API,
+    "google": GOOGLE_API,
+    "converse": CONVERSE_API,
+}
 
 
 def check_parameters(
@@ -150,6 +186,8 @@ def _translations(source: ProviderSource, config: Mapping[str, Any], wire: str) 
             )
         elif wire == "google" and name == "reasoning_effort" and config.get(name) is not None:
             mistake = gemini_effort_mistake(config[name], source.name)
+        elif wire == "converse" and name == "response_format" and config.get(name) is not None:
+            mistake = converse_format_mistake(config[name])
         if mistake:
             what, _, hint = mistake.partition("; ")
             yield source.problem(f"`{name}`: {what}", key=name, hint=hint, severity=source.rules.odd_params)
@@ -205,6 +243,12 @@ def format_mistake(written: Any) -> str:
                 " or have the prompt ask for JSON"
             )
     return "it has no JSON Schema; write {type: json_schema, json_schema: {schema: ...}}"
+
+
+def converse_format_mistake(written: Any) -> str:
+    """Return why a model of Bedrock cannot be held to a `response_format`, and what to do; empty when it can."""
+    mistake = format_mistake(written)
+    return mistake.replace("Anthropic's API", "Bedrock's Converse API")
 
 
 def schema_of(written: Any) -> Mapping[str, Any] | None:

@@ -153,7 +153,8 @@ _MAY_SAY_OUT_OF_MONEY = frozenset(
 # What a 403 says when the key is the matter; moderation and regions are a matter of one request.
 _KEY_REFUSED = compile_later(
     r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
-    r"|\b(?:invalid|missing|access|bearer|auth)[ _]token|\baccess (?:denied|to)\b|\bno[t]? (?:have )?access",
+    r"|\b(?:invalid|missing|access|bearer|auth|security)[ _]token|\baccess ?(?:denied|to)\b|\bno[t]? (?:have )?access"
+    r"|\baccessdenied|signature",
     re.IGNORECASE,
 )
 KEY_REASON = compile_later(r'"reason"\s*:\s*"API_KEY_(?:INVALID|SERVICE_BLOCKED)"')
@@ -214,6 +215,7 @@ def request_id_of(reply: HttpResponse, context: CallContext) -> str | None:
 def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
+    codes = f"{codes} {reply.headers.get('x-amzn-errortype', '')}"  # Amazon's place for it
     # The order matters: an empty account often answers 429, which would else be retried for long.
     if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, is_out_of_money=True)
@@ -334,7 +336,8 @@ _NO_MODEL_CODE = compile_later(
 )
 _NO_MODEL = compile_later(
     r"(?:model|deployment)\b.{0,80}?(?:(?:does not|doesn't|not|n't) (?:exist|found)|not found|decommissioned)"
-    r"|(?:invalid|unknown|no such) model|not a valid model|no endpoints found for|unable to access model",
+    r"|(?:invalid|unknown|no such) model|not a valid model|no endpoints found for|unable to access model"
+    r"|model identifier is invalid|could not resolve the foundation model",
     re.IGNORECASE | re.DOTALL,
 )
 _NO_ROUTE = compile_later(

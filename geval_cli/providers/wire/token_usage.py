@@ -23,6 +23,7 @@ _LIMIT_NAMES = (
     "max_output_tokens",
     "max_new_tokens",
     "maxOutputTokens",
+    "maxTokens",
 )
 _INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
 _OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
@@ -98,7 +99,7 @@ def _can_be_read(count: int, sent: object) -> bool:
 
 def token_limit(params: Mapping[str, Any]) -> int | None:
     """The limit on written tokens that a request sends, under any of its names; the largest if there are several."""
-    places = (params, _part(params, "generationConfig"))
+    places = (params, _part(params, "generationConfig"), _part(params, "inferenceConfig"))
     given = [finite_amount(place.get(name)) for place in places for name in _LIMIT_NAMES]
     limits = [int(limit) for limit in given if limit]
     return max(limits, default=None)
@@ -126,6 +127,17 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
     try:
         return _consistent(_messages_usage(usage, body))
+    except _SenselessError:
+        return None
+
+
+def read_converse_usage(body: Mapping[str, Any]) -> TokenUsage | None:
+    """The tokens of an answer of Bedrock's Converse API; None as for a chat completion."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict) or not _reports(usage, "inputTokens", "outputTokens"):
+        return None
+    try:
+        return _consistent(_converse_usage(usage, body))
     except _SenselessError:
         return None
 
@@ -177,6 +189,26 @@ def _messages_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenU
         long_cache_write_tokens=_count(_part(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
         model=_text(body, "model"),
         conditions=_conditions(usage),
+    )
+
+
+def _converse_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
+    read, written = _count(usage, "cacheReadInputTokens"), _count(usage, "cacheWriteInputTokens")
+    input_tokens, output_tokens = _count(usage, "inputTokens"), _count(usage, "outputTokens")
+    if _count(usage, "totalTokens") != input_tokens + output_tokens:
+        # Some models count cached input as part of the input; the total tells which it is.
+        input_tokens += read + written
+    details = usage.get("cacheDetails")
+    listed = [item for item in (details if isinstance(details, list) else ()) if isinstance(item, dict)]
+    long = [item for item in listed if _text(item, "ttl") == "1h"]
+    tier = _text(_part(body, "serviceTier"), "type")
+    return TokenUsage(
+        input_tokens,
+        output_tokens,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        long_cache_write_tokens=sum(_count(item, "inputTokens") for item in long),
+        conditions={} if tier is None else {"service_tier": tier},
     )
 
 

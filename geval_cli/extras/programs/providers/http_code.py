@@ -34,6 +34,11 @@ def check(source: ProviderSource) -> list[Problem]:
     return problems
 
 
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """Return what is missing before requests can be signed, where they are."""
+    return http.check_ready(source)
+
+
 def build(source: ProviderSource) -> HttpProvider:
     """Return the provider that a checked `source` describes."""
     written = next(

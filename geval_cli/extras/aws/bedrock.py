@@ -1,0 +1,182 @@
+"""`bedrock:...`: Amazon Bedrock by its Converse API, or by its OpenAI-compatible API, as id and credentials say."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from geval_cli.errors import MissingKey, Problem
+from geval_cli.extras.aws.converse import WRITTEN_KEYS, ConverseProvider
+from geval_cli.extras.aws.signing import (
+    BEDROCK,
+    CONVERSE,
+    SIGNING_KEYS,
+    AwsSigner,
+    check_keys,
+    has_bearer_key,
+    missing_credentials,
+    region_of,
+    speaks_converse,
+)
+from geval_cli.providers import presets
+from geval_cli.providers.base import Provider, ProviderSource
+from geval_cli.providers.network.messages import Signer
+from geval_cli.providers.network.tls import certificate_of, check_certificate
+from geval_cli.providers.options import (
+    ENDPOINT_KEYS,
+    Others,
+    OwnKey,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
+from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, price_of
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire import openai
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.key_command import (
+    KEY_COMMAND_SOURCE,
+    check_key_command,
+    has_key_command,
+    key_command_of,
+    missing_program,
+)
+from geval_cli.providers.wire.parameters import check_parameters, parameters_of, places_of
+from geval_cli.providers.wire.vertex import is_region
+from geval_cli.source.secrets import secret_values
+
+BEDROCK_KEYS = (
+    OwnKey(("region",), "the name of a region, for example us-east-1", is_region),
+    *SIGNING_KEYS,
+    *(key for key in ENDPOINT_KEYS if key.spellings[0] not in ("region", "batch")),
+)
+_SIGNING_NAME = "bedrock"
+_KEY_HINT = ", or set AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key"
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """Return the problems of the model and the config."""
+    if not speaks_converse(source):
+        return presets.check(source)
+    problems = check_settings(source, BEDROCK_KEYS, Others.SENT, further=WRITTEN_KEYS)
+    problems += check_certificate(source)
+    problems += [*check_keys(source), *check_key_command(source), *check_parameters(source, "converse")]
+    if not _model(source):
+        hint = f"write it after the colon, for example `{BEDROCK.example}`"
+        problems.append(source.problem(f"`{source.id}` has no model name", hint=hint))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """Return what is missing before it can be called: its region, its credentials, what signs with them."""
+    if not speaks_converse(source):
+        return presets.check_ready(source)
+    settings = own_settings(source.spec.config, BEDROCK_KEYS)
+    problems = missing_program(source)
+    if has_bearer_key(source):
+        if _bearer_key(source, settings) is None and not has_key_command(settings):
+            variable = settings["api_key_env"]
+            found = source.problem(
+                f"no key for {source.id}: the environment variable {variable} is not set", key="api_key_env"
+            )
+            hint = f"set {variable}"
+            problems.append(MissingKey(found.message, found.location, hint, variable=str(variable)))
+    else:
+        problems += missing_credentials(source, settings, _KEY_HINT)
+    region = region_of(source, settings)
+    if not region and not problems and not _own_address(settings):
+        hint = f"set `region` in its config, or the variable {' or '.join(BEDROCK.account_envs)}"
+        problems.append(source.problem(f"no `region` for {source.id}", hint=hint))
+    elif region and not is_region(region):
+        message = f"`{region[:60]}` is not the name of a region"
+        problems.append(source.problem(message, hint="set `region` in its config, for example us-east-1"))
+    return problems
+
+
+def build(source: ProviderSource) -> Provider:
+    """Return the provider that a checked `source` describes."""
+    if not speaks_converse(source):
+        return openai.build(source)
+    return ConverseProvider(converse_endpoint(source))
+
+
+def converse_endpoint(source: ProviderSource) -> Endpoint:
+    """Return the endpoint of a checked `source` that speaks Converse."""
+    settings = own_settings(source.spec.config, BEDROCK_KEYS)
+    key = _bearer_key(source, settings)
+    own_headers = {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
+    headers = {**({"authorization": f"Bearer {key}"} if key else {}), **own_headers}
+    model = _model(source)
+    region = region_of(source, settings)
+    url = str(
+        settings.get("api_endpoint")
+        or f"{_base_url(settings, region)}/model/{quote(model, safe='')}/converse"
+    )
+    secrets = Secrets([key, *secret_values([headers, url]), *source.secret_values])
+    signer: Signer | None
+    if has_bearer_key(source):
+        key_source = KEY_COMMAND_SOURCE if has_key_command(settings) else _key_name(source, settings)
+        signer = key_command_of(source, key_header="authorization", secrets=secrets)
+    else:
+        key_source = "AWS credentials"
+        signer = AwsSigner(source, _SIGNING_NAME, region, settings)
+    return Endpoint(
+        id=source.id,
+        label=source.label,
+        kind="converse",
+        model=model,
+        url=url,
+        headers=headers,
+        key_header="authorization" if key and "authorization" not in own_headers else "",
+        secrets=secrets,
+        key_source=key_source,
+        limits=limits_of(settings),
+        wire=parameters_of(source, wire_parameters(source.spec.config, BEDROCK_KEYS), "converse"),
+        places=places_of(source),
+        place=source.place,
+        price=_price(settings, url, model),
+        certificate=certificate_of(source),
+        signer=signer,
+    )
+
+
+def _model(source: ProviderSource) -> str:
+    return source.name.removeprefix(CONVERSE)
+
+
+def _own_address(settings: Mapping[str, Any]) -> str:
+    host = settings.get("api_host")
+    return str(
+        settings.get("api_endpoint") or settings.get("base_url") or (f"https://{host}" if host else "")
+    )
+
+
+def _base_url(settings: Mapping[str, Any], region: str) -> str:
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return (_own_address(settings) or f"https://bedrock-runtime.{quote(region, safe='')}.{domain}").rstrip(
+        "/"
+    )
+
+
+def _bearer_key(source: ProviderSource, settings: Mapping[str, Any]) -> str | None:
+    if not has_bearer_key(source) or has_key_command(settings):
+        return None
+    if "api_key" in settings:
+        return str(settings["api_key"])
+    value = source.env.get(_key_name(source, settings))
+    return value.strip() if value else None
+
+
+def _key_name(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    """Return where the key comes from: the name of a variable, or in words."""
+    if "api_key" in settings:
+        return "`api_key` in the config"
+    return str(settings.get("api_key_env") or next(iter(BEDROCK.key_envs)))
+
+
+def _price(settings: Mapping[str, Any], url: str, model: str) -> Price | None:
+    if settings.get("price") in (None, LIST_PRICE) and (
+        settings.get("price") == LIST_PRICE or ".amazonaws.com" in url
+    ):
+        return ListPrice("aws", model)
+    return price_of(settings, url=url, model=model)

@@ -1,0 +1,743 @@
+"""Amazon's cloud: requests held against those of botocore's own clients, credentials found and renewed, Converse."""
+
+import datetime
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore import auth, awsrequest, credentials
+from botocore.config import Config
+from botocore.loaders import Loader
+from botocore.session import Session
+from botocore.validate import ParamValidator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.calls import answer, ask, provider, run
+from support.loopback import LoopbackServer, RecordedRequest, Reply
+
+from geval_cli.errors import (
+    Problem,
+    ProviderAuthError,
+    ProviderError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderUnavailableError,
+    UnknownModelError,
+)
+from geval_cli.extras.aws import signing
+from geval_cli.providers.registry import check_provider, check_ready, provider_access_problem
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider
+from geval_cli.records import Message, ModelRequest, Role
+from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.specs.base import ProviderSpec
+
+NOW = datetime.datetime(2026, 11, 26, 12, 0, 0, tzinfo=datetime.UTC)
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCY"}
+TOKEN = {"AWS_SESSION_TOKEN": "IQoJb3JpZ2luX2VjEXAMPLE//TOKEN=="}
+REGION = {"AWS_REGION": "eu-west-1"}
+MODEL = "bedrock:converse:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+REPLY = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10},
+    "metrics": {"latencyMs": 1},
+}
+BEARER = {"AWS_BEARER_TOKEN_BEDROCK": "bedrock-api-key-0123456789"}
+
+
+class Clock:
+    """What botocore takes for the time, where it signs and where it asks whether credentials end."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def signing_time(self, remove_tzinfo: bool = True) -> datetime.datetime:
+        return self.now.replace(tzinfo=None) if remove_tzinfo else self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
+    """A stopped clock, and a machine on which only the test's own credentials are found."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stopped = Clock()
+    monkeypatch.setattr(auth, "get_current_datetime", stopped.signing_time)
+    refreshed = credentials.RefreshableCredentials.__init__
+
+    def with_clock(self: Any, *args: Any, **options: Any) -> None:
+        refreshed(self, *args, **{**options, "time_fetcher": lambda: stopped.now})
+
+    monkeypatch.setattr(credentials.RefreshableCredentials, "__init__", with_clock)
+    monkeypatch.setattr(signing, "_CHAINS", {})
+    return stopped
+
+
+def client_of(service: str, url: str, env: Mapping[str, str]) -> Any:
+    return Session().create_client(
+        service,
+        region_name="eu-west-1",
+        endpoint_url=url,
+        aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+        aws_session_token=env.get("AWS_SESSION_TOKEN"),
+        config=Config(retries={"max_attempts": 0}, parameter_validation=False),
+    )
+
+
+def verified(request: RecordedRequest, url: str, env: Mapping[str, str], service: str) -> str:
+    """Return the Authorization that botocore computes for what arrived, from its path and signed headers."""
+    names = request.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    arrived = awsrequest.AWSRequest(
+        method=request.method,
+        url=url + request.path,
+        headers={name: request.headers[name] for name in names if name not in ("host", "x-amz-date")},
+        data=request.body,
+    )
+    keys = credentials.Credentials(
+        env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN")
+    )
+    auth.SigV4Auth(keys, service, "eu-west-1").add_auth(arrived)
+    return str(arrived.headers["Authorization"])
+
+
+def signed_names(request: RecordedRequest) -> str:
+    return request.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+
+
+MODEL_IDS = st.one_of(
+    st.from_regex(r"(us\.|eu\.|global\.)?[a-z0-9-]{1,12}\.[a-z0-9.-]{1,30}(:[0-9]{1,2})?", fullmatch=True),
+    st.from_regex(
+        r"arn:aws(-cn)?:bedrock:us-east-1:123456789012:(inference-profile|provisioned-model)/[a-zA-Z0-9.:-]{1,20}",
+        fullmatch=True,
+    ),
+)
+EXAMPLES = settings(max_examples=25)
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("env", [{**KEYS, **REGION}, {**KEYS, **TOKEN, **REGION}], ids=["keys", "token"])
+def test_requests_are_those_of_botocores_own_client(env: dict[str, str]) -> None:
+    with LoopbackServer(respond=lambda *_: REPLY) as server:
+        theirs, url = client_of("bedrock-runtime", server.url, env), server.url
+
+        @EXAMPLES
+        @given(MODEL_IDS, WORDS, WORDS)
+        def hold(model: str, system: str, text: str) -> None:
+            server.requests.clear()
+            messages = [{"role": "user", "content": [{"text": text}]}]
+            inference = {"maxTokens": 5, "temperature": 0.5, "topP": 0.25, "stopSequences": [system]}
+            theirs.converse(
+                modelId=model, messages=messages, system=[{"text": system}], inferenceConfig=inference
+            )
+            config = {"base_url": url, "max_tokens": 5, "temperature": 0.5, "top_p": 0.25, "stop": system}
+            ours = provider(f"bedrock:converse:{model}", config, env=env)
+            asked = ModelRequest((Message("system", system), Message("user", text)))
+            run(answer(ours, asked))
+            expected, sent = server.requests
+            assert (sent.method, sent.path, sent.json) == (expected.method, expected.path, expected.json)
+            assert signed_names(sent) == signed_names(expected)
+            for name in signed_names(sent).split(";"):
+                assert sent.headers[name] == expected.headers[name]
+            for request in (expected, sent):
+                assert request.headers["authorization"] == verified(request, url, env, "bedrock")
+
+        hold()
+
+
+def test_an_endpoint_of_sagemaker_is_asked_byte_for_byte_as_by_botocore() -> None:
+    env = {**KEYS, **TOKEN}
+    with LoopbackServer(respond=lambda *_: {"text": "hi"}) as server:
+        theirs = client_of("sagemaker-runtime", server.url, env)
+        config = {
+            "sign": {"aws": {"service": "sagemaker", "region": "eu-west-1"}},
+            "headers": {"Content-Type": "text/plain", "X-Amzn-SageMaker-Inference-Component": "part"},
+            "body": "about {{ prompt }}",
+        }
+
+        @EXAMPLES
+        @given(WORDS)
+        def hold(text: str) -> None:
+            server.requests.clear()
+            body = f"about {text}".encode()
+            theirs.invoke_endpoint(
+                EndpointName="e-1", ContentType="text/plain", InferenceComponentName="part", Body=body
+            )
+            [response] = run(
+                answer(provider(f"{server.url}/endpoints/e-1/invocations", config, env=env), ask(text))
+            )
+            assert response.text == "hi"
+            expected, sent = server.requests
+            assert (sent.method, sent.path, sent.body) == (expected.method, expected.path, expected.body)
+            for name in ("authorization", *signed_names(expected).split(";")):
+                assert sent.headers[name] == expected.headers[name]
+
+        hold()
+
+
+@pytest.mark.parametrize("query", ["?a=b:c&d=", "?q=%20x&q=1", "?x=ä", "?b=2&a=1+1"])
+def test_a_query_is_sent_as_it_was_signed(query: str) -> None:
+    with LoopbackServer(Reply(body={"text": "hi"})) as server:
+        config = {"sign": {"aws": {"service": "execute-api", "region": "eu-west-1"}}, "body": {}}
+        run(answer(provider(f"{server.url}/a b/c:d{query}", config, env=KEYS)))
+        [sent] = server.requests
+        assert sent.headers["authorization"] == verified(sent, server.url, KEYS, "execute-api")
+    assert all(letter.isascii() and letter not in " :+" for letter in sent.path.partition("?")[2])
+
+
+@pytest.mark.parametrize(
+    ("address", "service", "region"),
+    [
+        ("https://runtime.sagemaker.us-east-1.amazonaws.com/x", "sagemaker", "us-east-1"),
+        ("https://runtime-fips.sagemaker.us-gov-west-1.amazonaws.com/x", "sagemaker", "us-gov-west-1"),
+        ("https://bedrock-runtime.eu-central-1.amazonaws.com/x", "bedrock", "eu-central-1"),
+        ("https://abc123.execute-api.eu-west-1.amazonaws.com/prod", "execute-api", "eu-west-1"),
+        ("https://abc.lambda-url.eu-west-1.on.aws/", "lambda", "eu-west-1"),
+        ("https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/x", "sagemaker", "cn-north-1"),
+    ],
+)
+def test_an_address_of_amazons_names_service_and_region(address: str, service: str, region: str) -> None:
+    spec = ProviderSpec(id=address, config={"sign": "aws"})
+    source = signing.ProviderSource(spec, KEYS, Path(), TRUSTED)
+    assert check_provider(spec, env=KEYS, base_dir=Path()) == []
+    assert repr(signing.signer_of(source)) == f"AwsSigner({service!r}, {region!r})"
+
+
+def folder_with(tmp_path: Path, config: str, shared: str = "") -> dict[str, str]:
+    """Write the files of Amazon's tools, and return the variables that lead to them."""
+    (tmp_path / "config").write_text(config, encoding="utf-8")
+    (tmp_path / "credentials").write_text(shared, encoding="utf-8")
+    return {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
+    }
+
+
+def credential_of(request: RecordedRequest) -> tuple[str, str]:
+    """Return the access key and the region that a request was signed with."""
+    key, _, region, *_ = request.headers["authorization"].partition("Credential=")[2].split("/")
+    return key, region
+
+
+def keys_of(name: str) -> str:
+    return f"aws_access_key_id = {name}\naws_secret_access_key = secret-of-{name}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "env", "used"),
+    [
+        ({}, {}, ("AKIDDEFAULT", "us-west-2")),
+        ({"profile": "dev"}, KEYS, ("AKIDDEV", "eu-north-1")),
+        ({}, {"AWS_PROFILE": "dev"}, ("AKIDDEV", "eu-north-1")),
+        ({}, {"AWS_PROFILE": "dev", **KEYS, **REGION}, ("AKIDEXAMPLE", "eu-west-1")),
+        ({"region": "us-east-2"}, {**KEYS, **REGION}, ("AKIDEXAMPLE", "us-east-2")),
+        ({}, {**KEYS, "AWS_DEFAULT_REGION": "sa-east-1"}, ("AKIDEXAMPLE", "sa-east-1")),
+        ({"accessKeyId": "AKIDOWN", "secretAccessKey": "own"}, KEYS, ("AKIDOWN", "us-west-2")),
+        ({"profile": "process"}, {}, ("AKIDPROCESS", "us-west-2")),
+    ],
+)
+def test_credentials_and_region_are_found_where_amazons_tools_find_them(
+    tmp_path: Path, config: dict[str, Any], env: dict[str, str], used: tuple[str, str]
+) -> None:
+    printed = json.dumps({"Version": 1, "AccessKeyId": "AKIDPROCESS", "SecretAccessKey": "secret"})
+    (tmp_path / "keys.json").write_text(printed, encoding="utf-8")
+    files = folder_with(
+        tmp_path,
+        "[default]\nregion = us-west-2\n[profile dev]\nregion = eu-north-1\n"
+        f"[profile process]\nregion = us-west-2\ncredential_process = cat {tmp_path}/keys.json\n",
+        f"[default]\n{keys_of('AKIDDEFAULT')}[dev]\n{keys_of('AKIDDEV')}",
+    )
+    spec = ProviderSpec(id=MODEL, config=config)
+    assert check_ready(spec, env={**files, **env}, base_dir=Path()) == []
+    with LoopbackServer(Reply(body=REPLY)) as server:
+        run(answer(provider(MODEL, {"base_url": server.url, **config}, env={**files, **env})))
+    assert credential_of(server.requests[0]) == used
+
+
+class Issuer:
+    """A program that a profile names for its credentials: each time it runs it prints the next ones."""
+
+    def __init__(self, folder: Path, clock: Clock, *, lifetime_s: float) -> None:
+        self.folder = folder
+        end = (clock.now + datetime.timedelta(seconds=lifetime_s)).isoformat()
+        later = (clock.now + datetime.timedelta(days=1)).isoformat()
+        script = (
+            "import json, pathlib, sys\n"
+            f"log = pathlib.Path({str(folder / 'log')!r})\n"
+            "count = len(log.read_text()) + 1 if log.exists() else 1\n"
+            "log.write_text('x' * count)\n"
+            f"ends = {end!r} if count == 1 else {later!r}\n"
+            "print(json.dumps({'Version': 1, 'AccessKeyId': f'AKID{count}', 'SecretAccessKey': f'secret-{count}',\n"
+            "    'SessionToken': f'session-{count}', 'Expiration': ends}))\n"
+        )
+        (folder / "issue.py").write_text(script, encoding="utf-8")
+        process = f"{sys.executable} {folder / 'issue.py'}"
+        self.env = folder_with(folder, f"[default]\nregion = eu-west-1\ncredential_process = {process}\n")
+
+    @property
+    def runs(self) -> int:
+        return len((self.folder / "log").read_text(encoding="utf-8"))
+
+
+def test_credentials_are_renewed_before_they_end(tmp_path: Path, clock: Clock) -> None:
+    issuer = Issuer(tmp_path, clock, lifetime_s=3600)
+
+    async def converse(url: str) -> None:
+        model = provider(MODEL, {"base_url": url}, env=issuer.env)
+        await model.complete(ask("one"))
+        clock.now += datetime.timedelta(minutes=30)
+        await model.complete(ask("two"))
+        clock.now += datetime.timedelta(minutes=25)
+        await answer(model, ask("three"))
+
+    with LoopbackServer(respond=lambda *_: REPLY) as server:
+        run(converse(server.url))
+    assert [credential_of(request)[0] for request in server.requests] == ["AKID1", "AKID1", "AKID2"]
+    assert server.requests[2].headers["x-amz-security-token"] == "session-2"
+
+
+EXPIRED = Reply(
+    403,
+    {"x-amzn-errortype": "ExpiredTokenException"},
+    {"message": "The security token included in the request is expired"},
+)
+
+
+def test_an_expired_token_is_renewed_once_and_the_request_repeated_once(tmp_path: Path, clock: Clock) -> None:
+    issuer = Issuer(tmp_path, clock, lifetime_s=7200)
+    with LoopbackServer(EXPIRED, Reply(body=REPLY)) as server:
+        [response] = run(answer(provider(MODEL, {"base_url": server.url}, env=issuer.env)))
+        assert response.text == "hi"
+        assert [credential_of(request)[0] for request in server.requests] == ["AKID1", "AKID2"]
+        assert issuer.runs == 2
+        server.add(EXPIRED, EXPIRED)
+        with pytest.raises(ProviderAuthError):
+            run(answer(provider(MODEL, {"base_url": server.url}, env=issuer.env)))
+    assert [credential_of(request)[0] for request in server.requests[2:]] == ["AKID2", "AKID3"]
+
+
+def test_requests_at_the_same_time_share_one_renewal(tmp_path: Path, clock: Clock) -> None:
+    issuer = Issuer(tmp_path, clock, lifetime_s=7200)
+
+    def reply(_: Any, headers: Mapping[str, str]) -> Any:
+        return EXPIRED if headers["x-amz-security-token"] == "session-1" else REPLY
+
+    async def ask_all(url: str) -> None:
+        import asyncio
+
+        model = provider(MODEL, {"base_url": url}, env=issuer.env)
+        await asyncio.gather(*(model.complete(ask(str(number))) for number in range(8)))
+        await model.aclose()
+
+    with LoopbackServer(respond=reply) as server:
+        run(ask_all(server.url))
+    assert issuer.runs == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [
+        ({}, "run `aws sso login --profile dev`"),
+        ({"accessKeyId": "AKIDOWN", "secretAccessKey": "own"}, "write new ones"),
+    ],
+)
+def test_credentials_that_nothing_renews_are_not_tried_again(
+    tmp_path: Path, config: dict[str, Any], hint: str
+) -> None:
+    files = folder_with(tmp_path, f"[profile dev]\nregion = eu-west-1\n{keys_of('AKIDDEV')}")
+    with LoopbackServer(EXPIRED) as server:
+        model = provider(MODEL, {"base_url": server.url, **config}, env={**files, "AWS_PROFILE": "dev"})
+        with pytest.raises(ProviderAuthError) as caught:
+            run(answer(model))
+    assert hint in caught.value.hint
+    assert len(server.requests) == 1
+
+
+def ready(name: str, config: dict[str, Any], env: Mapping[str, str]) -> list[Problem]:
+    return check_ready(ProviderSpec(id=name, config=config), env=env, base_dir=Path())
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "env", "message", "hint"),
+    [
+        (MODEL, {}, REGION, "no AWS credentials for", "AWS_BEARER_TOKEN_BEDROCK"),
+        (MODEL, {}, KEYS, "no `region` for", "AWS_REGION"),
+        (MODEL, {"profile": "nobody"}, REGION, "there is no AWS profile `nobody`", "list-profiles"),
+        (MODEL, {}, {**KEYS, "AWS_REGION": "x.example/"}, "is not the name of a region", "us-east-1"),
+        (MODEL, {"api_key_env": "OTHER"}, REGION, "OTHER is not set", "set OTHER"),
+        ("https://x.example/y", {"sign": {"aws": {"service": "lambda"}}}, KEYS, "no `region`", "AWS_REGION"),
+        (
+            "https://x.execute-api.eu-west-1.amazonaws.com",
+            {"sign": "aws"},
+            {},
+            "no AWS credentials",
+            "aws configure",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_sent(
+    tmp_path: Path, name: str, config: dict[str, Any], env: dict[str, str], message: str, hint: str
+) -> None:
+    [problem] = ready(name, config, {**folder_with(tmp_path, ""), **env})
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_without_the_package_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "find_spec", lambda name: None if name == "botocore" else find_spec(name))
+    [problem] = ready(MODEL, {}, {**KEYS, **REGION})
+    assert 'pip install ".[aws]"' in problem.hint
+    assert ready(MODEL, {}, {**BEARER, **REGION}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "env", "url"),
+    [
+        ("bedrock:us.anthropic.claude-x-v1:0", {}, BEARER, "bedrock-runtime.eu-west-1.amazonaws.com"),
+        ("bedrock:openai.gpt-oss-120b", {}, BEARER, "bedrock-mantle.eu-west-1.api.aws"),
+        ("bedrock:openai.gpt-oss-120b-1:0", {}, KEYS, "bedrock-runtime.eu-west-1.amazonaws.com"),
+        ("bedrock:openai.gpt-oss-120b", {"profile": "a"}, BEARER, "bedrock-runtime.eu-west-1"),
+        ("bedrock:converse:openai.gpt-oss-120b-1:0", {}, BEARER, "bedrock-runtime.eu-west-1.amazonaws.com"),
+        ("bedrock:chat:openai.gpt-oss-120b", {}, KEYS, "bedrock-mantle.eu-west-1.api.aws"),
+        ("bedrock:arn:aws:bedrock:eu-west-1:1:x/y", {}, BEARER, "x%2Fy/converse"),
+        (MODEL, {"region": "cn-north-1"}, KEYS, "bedrock-runtime.cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_id_and_credentials_decide_which_api_is_called(
+    name: str, config: dict[str, Any], env: dict[str, str], url: str
+) -> None:
+    assert url in provider(name, config, env={**REGION, **env}).identity.endpoint
+
+
+@pytest.mark.parametrize(
+    "access", [access_of_stranger([Path()]), access_in(Path())], ids=["stranger", "served"]
+)
+@pytest.mark.parametrize(
+    ("name", "config", "env", "is_refused"),
+    [
+        (MODEL, {}, KEYS, True),
+        (MODEL, {"profile": "admin"}, BEARER, True),
+        ("bedrock:openai.gpt-oss-120b-1:0", {}, {}, True),
+        (MODEL, {}, BEARER, False),
+        (MODEL, {"accessKeyId": "AKIDOWN", "secretAccessKey": "own"}, {}, False),
+        ("https://lambda.eu-west-1.amazonaws.com/x", {"sign": "aws"}, KEYS, True),
+    ],
+)
+def test_a_config_that_is_not_trusted_gets_no_credentials_of_the_machine(
+    access: Access, name: str, config: dict[str, Any], env: dict[str, str], is_refused: bool
+) -> None:
+    spec = ProviderSpec(id=name, config=config)
+    problem = provider_access_problem(spec, env={**REGION, **env}, base_dir=Path(), access=access)
+    assert (problem is not None and "AWS credentials" in problem.message) is is_refused
+
+
+def payload(
+    config: Mapping[str, Any], request: ModelRequest | None = None, model: str = MODEL
+) -> dict[str, Any]:
+    ours = provider(model, config, env={**KEYS, **REGION})
+    assert isinstance(ours, EndpointProvider)
+    return dict(ours.payload(request or ask()))
+
+
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}}
+SPEC = {"name": "f", "inputSchema": {"json": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("config", "sent"),
+    [
+        ({"max_tokens": 5}, {"inferenceConfig": {"maxTokens": 5}}),
+        (
+            {"maxTokens": 5, "topP": 0.5, "stop": "x"},
+            {"inferenceConfig": {"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
+        ),
+        (
+            {"top_k": 3, "thinking": {"type": "enabled"}},
+            {"additionalModelRequestFields": {"top_k": 3, "thinking": {"type": "enabled"}}},
+        ),
+        ({"additionalModelRequestFields": {"a": 1}}, {"additionalModelRequestFields": {"a": 1}}),
+        (
+            {"guardrailIdentifier": "g", "guardrailVersion": "1"},
+            {"guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"}},
+        ),
+        ({"performanceConfig": {"latency": "optimized"}}, {"performanceConfig": {"latency": "optimized"}}),
+        ({"service_tier": "flex"}, {"serviceTier": {"type": "flex"}}),
+        ({"reasoning_effort": "high"}, {"outputConfig": {"effort": "high"}}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+            {
+                "outputConfig": {
+                    "textFormat": {
+                        "type": "json_schema",
+                        "structure": {"jsonSchema": {"schema": json.dumps(SCHEMA), "name": "n"}},
+                    }
+                }
+            },
+        ),
+        (
+            {"tools": [{"toolSpec": SPEC}], "toolChoice": {"tool": {"name": "f"}}},
+            {"toolConfig": {"tools": [{"toolSpec": SPEC}], "toolChoice": {"tool": {"name": "f"}}}},
+        ),
+        (
+            {
+                "tools": [{"name": "f", "input_schema": SCHEMA}],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+            },
+            {"toolConfig": {"tools": [{"toolSpec": SPEC}], "toolChoice": {"tool": {"name": "f"}}}},
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}],
+                "tool_choice": "none",
+            },
+            {},
+        ),
+    ],
+)
+def test_parameters_go_where_converse_has_them_and_botocore_knows_each(
+    config: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    messages = [{"role": "user", "content": [{"text": "Say hi."}]}]
+    written = payload(config)
+    assert written == {"messages": messages, **sent}
+    assert misfits(written) == ""
+
+
+def misfits(written: Mapping[str, Any]) -> str:
+    """Return what botocore's description of the service says against a body; empty where it fits."""
+    model = Session().get_service_model("bedrock-runtime")
+    shape = model.operation_model("Converse").input_shape
+    unknown = set(written) - set(shape.members)
+    report = ParamValidator().validate({"modelId": "m", **written}, shape)
+    return f"{sorted(unknown) or ''}{report.generate_report()}"
+
+
+def test_a_whole_conversation_fits_the_description_of_the_service() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    request = ModelRequest(
+        (
+            Message("developer", "Be brief."),
+            Message("user", [{"type": "text", "text": "one"}, {"text": "two"}]),
+            Message("assistant", None, {"tool_calls": [call]}),
+            Message("tool", "result", {"tool_call_id": "c1"}),
+        ),
+        response_schema=SCHEMA,
+        role=Role.JUDGE,
+    )
+    written = payload({"tools": [{"toolSpec": SPEC}]}, request)
+    assert misfits(written) == ""
+    assert written["system"] == [{"text": "Be brief."}]
+    assert [item["role"] for item in written["messages"]] == ["user", "assistant", "user"]
+    assert written["messages"][1]["content"] == [
+        {"toolUse": {"toolUseId": "c1", "name": "f", "input": {"a": 1}}}
+    ]
+    assert "textFormat" in written["outputConfig"]
+    older = payload({}, request, "bedrock:anthropic.claude-3-haiku-20240307-v1:0")
+    assert "outputConfig" not in older
+
+
+def exchange(reply: Reply, name: str = MODEL, **config: Any) -> Any:
+    with LoopbackServer(reply) as server:
+        model = provider(name, {"base_url": server.url, **config}, env={**KEYS, **REGION})
+        [response] = run(answer(model))
+    return response
+
+
+def said(*blocks: Any, reason: str = "end_turn", **usage: Any) -> Reply:
+    counts = {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10, **usage}
+    message = {"role": "assistant", "content": list(blocks)}
+    return Reply(body={"output": {"message": message}, "stopReason": reason, "usage": counts})
+
+
+THOUGHT = {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "s"}}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "reason"),
+    [
+        (said(THOUGHT, {"text": "a"}, {"text": "b"}), "ab", "stop"),
+        (said({"text": "a"}, reason="stop_sequence"), "a", "stop"),
+        (said({"text": "a"}, reason="max_tokens"), "a", "length"),
+        (said(THOUGHT, reason="max_tokens"), "", "length"),
+        (said({"text": "a"}, reason="model_context_window_exceeded"), "a", "length"),
+        (said({"text": "blocked"}, reason="guardrail_intervened"), "blocked", "content_filter"),
+        (said(reason="content_filtered"), "", "content_filter"),
+        (said({"citationsContent": {"content": [{"text": "cited"}], "citations": []}}), "cited", "stop"),
+    ],
+)
+def test_answers_are_read(reply: Reply, text: str, reason: str) -> None:
+    choice = exchange(reply).choices[0]
+    assert (choice.text, choice.finish_reason) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        said(THOUGHT),
+        said(),
+        said({"text": None}),
+        said({"text": "a"}, reason="malformed_tool_use"),
+        said({"text": "a"}, reason="something_new"),
+        said(reason="tool_use"),
+        said({"toolUse": {"toolUseId": "1", "name": 7}}, reason="tool_use"),
+        Reply(body={"output": {}, "stopReason": "end_turn"}),
+    ],
+)
+def test_what_is_no_answer_is_an_error(reply: Reply) -> None:
+    with pytest.raises(ProviderError):
+        exchange(reply)
+
+
+def test_tokens_from_the_vendors_cache_are_counted_and_priced() -> None:
+    price = {"price": "list"}
+    plain = exchange(said({"text": "a"}), **price)
+    assert plain.usage.cost_usd == pytest.approx((7 * 3.3 + 3 * 16.5) / 1e6)
+    details = [{"ttl": "1h", "inputTokens": 200}, {"ttl": "5m", "inputTokens": 300}]
+    cached = exchange(
+        said(
+            {"text": "a"},
+            cacheReadInputTokens=1000,
+            cacheWriteInputTokens=500,
+            cacheDetails=details,
+            totalTokens=1510,
+        )
+    )
+    assert (cached.usage.input_tokens, cached.cache_read_tokens, cached.cache_write_tokens) == (
+        1507,
+        1000,
+        500,
+    )
+    within = exchange(said({"text": "a"}, inputTokens=1507, cacheReadInputTokens=1000, totalTokens=1510))
+    assert (within.usage.input_tokens, within.cache_read_tokens) == (1507, 1000)
+
+
+def error(status: int, code: str, message: str, **body: Any) -> Reply:
+    return Reply(
+        status,
+        {"x-amzn-errortype": f"{code}:http://internal.amazon.com/", "retry-after": "2"},
+        {"message": message, **body},
+    )
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "hint"),
+    [
+        (
+            error(429, "ThrottlingException", "Too many tokens, please wait before trying again."),
+            ProviderRateLimitError,
+            "",
+        ),
+        (
+            error(429, "ModelNotReadyException", "The model is not ready for inference."),
+            ProviderRateLimitError,
+            "",
+        ),
+        (error(503, "ServiceUnavailableException", "Try your request again."), ProviderUnavailableError, ""),
+        (error(408, "ModelTimeoutException", "The request took too long."), ProviderUnavailableError, ""),
+        (error(500, "InternalServerException", "Oops."), ProviderUnavailableError, ""),
+        (
+            error(424, "ModelErrorException", "The model failed.", originalStatusCode=503),
+            ProviderUnavailableError,
+            "",
+        ),
+        (
+            error(424, "ModelErrorException", "The model failed.", originalStatusCode=400),
+            ProviderRequestError,
+            "",
+        ),
+        (
+            error(400, "ValidationException", "The provided model identifier is invalid."),
+            UnknownModelError,
+            "check the model",
+        ),
+        (
+            error(
+                404,
+                "ResourceNotFoundException",
+                "Could not resolve the foundation model from the provided model identifier.",
+            ),
+            UnknownModelError,
+            "check the model",
+        ),
+        (
+            error(
+                400,
+                "ValidationException",
+                "Invocation of model ID x with on-demand throughput isn\u2019t supported. Retry your "
+                "request with the ID or ARN of an inference profile that contains this model.",
+            ),
+            ProviderRequestError,
+            "inference profile",
+        ),
+        (
+            error(
+                403,
+                "AccessDeniedException",
+                "You don't have access to the model with the specified model ID.",
+            ),
+            ProviderAuthError,
+            "request access",
+        ),
+        (
+            error(
+                403,
+                "AccessDeniedException",
+                "User: arn:aws:iam::1:user/a is not authorized to perform: bedrock:InvokeModel on resource: x",
+            ),
+            ProviderAuthError,
+            "bedrock:InvokeModel",
+        ),
+        (
+            error(
+                403, "UnrecognizedClientException", "The security token included in the request is invalid."
+            ),
+            ProviderAuthError,
+            "aws sso login",
+        ),
+        (
+            error(
+                403,
+                "InvalidSignatureException",
+                "Signature expired: 20261126T120000Z is now earlier than 20261126T121000Z",
+            ),
+            ProviderAuthError,
+            "clock",
+        ),
+    ],
+)
+def test_each_error_of_the_service_is_retried_or_explained(
+    reply: Reply, kind: type[ProviderError], hint: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        exchange(reply)
+    assert type(caught.value) is kind
+    assert hint in caught.value.hint
+    if kind in (ProviderRateLimitError, ProviderUnavailableError) and reply.status != 424:
+        assert caught.value.retry_after_s == 2
+
+
+def test_the_words_for_the_end_are_those_of_the_installed_description() -> None:
+    from geval_cli.providers.wire.finish_reasons import CONVERSE, VOCABULARIES
+
+    service = Loader().load_service_model("bedrock-runtime", "service-2")
+    [known] = [words for words in VOCABULARIES if words.wire == CONVERSE]
+    assert set(service["shapes"]["StopReason"]["enum"]) == known.reasons.keys()
+
+
+def test_a_secret_is_shown_nowhere() -> None:
+    reply = error(
+        403,
+        "SignatureDoesNotMatch",
+        f"wrong signature by {KEYS['AWS_SECRET_ACCESS_KEY']} {TOKEN['AWS_SESSION_TOKEN']}",
+    )
+    with LoopbackServer(reply) as server, pytest.raises(ProviderAuthError) as caught:
+        run(answer(provider(MODEL, {"base_url": server.url}, env={**KEYS, **TOKEN, **REGION})))
+    shown = f"{caught.value} {caught.value.hint} {caught.value.body} {caught.value.__notes__}"
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in shown
+    assert TOKEN["AWS_SESSION_TOKEN"] not in shown
