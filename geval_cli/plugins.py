@@ -63,6 +63,8 @@ EXTRAS: Mapping[str, str] = {
     "simulated talk": "geval_cli.extras.simulation.talk",
     # Signs requests with AWS credentials: `uses_credentials`, `check_sign`, `missing_for_sign`, `signer_of`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
+    # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
+    "cloud credentials": "geval_cli.extras.clouds.credentials",
     # Has the jobs of a run done by other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }

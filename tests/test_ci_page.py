@@ -424,7 +424,9 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
 
     assert named == {
         *(
+            "azure",
             "compression",
+            "gcp",
             "gepa",
             "js",
             "local",

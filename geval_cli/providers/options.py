@@ -131,6 +131,7 @@ KEY_COMMAND = OwnKey(
 )
 """The program that prints the key."""
 
+
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// URL", _is_http_url),
     OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// URL", _is_http_url),
@@ -138,6 +139,8 @@ ENDPOINT_KEYS = (
     OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
     KEY_COMMAND,
+    OwnKey(("cloud_login", "cloudLogin"), "true or false", lambda value: isinstance(value, bool)),
+    OwnKey(("token_scope", "azureTokenScope"), "a text", is_text),
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("region",), "a text", is_text),

@@ -34,6 +34,7 @@ from geval_cli.providers.preset_table import (
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, batch_price_of, price_of
 from geval_cli.providers.promptfoo_params import promptfoo_params
 from geval_cli.providers.redaction import Secrets, public_url
+from geval_cli.providers.wire.cloud import CLOUD_LOGIN, CloudLogin, check_cloud_login, cloud_login
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.key_command import (
     KEY_COMMAND_SOURCE,
@@ -81,6 +82,8 @@ _FREE_NAMES = frozenset(
 )
 """Vendors whose users name models as they like, also with a colon in the name."""
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
+_PRINCIPAL_KEYS = frozenset({"azureClientId", "azureClientSecret", "azureTenantId", "azureAuthorityHost"})
+"""Credentials in promptfoo's configs, which must not go to a model as parameters."""
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
     EMBEDDING: "use another, for example openai:embedding:text-embedding-3-large",
@@ -102,6 +105,12 @@ def speaks_responses(source: ProviderSource) -> bool:
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
     config, changed = source.spec.config, {}
+    if preset_of(source).wire_format == "azure" and (
+        principal := [key for key in config if key in _PRINCIPAL_KEYS]
+    ):
+        hint = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET (and AZURE_AUTHORITY_HOST)"
+        message = f"`{principal[0]}`: geval reads a service principal from the environment"
+        return [source.key_problem(message, key=principal[0], hint=hint)]
     if source.rules.adds_params:
         changed = promptfoo_params(source.spec, config, own_env_of(source.spec))
     changed = {name: value for name, value in changed.items() if config.get(name) is not None}
@@ -109,6 +118,7 @@ def check(source: ProviderSource) -> list[Problem]:
     problems += _left_out(source, changed)
     problems += check_certificate(source)
     problems += [*check_key_command(source), *_batch_problems(source)]
+    problems += check_cloud_login(source, is_cloud=preset_of(source).wire_format == "azure")
     if kind_of(source.spec.id) == TEXT:
         wire_format = preset_of(source).wire_format
         problems += check_parameters(source, wire_format, is_responses=speaks_responses(source), told=changed)
@@ -206,7 +216,12 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
     problems += missing_program(source)
     key, _ = _find_key(source, settings)
-    if key is None and not has_key_command(settings) and _needs_key(source, settings):
+    login = _login(source, settings, endpoint_of(source).url) if url and key is None else None
+    if login is not None:
+        missing = login.missing(preset.key_envs[0])
+        if missing is not None and (settings.get(CLOUD_LOGIN) or _needs_key(source, settings)):
+            problems.append(missing)
+    elif key is None and not has_key_command(settings) and _needs_key(source, settings):
         variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
         found = source.problem(
             f"no key for {source.id}: the environment variable {variable} is not set",
@@ -232,6 +247,8 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     call = _Call(model, _path_of(source), _api_version(source, settings))
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
     is_listed = settings.get("price") == LIST_PRICE
+    login = None if key else _login(source, settings, url)
+    cloud = login and login.signer
     secrets = Secrets(
         [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
     )
@@ -244,14 +261,14 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
         secrets=secrets,
-        key_source=key_source,
+        key_source=login.title if login and cloud else key_source,
         limits=limits_of(settings),
         wire=parameters_of(source, wire_parameters(source.spec.config, ENDPOINT_KEYS), preset.wire_format),
         places=places_of(source),
         place=source.place,
         price=_price(source, settings, url, model),
         certificate=certificate_of(source),
-        signer=key_command_of(source, key_header=key_header, secrets=secrets),
+        signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
         batch=_batch_api(source, settings),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )
@@ -318,6 +335,8 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
     """Return the key, and in words where it came from."""
     if has_key_command(settings):
         return None, KEY_COMMAND_SOURCE
+    if settings.get(CLOUD_LOGIN):
+        return None, ""
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
@@ -327,6 +346,12 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
         if source.env.get(variable):
             return source.env[variable].strip(), variable  # of the environment, a file of it or the config
     return None, ""
+
+
+def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> CloudLogin | None:
+    """Return the credentials of its cloud for a provider without a key; None where there is no such cloud."""
+    is_azure = preset_of(source).wire_format == "azure" and "@" not in split_url(url).netloc
+    return cloud_login(source, "azure", url, settings) if is_azure else None
 
 
 def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
@@ -22,7 +23,7 @@ from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.providers.wire.placeholders import has_response_code
-from geval_cli.providers.wire.vertex import VERTEX
+from geval_cli.providers.wire.vertex import VERTEX, publisher_of
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.problems import did_you_mean, listing
@@ -308,6 +309,8 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
     if kind in ("http", "https") and has_response_code(source.spec.config):
         return _HTTP_CODE_KIND
     known = provider_kinds().get(kind)
+    if known is not None and kind == "vertex" and publisher_of(source) == "anthropic":
+        return replace(known, builds=f"{_HERE}.wire.anthropic")
     if known is not None or kind == NONE_PROVIDER or kind in _ELSEWHERE:
         return known
     plugin = find_plugin(PROVIDERS, kind)

@@ -25,6 +25,7 @@ from geval_cli.providers.wire.vertex import (
     REGION_VARIABLES,
     VERTEX,
     is_region,
+    region_url,
     vertex_endpoint,
 )
 from geval_cli.source.access import TRUST_HINT, TRUSTED
@@ -98,6 +99,8 @@ def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
     has_own_host = settings.get("api_host") is not None
     if has_own_host or not all(_is_own_address(address, preset) for address in addresses):
         return _refused(f"`{spec.public_id}` sends its requests to another host", spec)
+    if settings.get("cloud_login"):
+        return _refused(f"`{spec.public_id}` uses the cloud login of this machine", spec)
     if own_settings(spec.config, CERTIFICATE_KEYS):
         return _refused(f"`{spec.public_id}` presents a certificate from this machine", spec)
     if key_env is not None and key_env not in preset.key_envs:
@@ -147,7 +150,7 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
             (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), DEFAULT_REGION
         )
         if is_region(region):
-            origins.add(("https", f"{region}-aiplatform.googleapis.com", 443))
+            origins.add(_origin(region_url(region)))
     elif preset.account_key == "region":
         region = str(source.spec.config.get("region") or "") or next(
             (source.env[name] for name in preset.account_envs if source.env.get(name)), ""

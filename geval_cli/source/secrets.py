@@ -56,7 +56,9 @@ _OTHER_TOKENS = frozenset(
         "unk",
     }
 )
-_NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # every shell's working folder
+_NO_SECRETS = frozenset(
+    {"PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"}
+)  # folders, and the path of a file
 _SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure functions and Google take their keys so
 
 _PLACE = r"\{\{[^{}]*\}\}"

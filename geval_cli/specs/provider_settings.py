@@ -119,6 +119,15 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
         {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "A program with its arguments that prints the API key, for tokens that expire.",
     ),
+    ("cloud_login", "cloudLogin"): (
+        {"type": "boolean"},
+        "`true`: use this machine's login at Google Cloud (`vertex:`) or Azure (`azure:`) even if a variable holds a"
+        " key or the address is not the cloud's; `false`: never.",
+    ),
+    ("token_scope", "azureTokenScope"): (
+        {"type": "string"},
+        "The scope of Azure's tokens, if not that of the address; or AZURE_TOKEN_SCOPE.",
+    ),
     ("api_version", "apiVersion"): (
         {"type": "string"},
         "The version of the API; by default 2024-10-21 (or OPENAI_API_VERSION, AZURE_API_VERSION) for Azure,"

@@ -431,7 +431,7 @@ def test_what_is_no_model_behind_a_chat_api_is_refused_with_what_to_do_instead(
     name: str, spec_of: type[ProviderSpec]
 ) -> None:
     (problem,) = check_provider(spec_of(id=name), env={}, base_dir=Path())
-    assert "not supported" in problem.message or "is not a Gemini model" in problem.message
+    assert "not supported" in problem.message or "is not a Gemini or Claude model" in problem.message
     assert problem.hint
     assert "did you mean" not in problem.hint
     assert "before the model" not in problem.hint

@@ -57,7 +57,7 @@ def test_the_address_follows_from_config_and_environment(
 @pytest.mark.parametrize(
     ("name", "config"),
     [
-        ("vertex:claude-sonnet-4", {}),
+        ("vertex:llama-4", {}),
         ("vertex:", {}),
         ("vertex:gemini-x", {"region": "evil.example/x"}),
         ("vertex:gemini-x", {"project_id": "../x"}),

@@ -153,6 +153,7 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
             "another host",
         ),
         ({"providers": [{"id": "vertex:gemini-x", "config": {"apiHost": "x.example"}}]}, "another host"),
+        ({"providers": [{"id": "vertex:gemini-x", "config": {"cloud_login": True}}]}, "uses the cloud login"),
         ({"prompts": ["file://../secret.txt"]}, "outside"),
         ({"tests": "file://../secret.yaml"}, "outside"),
         ({"tests": [{"vars": {"a": "file:///etc/passwd"}}]}, "outside"),

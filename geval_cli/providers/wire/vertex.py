@@ -1,6 +1,7 @@
-"""Vertex AI: Gemini models in a project of Google's cloud, or by a key without one; the wire is that of Gemini.
+"""Vertex AI: Gemini and Claude models in a project of Google's cloud, or Gemini by a key without one.
 
-With a project (`project_id`, or a variable) the credentials are an access token; without one, an API key.
+With a project (`project_id`, or a variable) the credentials are an access token: of a variable, or of the user's own
+login in the cloud. Without one, an API key. The wires are those of Gemini and Claude.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from geval_cli.providers.options import (
 from geval_cli.providers.preset_table import Preset
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.cloud import CLOUD_LOGIN, CloudLogin, check_cloud_login, cloud_login
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.key_command import (
     KEY_COMMAND_SOURCE,
@@ -35,7 +37,7 @@ from geval_cli.providers.wire.parameters import check_parameters, places_of
 from geval_cli.source.secrets import secret_values
 
 VERTEX = Preset(
-    "Gemini models at Google's Vertex AI",
+    "Gemini and Claude models at Google's Vertex AI",
     "https://aiplatform.googleapis.com",
     ("VERTEX_API_KEY", "VERTEX_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"),
     "vertex:gemini-2.5-flash",
@@ -48,6 +50,10 @@ PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJEC
 REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
 DEFAULT_REGION = "us-central1"
 _GLOBAL = "global"
+_CONTINENTS = ("eu", "us")
+_PUBLISHERS = (("gemini", "google"), ("gemma", "google"), ("claude", "anthropic"))
+"""How names of models begin, and whose they are."""
+_METHODS = {"google": "generateContent", "anthropic": "rawPredict"}
 _REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
 _PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
 
@@ -61,6 +67,20 @@ def _is_project(value: Any) -> bool:
     return isinstance(value, str) and _PROJECT.fullmatch(value) is not None
 
 
+def publisher_of(source: ProviderSource) -> str:
+    """Return whose a model is: google or anthropic; empty where geval does not know how it is called."""
+    return next((owner for start, owner in _PUBLISHERS if source.name.startswith(start)), "")
+
+
+def region_url(region: str) -> str:
+    """Return where a region's models are: one of Google's, a continent or the whole world."""
+    if region == _GLOBAL:
+        return VERTEX.base_url
+    if region in _CONTINENTS:
+        return f"https://aiplatform.{region}.rep.googleapis.com"
+    return f"https://{region}-aiplatform.googleapis.com"
+
+
 VERTEX_KEYS = (
     OwnKey(("project_id", "projectId"), "the id of a project", _is_project),
     OwnKey(("region",), "the name of a region, for example europe-west4", is_region),
@@ -71,11 +91,12 @@ VERTEX_KEYS = (
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
-    problems += check_key_command(source)
-    problems += check_parameters(source, "google")
-    if not source.name.startswith(("gemini", "gemma")):
-        hint = "geval calls only Gemini there; use anthropic:MODEL, or a gateway such as litellm:MODEL"
-        problems.append(source.problem(f"`{source.id}` is not a Gemini model", hint=hint))
+    problems += [*check_key_command(source), *check_cloud_login(source, is_cloud=True)]
+    publisher = publisher_of(source)
+    problems += check_parameters(source, publisher or "google")
+    if not publisher:
+        hint = "geval calls only Gemini and Claude there; for others use a gateway such as litellm:MODEL"
+        problems.append(source.problem(f"`{source.id}` is not a Gemini or Claude model", hint=hint))
     return problems
 
 
@@ -87,16 +108,25 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     if (project and not _is_project(project)) or not is_region(region):
         message = f"`{project[:60]}` in `{region[:60]}` is not a project in a region"
         problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))
-    key, _ = _credentials(source, settings)
-    if has_key_command(settings):
+    if problems:
         return problems
-    if key is None and "base_url" not in settings and not secret_values(settings.get("headers", {})):
-        names = _TOKEN_VARIABLES if project else _KEY_VARIABLES
-        hint = f"set {names[0]}"
-        if project:
-            hint += ", for example to what `gcloud auth print-access-token` prints"
-        problems.append(source.problem(f"no credentials for {source.id}", hint=hint))
-    return problems
+    if not project and (publisher_of(source) == "anthropic" or settings.get(CLOUD_LOGIN)):
+        message = f"no Google Cloud project for {source.id}"
+        return [source.problem(message, hint=f"set `project_id` in the config, or {PROJECT_VARIABLES[1]}")]
+    key, _ = _credentials(source, settings)
+    login = _login(source, settings) if key is None else None
+    if login is not None:
+        missing = login.missing(_TOKEN_VARIABLES[0])
+        if missing is not None and (settings.get(CLOUD_LOGIN) or "base_url" not in settings):
+            return [missing]
+    elif has_key_command(settings) or secret_values(settings.get("headers", {})) or "base_url" in settings:
+        return []
+    elif key is None:
+        hint = f"set {(_TOKEN_VARIABLES if project else _KEY_VARIABLES)[0]}"
+        if not project:
+            hint += ", or `project_id` to use your Google Cloud credentials"
+        return [source.problem(f"no credentials for {source.id}", hint=hint)]
+    return []
 
 
 def vertex_endpoint(source: ProviderSource) -> Endpoint:
@@ -109,6 +139,8 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
     headers = {key_header: f"Bearer {key}" if has_project else key, **own_headers} if key else own_headers
     url = str(settings.get("api_endpoint") or _request_url(source, settings))
     secrets = Secrets([key, *secret_values([headers, url]), *source.secret_values])
+    login = None if key else _login(source, settings)
+    cloud = login and login.signer
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -118,26 +150,33 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
         secrets=secrets,
-        key_source=key_source,
+        key_source=login.title if login and cloud else key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, VERTEX_KEYS),
         places=places_of(source),
         place=source.place,
         price=price_of(settings, url=url, model=source.name),
         certificate=certificate_of(source),
-        signer=key_command_of(source, key_header=key_header, secrets=secrets),
+        signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
     )
 
 
+def _login(source: ProviderSource, settings: Mapping[str, Any]) -> CloudLogin | None:
+    """Return the credentials of Google Cloud for a model without a key in a project."""
+    url = str(settings.get("api_endpoint") or _request_url(source, settings))
+    return cloud_login(source, "google", url, settings) if _project(source, settings) else None
+
+
 def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    path = f"publishers/google/models/{quote(source.name, safe='')}:generateContent"
+    publisher = publisher_of(source) or "google"
+    model = quote(source.name, safe="@" if publisher == "anthropic" else "")
+    path = f"publishers/{publisher}/models/{model}:{_METHODS[publisher]}"
     own = settings.get("base_url") or (f"https://{settings['api_host']}" if "api_host" in settings else "")
     project = _project(source, settings)
     if not project:
         return f"{str(own or VERTEX.base_url).rstrip('/')}/v1/{path}"
     region = _region(source, settings)
-    regional = VERTEX.base_url if region == _GLOBAL else f"https://{region}-aiplatform.googleapis.com"
-    host = str(own or regional).rstrip("/")
+    host = str(own or region_url(region)).rstrip("/")
     return f"{host}/v1/projects/{quote(project, safe=':')}/locations/{region}/{path}"
 
 
@@ -145,6 +184,8 @@ def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[s
     """Return the key or the token, and in words where it came from."""
     if has_key_command(settings):
         return None, KEY_COMMAND_SOURCE
+    if settings.get(CLOUD_LOGIN):
+        return None, ""
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
@@ -158,14 +199,17 @@ def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[s
 def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     if "project_id" in settings:
         return str(settings["project_id"])
-    has_key = source.env.get(_KEY_VARIABLES[0]) and not has_key_command(settings)
-    if has_key or "api_key" in settings:
+    has_key = (
+        source.env.get(_KEY_VARIABLES[0]) and not has_key_command(settings) and not settings.get(CLOUD_LOGIN)
+    )
+    if publisher_of(source) != "anthropic" and (has_key or "api_key" in settings):
         return ""  # a key is asked for without a project, whatever the environment says of projects
     return _first(source, PROJECT_VARIABLES)
 
 
 def _region(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    return str(settings.get("region") or _first(source, REGION_VARIABLES) or DEFAULT_REGION)
+    usual = _GLOBAL if publisher_of(source) == "anthropic" else DEFAULT_REGION
+    return str(settings.get("region") or _first(source, REGION_VARIABLES) or usual)
 
 
 def _first(source: ProviderSource, names: tuple[str, ...]) -> str:

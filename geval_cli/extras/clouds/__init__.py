@@ -1,0 +1,1 @@
+"""Models in Google Cloud and Azure, by the clouds' own credentials."""
