@@ -1,4 +1,4 @@
-"""Whether a provider without a key is called with the credentials of its cloud, which an extra finds."""
+"""The credentials of its cloud for a provider without a key; an extra finds them."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
