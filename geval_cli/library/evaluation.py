@@ -127,7 +127,7 @@ async def evaluate_in_batches(
     if driver is None or not any(
         judges.has_batches(_find_judge(judges, judge)) for judge in _all_judges(evaluation)
     ):
-        hint = "use an openai: or anthropic: model, or leave `batch` out"
+        hint = "use an openai:, anthropic:, google:, mistral:, together: or groq: model, or leave `batch` out"
         raise UsageError("the judge has no batch API", hint=hint)
 
     async def evaluate(judges: Session, evaluation: Evaluation, case: TestCase) -> Result:

@@ -156,6 +156,7 @@ ENDPOINT_KEYS = (
         is_endpoint_price,
     ),
     OwnKey(("batch",), "`openai` (the server has OpenAI's batch API) or false", _is_batch_choice),
+    OwnKey(("batch_deployment", "batchDeployment"), "the name of a deployment", is_text),
 )
 
 SET_BY_GEVAL = {

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 WireFormat = Literal["openai", "azure", "anthropic", "google"]
+BatchApiName = Literal["", "openai", "azure", "anthropic", "google", "mistral", "together"]
 
 
 class WireRules(Struct, frozen=True):
@@ -59,7 +60,7 @@ class Preset(Struct, frozen=True):
     account_envs: tuple[str, ...] = ()
     account_key: Literal["account_id", "region"] = "account_id"
     price_vendor: str = ""
-    batch: Literal["", "openai", "anthropic"] = ""
+    batch: BatchApiName = ""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -89,6 +90,7 @@ PRESETS: Mapping[str, Preset] = {
         "azure:my-deployment",
         ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE_URL", "AZURE_API_HOST"),
         "azure",
+        batch="azure",
     ),
     "ollama": Preset(
         "Ollama on this machine",
@@ -134,6 +136,7 @@ PRESETS: Mapping[str, Preset] = {
         ("MISTRAL_API_KEY",),
         "mistral:mistral-large-latest",
         price_vendor="mistral",
+        batch="mistral",
     ),
     "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4", price_vendor="x-ai"),
     "together": Preset(
@@ -142,6 +145,7 @@ PRESETS: Mapping[str, Preset] = {
         ("TOGETHER_API_KEY",),
         "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
         price_vendor="together",
+        batch="together",
     ),
     "fireworks": Preset(
         "Fireworks AI",
@@ -158,6 +162,7 @@ PRESETS: Mapping[str, Preset] = {
         ("GOOGLE_API_BASE_URL",),
         "google",
         price_vendor="google",
+        batch="google",
     ),
     "perplexity": Preset(
         "Perplexity",

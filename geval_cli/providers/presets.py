@@ -157,14 +157,20 @@ _SENT_OTHERWISE = frozenset(
 
 
 def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Yield a problem where the config says that a server has OpenAI's batch API which cannot have it."""
-    wire_format = preset_of(source).wire_format
-    if source.spec.config.get("batch") == "openai" and wire_format != "openai":
-        hint = "leave `batch` out: it has its own batch API" if wire_format == "anthropic" else "leave it out"
+    """Yield a problem where the config says something about batches that cannot be so."""
+    preset, config = preset_of(source), source.spec.config
+    is_openai = preset.wire_format == "openai" and preset.batch in {"", "openai"}
+    if config.get("batch") == "openai" and not is_openai:
+        hint = "leave `batch` out: it has its own batch API" if preset.batch else "leave it out"
         yield source.problem(
-            f"`batch: openai` is for servers with OpenAI's API, which {source.kind} does not have",
+            f"`batch: openai` is for servers with OpenAI's batch API, which {source.kind} does not have",
             key="batch",
             hint=hint,
+        )
+    named = next((name for name in ("batch_deployment", "batchDeployment") if name in config), None)
+    if named is not None and preset.wire_format != "azure":
+        yield source.problem(
+            f"`{named}` is for azure: models", key=named, hint="leave it out: batches use the same model"
         )
 
 
@@ -270,6 +276,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         certificate=certificate_of(source),
         signer=cloud or key_command_of(source, key_header=key_header, secrets=secrets),
         batch=_batch_api(source, settings),
+        batch_deployment=settings.get("batch_deployment", ""),
         batch_price=batch_price_of(settings, url=preset.base_url if is_listed else url, model=model),
     )
 
@@ -277,7 +284,11 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
 def _batch_api(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     """Return the name of the batch API that the model of `source` has; empty for none."""
     named = settings.get("batch", preset_of(source).batch)
-    return str(named) if named and kind_of(source.spec.id) == TEXT else ""
+    if not named or kind_of(source.spec.id) != TEXT:
+        return ""
+    if named == "azure":
+        return named if "batch_deployment" in settings else ""
+    return "" if speaks_responses(source) and named != "openai" else str(named)
 
 
 def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:

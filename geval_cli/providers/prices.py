@@ -30,6 +30,12 @@ _VENDOR_OF_HOST = {
         if preset.price_vendor
     },
 }
+_HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
+"""Vendors that list half the price for every model in batches, where the table has no price of its own.
+
+ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
+learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
+"""
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -150,7 +156,7 @@ class ListPrice(Struct, frozen=True):
         }
         usage = table.Usage(**{name: count for name, count in counts.items() if count})
         conditions = dict(tokens.conditions)
-        batched = {**conditions, "processing": "batch"}
+        batched, share = {**conditions, "processing": "batch"}, 1.0
         try:
             found = table.calc_price(
                 usage, model, provider_id=self.vendor, price_context=batched if self.is_batch else conditions
@@ -158,7 +164,10 @@ class ListPrice(Struct, frozen=True):
             if self.is_batch and found.total_price:
                 direct = table.calc_price(usage, model, provider_id=self.vendor, price_context=conditions)
                 if direct.total_price == found.total_price:
-                    return None  # the table knows none for batches, and falls back on the usual one
+                    # The table knows none for batches, and falls back on the usual one.
+                    if self.vendor not in _HALF_IN_BATCHES:
+                        return None
+                    share = 0.5
         except (LookupError, ValueError):
             # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
             return None
@@ -168,7 +177,7 @@ class ListPrice(Struct, frozen=True):
         needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
         is_listed = all(getattr(found.model_price, name) is not None for name in needed)
-        return float(found.total_price) if is_listed else None
+        return float(found.total_price) * share if is_listed else None
 
 
 def similar_model(provider_id: str, model: str) -> str | None:

@@ -165,6 +165,10 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
         {"enum": ["openai", False]},
         "The server's batch API for --batch: `openai`, or false to send requests directly.",
     ),
+    ("batch_deployment", "batchDeployment"): (
+        {"type": "string"},
+        "Azure: the Global Batch deployment of the same model, for --batch.",
+    ),
 }
 """geval's own keys by their spellings, for editors; `providers.options` checks them."""
 

@@ -71,6 +71,24 @@ def test_a_service_tier_has_its_own_price() -> None:
     assert flex == pytest.approx(standard / 2)
 
 
+@pytest.mark.parametrize(
+    ("vendor", "model", "share"),
+    [
+        ("azure", "gpt-4-0613", 0.5),
+        ("google", "gemini-2.5-flash", 0.5),
+        ("mistral", "mistral-large-latest", 0.5),
+        ("together", "meta-llama/Llama-3.3-70B-Instruct-Turbo", None),
+    ],
+)
+def test_batches_cost_half_where_the_vendor_says_so_for_all_models(
+    vendor: str, model: str, share: float | None
+) -> None:
+    tokens = TokenUsage(1000, 100)
+    direct, batched = (ListPrice(vendor, model, is_batch=flag).cost_usd(tokens) for flag in (False, True))
+    assert direct
+    assert batched == (None if share is None else pytest.approx(direct * share))
+
+
 def test_only_openrouter_is_believed_what_it_charged() -> None:
     tokens = TokenUsage(1000, charged_usd=0.7)
     assert ListPrice("openrouter", "openai/gpt-4").cost_usd(tokens) == 0.7

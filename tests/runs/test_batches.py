@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite, comparable
+from support.batch_vendors import VENDORS, RemoteBatch
 from support.pictures import png
 
 from geval_cli.engine.runner import StopReason, StopSignal
@@ -22,7 +23,7 @@ from geval_cli.records import RunStatus
 from geval_cli.runs.stored import exit_code
 from geval_cli.store.cache import ResponseCache
 
-WIRES = ("openai", "anthropic")
+WIRES = tuple(VENDORS)
 
 
 TESTS = 12
@@ -114,22 +115,24 @@ def test_keys_stand_in_no_file_of_the_home_folder(tmp_path, server, monkeypatch)
         assert not path.is_file() or b"sk-batch" not in path.read_bytes(), path
 
 
-KILLS = (
-    *(
+KILLS = {
+    "openai": (
         ("chat", "before"),
         ("upload", "before"),
-        ("upload", "after"),
-        ("create", "before"),
-        ("create", "after"),
+        *(("upload", "after"), ("create", "before"), ("create", "after")),
+        *(("get", "after"), ("content", "before"), ("content", "after")),
+        *(("upload", "after"), ("create", "after"), ("content", "after")),
     ),
-    *(("get", "after"), ("content", "before"), ("content", "after")),
-    *(("upload", "after"), ("create", "after"), ("content", "after")),
-)
-ANTHROPIC_KILLS = (("create", "before"), ("create", "after"), ("get", "after"), ("content", "after"))
+    "anthropic": (("create", "before"), ("create", "after"), ("get", "after"), ("content", "after")),
+    "azure": (("file", "after"), ("create", "after"), ("content", "after")),
+    "google": (("put", "after"), ("create", "after"), ("content", "after")),
+    "mistral": (("upload", "after"), ("create", "after"), ("content", "after")),
+    "together": (("put", "after"), ("preprocess", "after"), ("create", "after"), ("content", "after")),
+}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize(("wire", "kills"), [("openai", KILLS), ("anthropic", ANTHROPIC_KILLS)], ids=WIRES)
+@pytest.mark.parametrize(("wire", "kills"), KILLS.items(), ids=KILLS)
 def test_a_run_that_is_killed_in_every_state_pays_for_each_request_once(
     tmp_path, server, direct_results, wire, kills
 ):
@@ -141,7 +144,8 @@ def test_a_run_that_is_killed_in_every_state_pays_for_each_request_once(
     ended = suite.run(resume_latest=True)
     assert set(server.paid.values()) == {1}
     assert without_keys(strip(ended.results)) == without_keys(strip(direct_results[wire]))
-    names = [item["custom_id"] for batch in server.batches.values() for item in batch.requests]
+    batches = server.batches.values()
+    names = [batch.vendor.read(item)[0] for batch in batches for item in batch.requests]
     assert len(names) == len(set(names)), "a request was submitted twice"
 
 
@@ -167,6 +171,19 @@ FAULTS = [
     ("anthropic", "create", ["429", "500"]),
     ("anthropic", "get", ["503", "lost", "404"]),
     ("anthropic", "content", ["503", "lost", "cut"]),
+    ("azure", "file", ["503", "lost"]),
+    ("azure", "create", ["503", "500"]),
+    ("google", "upload", ["503", "lost"]),
+    ("google", "put", ["429", "lost"]),
+    ("google", "create", ["429", "500"]),
+    ("google", "get", ["503", "lost", "404"]),
+    ("google", "content", ["503", "lost", "cut"]),
+    ("mistral", "create", ["429", "lost"]),
+    ("mistral", "content", ["503", "lost", "cut"]),
+    ("together", "upload", ["503", "lost"]),
+    ("together", "put", ["503", "lost"]),
+    ("together", "preprocess", ["429", "500"]),
+    ("together", "create", ["503", "500"]),
 ]
 
 
@@ -213,7 +230,10 @@ def test_what_expired_twice_is_sent_directly(tmp_path):
 
 @pytest.mark.parametrize(
     ("wire", "status"),
-    [("openai", 400), ("openai", 429), ("openai", 500), ("anthropic", 400), ("anthropic", 500)],
+    [
+        *(("openai", 400), ("openai", 429), ("openai", 500), ("anthropic", 400), ("anthropic", 500)),
+        *(("azure", 400), ("google", 400), ("google", 429), ("mistral", 400), ("together", 500)),
+    ],
 )
 def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wire, status):
     server.status_of = lambda body: status if "topic 7." in json.dumps(body) else 200
@@ -227,6 +247,43 @@ def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wi
     else:  # a repetition is sent directly, where nothing is wrong
         assert not by_status
         assert any("topic 7." in json.dumps(body) for body in server.direct)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.usefixtures("small_batches")
+def test_an_answer_that_a_content_filter_took_away_is_that_of_a_direct_run(tmp_path, server, wire):
+    server.is_filtered = lambda body: "about topic 7." in json.dumps(body) and "score" not in json.dumps(body)
+    direct = SmallSuite(tmp_path / "direct", server, wire=wire).run(is_batched=False)
+    batched = SmallSuite(tmp_path / "batched", server, wire=wire).run()
+    assert comparable(batched.results) == comparable(direct.results)
+    assert "about topic 7" not in batched.results[7]["output"]
+    assert set(server.paid.values()) == {1}
+
+
+class CrowdedServer(BatchServer):
+    """Others make batches of their own, so that ours is no longer on the first page of the list."""
+
+    async def _list(self, request: Any) -> Any:
+        if "create" in self.log and len(self.batches) == 1:
+            vendor = self._vendor(request)
+            for number in range(5):
+                other = RemoteBatch(f"{vendor.id_prefix}other_{number}", vendor, [], "another", "file-x")
+                self.batches[other.id] = other
+                self._finish(other)
+        return await super()._list(request)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.usefixtures("small_batches")
+def test_a_batch_is_found_on_any_page_of_a_list(tmp_path, wire):
+    with CrowdedServer() as server:
+        server.page_size = 2
+        server.faults["create"] = ["lost"]
+        SmallSuite(tmp_path, server, wire=wire).run()
+        assert "other_4" in str(server.batches)
+        assert server.log.count("list") >= (1 if wire == "together" else 3)
+        assert paid_once(server, 2 * TESTS - 2)
+        assert server.log.count("create") == 2
 
 
 def test_lines_that_are_there_twice_or_of_others_change_nothing(tmp_path, server):
@@ -252,11 +309,12 @@ def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
 
 
 def without_id(line: bytes) -> bytes:
-    return json.dumps({**json.loads(line), "custom_id": None}).encode()
+    return json.dumps({**json.loads(line), "custom_id": None, "key": None}).encode()
 
 
 def unanswered(line: bytes) -> bytes:
-    return json.dumps({"custom_id": json.loads(line)["custom_id"]}).encode()
+    named = {key: value for key, value in json.loads(line).items() if key in {"custom_id", "key"}}
+    return json.dumps(named).encode()
 
 
 SPOILT_LINES = {
@@ -355,6 +413,11 @@ def test_a_file_of_which_nothing_can_be_read_stops_the_run_and_is_fetched_when_i
 
 ODD_BODIES = ("<html><body>Sign in</body></html>", "", "{}", "[]", "null", '"ok"', "7", '{"id": null}')
 ODD_OPERATIONS = {"openai": ("upload", "create", "get"), "anthropic": ("create", "get")}
+ODD_ELSEWHERE = [
+    *(("google", name) for name in ("upload", "put", "create", "get")),
+    *(("together", name) for name in ("upload", "preprocess", "create")),
+    *(("azure", "file"), ("mistral", "create")),
+]
 
 
 @pytest.mark.parametrize("bodies", [ODD_BODIES[first : first + 2] for first in range(0, 8, 2)])
@@ -371,6 +434,18 @@ def test_an_odd_answer_of_the_batch_api_costs_nothing_twice(tmp_path, server, wi
     assert paid_once(server, 2 * TESTS - 2)
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+    assert any("the batch is checked again later" in text for text in ended.notices)
+
+
+@pytest.mark.parametrize(("wire", "operation"), ODD_ELSEWHERE)
+@pytest.mark.usefixtures("small_batches")
+def test_an_odd_answer_of_any_vendor_costs_nothing_twice(tmp_path, server, wire, operation):
+    server.faults[operation] = ["page:<html>Sign in</html>", "done:[]", "page:{}"]
+    server.faults["list"] = ["page:null"]
+    ended = SmallSuite(tmp_path, server, wire=wire).run()
+    assert not server.faults[operation]
+    assert paid_once(server, 2 * TESTS - 2)
+    assert not asked_twice(server)
     assert any("the batch is checked again later" in text for text in ended.notices)
 
 
@@ -514,6 +589,21 @@ def test_a_budget_is_kept(tmp_path, server, bound):
 
 INVALID = [
     ({"providers": ["echo"]}, {}, "has a batch API", "echo"),
+    ({"providers": ["vertex:gemini-2.5-flash"]}, {}, "has a batch API", "vertex"),
+    ({"providers": [{"id": "azure:m", "config": {"base_url": "http://h"}}]}, {}, "has a batch API", "azure"),
+    ({"providers": ["mistral:responses:m"]}, {}, "has a batch API", "mistral"),
+    (
+        {"providers": [{"id": "together:m", "config": {"batch": "openai"}}]},
+        {},
+        "is for servers with",
+        "batch",
+    ),
+    (
+        {"providers": [{"id": "openai:m", "config": {"batch_deployment": "b"}}]},
+        {},
+        "is for azure",
+        "deployment",
+    ),
     (
         {"defaultTest": {"assert": [{"type": "latency", "threshold": 5}]}},
         {},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.batch_server import BatchServer
 from support.batch_trial import BatchSuite, comparable
+from support.batch_vendors import VENDORS
 
-OPERATIONS = ("chat", "message", "upload", "create", "list", "get", "content")
 MOST_IN_A_RUN = 15
 _DIFFERS = frozenset(
     {"cached", "usage", "latency_ms", "location", "criterion_key", "criterion_parts", "rating_key"}
@@ -22,13 +22,14 @@ def run(kills: int, seed: int) -> bool:
     chance, done, is_good = random.Random(seed), 0, True
     counts: Counter[str] = Counter()
     while done < kills:
-        wire = chance.choice(("openai", "anthropic"))
+        wire = chance.choice(sorted(VENDORS))
         with tempfile.TemporaryDirectory() as folder, BatchServer() as server:
             server.expired_share = chance.choice((0.0, 0.0, 0.7))
             suite = BatchSuite(Path(folder) / "killed", server, wire=wire, tests=chance.randint(25, 60))
             killed, is_over = 0, False
+            operations = sorted(VENDORS[wire].routes)
             while not is_over and done + killed < kills and killed < MOST_IN_A_RUN:
-                operation, when = chance.choice(OPERATIONS), chance.choice(("before", "after"))
+                operation, when = chance.choice(operations), chance.choice(("before", "after"))
                 is_over = not suite.run_until_killed(operation, when, resume_latest=killed > 0)
                 if not is_over:
                     killed += 1

@@ -1,4 +1,4 @@
-"""An emulator of two batch APIs on 127.0.0.1, OpenAI's and Anthropic's, beside the direct ones; time is virtual.
+"""An emulator of vendors' batch APIs on 127.0.0.1, beside the direct ones (`batch_vendors`); time is virtual.
 
 A batch takes one step each time that it is looked at, so tests wait for nothing. Each question about `topic N` gets an
 answer of its own, the same directly and in a batch, and `paid` counts how often each request was answered.
@@ -8,9 +8,9 @@ answer of its own, the same directly and in a batch, and `paid` counts how often
         ... run geval with base_url=server.base_url ...
     assert max(server.paid.values()) == 1
 
-Faults of an operation (upload, create, list, get, content, cancel) are used up one by one: "lost" (done, the connection
-is cut), "500" (done, answered with 500), "429" and "503" (not done), "404", "cut" (of content: half of the file),
-"done:TEXT" and "page:TEXT" (done and not done, answered with 200 and this text).
+Faults of an operation (upload, put, preprocess, file, create, list, get, content, cancel, chat, message) are used up
+one by one: "lost" (done, the connection is cut), "500" (done, answered with 500), "429" and "503" (not done), "404",
+"cut" (of content: half of the file), "done:TEXT" and "page:TEXT" (done and not done, answered with 200 and this text).
 """
 
 import asyncio
@@ -22,34 +22,13 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from support.batch_vendors import VENDORS, Lines, RemoteBatch, Vendor, error_body
 from support.loop_thread import LoopThread
 
-Lines = list[dict[str, Any]]
-_STATES = ("validating", "in_progress", "finalizing", "completed")
-_EPOCH = 1_900_000_000
-
-
-@dataclass
-class RemoteBatch:
-    """A batch as the server has it. `age` counts how often it was looked at."""
-
-    id: str
-    wire: str
-    requests: Lines
-    metadata: dict[str, str] = field(default_factory=dict)
-    input_file_id: str = ""
-    age: int = 0
-    end: str = "completed"
-    is_cancelled: bool = False
-    results: Lines = field(default_factory=list)
-    errors: Lines = field(default_factory=list)
-    state: str = "validating"
-    code: str = ""
-    expired_share: float = 0.0
+_STATES = ("validating", "in_progress", "finalizing")
 
 
 class BatchServer(LoopThread):
@@ -65,6 +44,9 @@ class BatchServer(LoopThread):
         kills_at: the operation at which the process of `victim` is killed, once, `before` or `after` it is done.
         spoil, spoil_file: change the lines of results, and their whole text, before they are given out.
         status_of: the HTTP status of a line of results, by its body.
+        is_filtered: whether a content filter takes the answer to a body away, directly and in a batch.
+        page_size: how many batches one page of a list has at most.
+        calls: a list to which each request is added as it came: operation, method, path, query, header names, content.
     """
 
     def __init__(self, answer: Callable[[Any], str] | None = None) -> None:
@@ -75,6 +57,8 @@ class BatchServer(LoopThread):
         self.log: list[str] = []
         self.batches: dict[str, RemoteBatch] = {}
         self.files: dict[str, Lines] = {}
+        self.stored: dict[str, bytes] = {}
+        self.seen: set[str] = set()
         self.faults: defaultdict[str, list[str]] = defaultdict(list)
         self.looks = 2
         self.is_held = False
@@ -83,6 +67,9 @@ class BatchServer(LoopThread):
         self.spoil: Callable[[Lines], Lines] = lambda lines: lines
         self.spoil_file: Callable[[bytes], bytes] = lambda file: file
         self.status_of: Callable[[Any], int] = lambda _: 200
+        self.is_filtered: Callable[[Any], bool] = lambda _: False
+        self.page_size = 100
+        self.calls: list[Any] | None = None
         self._answer = answer or topic_answer
         self._most: int | None = None
         self._arrival = threading.Condition()
@@ -106,19 +93,9 @@ class BatchServer(LoopThread):
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
         app = web.Application(client_max_size=1 << 30, middlewares=[self._watched])
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/files", self._upload)
-        app.router.add_get("/v1/files/{id}/content", self._content)
-        app.router.add_post("/v1/batches", self._create)
-        app.router.add_get("/v1/batches", self._list)
-        app.router.add_get("/v1/batches/{id}", self._get)
-        app.router.add_post("/v1/batches/{id}/cancel", self._cancel)
-        app.router.add_post("/v1/messages", self._message)
-        app.router.add_post("/v1/messages/batches", self._create)
-        app.router.add_get("/v1/messages/batches", self._list)
-        app.router.add_get("/v1/messages/batches/{id}", self._get)
-        app.router.add_get("/v1/messages/batches/{id}/results", self._content)
-        app.router.add_post("/v1/messages/batches/{id}/cancel", self._cancel)
+        for vendor in VENDORS.values():
+            for name, (method, path) in vendor.routes.items():
+                app.router.add_route(method, vendor.prefix + path, getattr(self, f"_{name}"))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
@@ -130,6 +107,8 @@ class BatchServer(LoopThread):
     @web.middleware
     async def _watched(self, request: web.Request, handler: Any) -> web.StreamResponse:
         operation = handler.__name__.removeprefix("_")
+        if self.calls is not None:
+            await self._note(operation, request)
         with self._arrival:
             self.log.append(operation)
             self.headers.append(request.headers)
@@ -139,7 +118,9 @@ class BatchServer(LoopThread):
         fault = self.faults[operation].pop(0) if self.faults[operation] else ""
         if fault in {"429", "503", "404", "400", "401"}:
             headers = {"retry-after": "0"} if fault == "429" else {}
-            return web.json_response(_error("server", f"fault {fault}"), status=int(fault), headers=headers)
+            return web.json_response(
+                error_body("server", f"fault {fault}"), status=int(fault), headers=headers
+            )
         how, is_odd, text = fault.partition(":")
         if is_odd:
             if how == "done":
@@ -153,12 +134,24 @@ class BatchServer(LoopThread):
         if when == "after":
             await self._kill()
         if fault == "500":
-            return web.json_response(_error("server", "after storing"), status=500)
+            return web.json_response(error_body("server", "after storing"), status=500)
         if fault == "lost" and request.transport is not None:
             request.transport.close()
         if fault == "cut" and isinstance(response, web.Response) and isinstance(response.body, bytes):
             return web.Response(body=response.body[: len(response.body) // 2])
         return response
+
+    async def _note(self, operation: str, request: web.Request) -> None:
+        assert self.calls is not None
+        content: Any
+        if request.content_type == "multipart/form-data":
+            content = {name: _plain(field) for name, field in (await request.post()).items()}
+        else:
+            content = (await request.read()).decode()
+            if "json" in request.content_type and operation != "put":
+                content = json.loads(content or "null")
+        query = dict(request.query)
+        self.calls.append((operation, request.method, request.path, query, dict(request.headers), content))
 
     def _kill_time(self, operation: str) -> str:
         if self.kills_at is None or self.kills_at[0] != operation:
@@ -173,199 +166,153 @@ class BatchServer(LoopThread):
         await asyncio.sleep(0.05)
         raise web.HTTPInternalServerError
 
+    def _vendor(self, request: web.Request) -> Vendor:
+        found = [item for item in VENDORS.values() if request.path.startswith(item.prefix + item.root)]
+        return max(found, key=lambda vendor: len(vendor.prefix + vendor.root))
+
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.direct.append(body)
-        status, reply = self._chat_reply(body)
+        status, reply = self._reply(self._vendor(request), body)
         return web.json_response(reply, status=status)
 
-    async def _message(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        self.direct.append(body)
-        return web.json_response(self._message_reply(body))
+    _message = _chat
 
-    def _chat_reply(self, body: Any) -> tuple[int, Any]:
+    def _reply(self, vendor: Vendor, body: Any) -> tuple[int, Any]:
         text = self._answer(body)
         self.asked[text] += 1
-        choices = [
-            {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            for index in range(body.get("n", 1))
-        ]
-        usage = {"prompt_tokens": 100, "completion_tokens": 10 * len(choices), "total_tokens": 110}
-        return 200, {"id": "chat", "model": body["model"], "choices": choices, "usage": usage}
-
-    def _message_reply(self, body: Any) -> Any:
-        text = self._answer(body)
-        self.asked[text] += 1
-        return {
-            "id": "msg",
-            "type": "message",
-            "model": body["model"],
-            "content": [{"type": "text", "text": text}],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 100, "output_tokens": 10},
-        }
+        if self.is_filtered(body):
+            return vendor.filtered(body)
+        return 200, vendor.reply(body, text)
 
     async def _upload(self, request: web.Request) -> web.Response:
+        """Take a file, or say where it goes."""
+        vendor = self._vendor(request)
+        file_id = vendor.file_id(len(self.files))
+        self.files[file_id] = []
+        if vendor.uploads_elsewhere:
+            self.stored[file_id] = b""
+            target = f"http://127.0.0.1:{self.port}{vendor.prefix}{vendor.store}/{file_id}"
+            return await vendor.place(request, target, file_id)
         form = await request.post()
         upload = form["file"]
         assert form["purpose"] == "batch"
         assert isinstance(upload, web.FileField)
-        file_id = f"file-{len(self.files)}"
         self.files[file_id] = [json.loads(line) for line in upload.file.read().splitlines()]
-        return web.json_response({"id": file_id, "object": "file", "bytes": 0, "created_at": _EPOCH})
+        return web.json_response(vendor.file(file_id, "pending"))
+
+    async def _put(self, request: web.Request) -> web.Response:
+        """Take a file, or a part of it, at the place that `_upload` named."""
+        assert not {"authorization", "x-api-key"} & {name.lower() for name in request.headers}
+        file_id = request.match_info["id"]
+        assert int(request.headers.get("x-goog-upload-offset", 0)) == len(self.stored[file_id])
+        self.stored[file_id] += await request.read()
+        is_last = "finalize" in request.headers.get("x-goog-upload-command", "finalize")
+        if is_last:
+            lines = self.stored[file_id].splitlines()
+            self.files[file_id] = [json.loads(line) for line in lines]
+        headers = {"x-goog-upload-status": "final" if is_last else "active"}
+        return web.json_response({"file": {"name": file_id}}, headers=headers)
+
+    async def _preprocess(self, request: web.Request) -> web.Response:
+        assert self.files[request.match_info["id"]]
+        return web.json_response(self._vendor(request).file(request.match_info["id"], "uploaded"))
+
+    async def _file(self, request: web.Request) -> web.Response:
+        """Describe a file, which is read when it is looked at for the second time."""
+        file_id = request.match_info["id"]
+        status = "processed" if file_id in self.seen else "pending"
+        self.seen.add(file_id)
+        return web.json_response(self._vendor(request).file(file_id, status))
 
     async def _create(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        is_openai = "messages" not in request.path
-        requests = self.files[body["input_file_id"]] if is_openai else body["requests"]
+        vendor, body = self._vendor(request), await request.json()
+        file_id, label = vendor.wished(body)
         batch = RemoteBatch(
-            f"batch_{len(self.batches)}",
-            "openai" if is_openai else "anthropic",
-            requests,
-            body.get("metadata") or {},
-            body.get("input_file_id", ""),
+            f"{vendor.id_prefix}batch_{len(self.batches)}",
+            vendor,
+            self.files[file_id] if file_id else body["requests"],
+            label,
+            file_id,
             expired_share=self.expired_share,
         )
         self.expired_share = 0.0
-        names = [item["custom_id"] for item in requests]
+        names = [vendor.read(item)[0] for item in batch.requests]
+        assert names
         assert len(set(names)) == len(names), "a custom_id stands twice in a batch"
-        running = sum(len(other.requests) for other in self.batches.values() if not self._is_ended(other))
-        if self.token_limit is not None and running + len(requests) > self.token_limit:
+        running = sum(len(other.requests) for other in self.batches.values() if not other.is_ended)
+        if self.token_limit is not None and running + len(batch.requests) > self.token_limit:
             batch.end, batch.code = "failed", "token_limit_exceeded"
         self.batches[batch.id] = batch
-        return web.json_response(self._shown(batch))
+        return web.json_response(vendor.created(batch))
 
     async def _list(self, request: web.Request) -> web.Response:
-        wire = "anthropic" if "messages" in request.path else "openai"
-        found = [item for item in reversed(self.batches.values()) if item.wire == wire]
+        vendor = self._vendor(request)
+        found = [item for item in reversed(self.batches.values()) if item.vendor is vendor]
         for item in found:
             self._look_at(item)
-        shown = [self._shown(item) for item in found]
-        return web.json_response({"object": "list", "data": shown, "has_more": False})
+        return web.json_response(vendor.listed(found, request.query, self.page_size))
 
     async def _get(self, request: web.Request) -> web.Response:
-        batch = self.batches.get(request.match_info["id"])
+        batch = self._found(request)
         if batch is None:
-            return web.json_response(_error("not_found", "no such batch"), status=404)
+            return web.json_response(error_body("not_found", "no such batch"), status=404)
         self._look_at(batch)
-        return web.json_response(self._shown(batch))
+        return web.json_response(batch.vendor.shown(batch))
+
+    def _found(self, request: web.Request) -> RemoteBatch | None:
+        return self.batches.get(self._vendor(request).id_prefix + request.match_info["id"])
 
     def _look_at(self, batch: RemoteBatch) -> None:
         if not self.is_held or batch.is_cancelled:
             batch.age += 1
-        if batch.age >= self.looks and not self._is_ended(batch):
+        if batch.age >= self.looks and not batch.is_ended:
             self._finish(batch)
+        elif not batch.is_ended:
+            batch.state = _STATES[min(batch.age, 2)]
 
     async def _cancel(self, request: web.Request) -> web.Response:
-        batch = self.batches[request.match_info["id"]]
+        batch = self._found(request)
+        assert batch is not None
         batch.is_cancelled, batch.end = True, "cancelled"
         batch.expired_share = max(batch.expired_share, 0.5)
-        return web.json_response(self._shown(batch))
+        return web.json_response(batch.vendor.shown(batch))
 
     async def _content(self, request: web.Request) -> web.Response:
-        name = request.match_info["id"]
-        if "messages" in request.path:
-            lines = self.batches[name].results
-        else:
-            batch = self.batches[name.removeprefix("out-").removeprefix("err-")]
-            lines = batch.results if name.startswith("out-") else batch.errors
+        vendor, name = self._vendor(request), request.match_info["id"]
+        batch = self.batches[vendor.id_prefix + name.removeprefix("out-").removeprefix("err-")]
+        lines = batch.errors if name.startswith("err-") else batch.results
         text = "".join(json.dumps(line) + "\n" for line in self.spoil(list(lines)))
         return web.Response(body=self.spoil_file(text.encode()))
-
-    def _is_ended(self, batch: RemoteBatch) -> bool:
-        return batch.state in {"completed", "failed", "expired", "cancelled"}
 
     def _finish(self, batch: RemoteBatch) -> None:
         if batch.end == "failed":
             batch.state = "failed"
             return
+        vendor = batch.vendor
         left_out = round(len(batch.requests) * batch.expired_share)
         batch.state = batch.end if batch.is_cancelled else "expired" if left_out else "completed"
         for place, item in enumerate(reversed(batch.requests)):
-            is_left_out = place < left_out
-            line = self._openai_line if batch.wire == "openai" else self._anthropic_line
-            found = line(batch, item, is_left_out=is_left_out)
-            is_error = batch.wire == "openai" and (is_left_out or found["response"]["status_code"] != 200)
-            (batch.errors if is_error else batch.results).append(found)
-
-    def _openai_line(self, batch: RemoteBatch, item: Any, *, is_left_out: bool) -> Any:
-        name = item["custom_id"]
-        if is_left_out:
-            code = "batch_cancelled" if batch.is_cancelled else "batch_expired"
-            return {"custom_id": name, "response": None, "error": {"code": code, "message": "too late"}}
-        assert item["method"] == "POST"
-        assert item["url"] == "/v1/chat/completions"
-        status = self.status_of(item["body"])
-        if status != 200:
-            response = {"status_code": status, "body": _error("line", f"a line of {status}")}
-        else:
-            self.paid[name] += 1
-            response = {"status_code": 200, "body": self._chat_reply(item["body"])[1]}
-        return {"id": f"r-{name[:8]}", "custom_id": name, "response": response, "error": None}
-
-    def _anthropic_line(self, batch: RemoteBatch, item: Any, *, is_left_out: bool) -> Any:
-        name = item["custom_id"]
-        if is_left_out:
-            return {"custom_id": name, "result": {"type": "canceled" if batch.is_cancelled else "expired"}}
-        status = self.status_of(item["params"])
-        if status != 200:
-            kind = {400: "invalid_request_error", 429: "rate_limit_error"}.get(status, "api_error")
-            error = {"type": "error", "error": {"type": kind, "message": f"a line of {status}"}}
-            return {"custom_id": name, "result": {"type": "errored", "error": error}}
-        self.paid[name] += 1
-        return {
-            "custom_id": name,
-            "result": {"type": "succeeded", "message": self._message_reply(item["params"])},
-        }
-
-    def _shown(self, batch: RemoteBatch) -> Any:
-        total, is_ended = len(batch.requests), self._is_ended(batch)
-        answered = len(batch.results) + len(batch.errors)
-        if batch.wire == "anthropic":
-            return self._shown_by_anthropic(batch)
-        if not is_ended:
-            batch.state = _STATES[min(batch.age, 2)]
-        return {
-            "id": batch.id,
-            "object": "batch",
-            "endpoint": "/v1/chat/completions",
-            "input_file_id": batch.input_file_id,
-            "completion_window": "24h",
-            "status": batch.state,
-            "created_at": _EPOCH,
-            "expires_at": _EPOCH + 86400,
-            "metadata": batch.metadata,
-            "output_file_id": f"out-{batch.id}" if batch.results else None,
-            "error_file_id": f"err-{batch.id}" if batch.errors else None,
-            "request_counts": {"total": total, "completed": answered, "failed": 0},
-            "errors": {"data": [{"code": batch.code, "message": "too much"}]}
-            if batch.state == "failed"
-            else None,
-        }
-
-    def _shown_by_anthropic(self, batch: RemoteBatch) -> Any:
-        is_ended = self._is_ended(batch)
-        kinds = Counter(line["result"]["type"] for line in batch.results)
-        names = ("succeeded", "errored", "canceled", "expired")
-        return {
-            "id": batch.id,
-            "type": "message_batch",
-            "processing_status": "ended"
-            if is_ended
-            else "canceling"
-            if batch.is_cancelled
-            else "in_progress",
-            "request_counts": {"processing": 0, **{name: kinds[name] for name in names}},
-            "created_at": "2030-03-17T17:46:40Z",
-            "expires_at": "2030-03-18T17:46:40Z",
-            "results_url": "http://elsewhere.invalid/results" if is_ended else None,
-        }
+            name, body = vendor.read(item)
+            if place < left_out:
+                line = vendor.left_out_line(name, is_cancelled=batch.is_cancelled)
+                if line is not None:
+                    (batch.errors if vendor.has_error_file else batch.results).append(line)
+                continue
+            status, reply = self.status_of(body), None
+            if status != 200:
+                reply = error_body("line", f"a line of {status}")
+            else:
+                status, reply = self._reply(vendor, body)
+                self.paid[name] += 1
+            is_error = vendor.has_error_file and status != 200
+            (batch.errors if is_error else batch.results).append(vendor.line(name, status, reply))
 
 
 def topic_answer(body: Any) -> str:
     """An answer that is another one for each topic; a verdict or steps where a judge is asked for them."""
-    text = "\n".join(str(message["content"]) for message in body["messages"]) + str(body.get("system", ""))
+    messages = body.get("messages") or [*body["contents"], body.get("systemInstruction") or {"parts": []}]
+    text = "\n".join(_text_of(message) for message in messages) + str(body.get("system", ""))
     number = next((word.strip(".,\"'") for word in text.split("topic ")[1:]), "-").split()[0].strip(".")
     if '"score"' in text:
         digits = "".join(letter for letter in number if letter.isdigit()) or "0"
@@ -375,5 +322,13 @@ def topic_answer(body: Any) -> str:
     return f"A sentence about topic {number}."
 
 
-def _error(kind: str, message: str) -> Any:
-    return {"error": {"message": message, "type": kind, "code": None}}
+def _text_of(message: Any) -> str:
+    return str(message.get("content") or "\n".join(str(part.get("text")) for part in message["parts"]))
+
+
+def _plain(field: Any) -> Any:
+    if not isinstance(field, web.FileField):
+        return field
+    content = field.file.read()
+    field.file.seek(0)
+    return {"name": field.filename, "content": content.decode()}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.batch_server import BatchServer
+from support.batch_vendors import VENDORS
 
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.events import RunEvent
@@ -59,7 +60,15 @@ class BatchSuite:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        of_vendor = {"base_url": self.server.base_url} if self.wire == "groq" else {}
+        vendor = VENDORS.get(self.wire)
+        url = (
+            f"http://127.0.0.1:{self.server.port}{vendor.prefix}{vendor.base}"
+            if vendor
+            else self.server.base_url
+        )
+        of_vendor = {"base_url": url} if self.wire not in {"openai", "anthropic"} else {}
+        if self.wire == "azure":
+            of_vendor["batch_deployment"] = "global-batch"
         settings = {"price": PRICE, "max_retries": 2, **of_vendor, **self.config}
         document = {
             "prompts": ["Write one sentence about topic {{ number }}."],
@@ -91,6 +100,10 @@ class BatchSuite:
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": "sk-batch",
             "GROQ_API_KEY": "sk-batch",
+            "AZURE_OPENAI_API_KEY": "sk-batch",
+            "GEMINI_API_KEY": "sk-batch",
+            "MISTRAL_API_KEY": "sk-batch",
+            "TOGETHER_API_KEY": "sk-batch",
         }
 
     def run(

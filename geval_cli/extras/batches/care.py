@@ -107,7 +107,9 @@ class BatchKeeper:
         api = self._api_of(batch)
         remote_id = batch.remote_id
         if remote_id is None:
-            ours = await api.find(batch.id, since=batch.created_at, requests=batch.requests)
+            ours = await api.find(
+                batch.id, since=batch.created_at, requests=batch.requests, file_id=batch.file_id
+            )
             remote_id = next((remote.id for remote in ours if remote.label == batch.id), None)
         if remote_id is None:
             return await self._cache.batches.end(batch, BatchState.CANCELLED, tries=0)

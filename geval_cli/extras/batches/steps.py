@@ -134,7 +134,10 @@ class BatchSteps:
     async def _adopted(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch | None:
         """Return the batch if the provider has it already; as it was, if that shows only when another one has ended."""
         taken = {other.remote_id for other in await self._store.all()}
-        for remote in await api.find(batch.id, since=batch.created_at, requests=batch.requests):
+        found = await api.find(
+            batch.id, since=batch.created_at, requests=batch.requests, file_id=batch.file_id
+        )
+        for remote in found:
             if remote.id in taken:
                 continue
             if remote.label == batch.id:

@@ -27,7 +27,7 @@ from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batching import batch_api, way_to_batches
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
@@ -214,8 +214,7 @@ def batch_problems(
         yield Problem(
             f"none of these providers has a batch API: {names}",
             specs[0][1].place.value("id"),
-            "use an openai: or anthropic: model, or set `batch: openai` in the config of a server "
-            "that has it",
+            way_to_batches(specs[0][1].id.partition(":")[0]),
         )
     options = suite.options.batch
     most = max((api.most_requests for _, api in apis), default=None)

@@ -14,7 +14,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
-from geval_cli.providers.wire.batching import batch_api
+from geval_cli.providers.wire.batching import batch_api, way_to_batches
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 from geval_cli.report.sanitize import one_line
 from geval_cli.source.images import data_url_image
@@ -211,7 +211,9 @@ def _batches(model: BoundModel) -> ModelFeature:
     return ModelFeature(
         "batches",
         can,
-        "`geval run --batch` sends them, usually at half the price" if can else "none that geval knows",
+        "`geval run --batch` sends them, usually at half the price"
+        if can
+        else f"none: {way_to_batches(model.provider.id.partition(':')[0])}",
     )
 
 

@@ -1,7 +1,6 @@
 """Anthropic's message batches."""
 
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -13,7 +12,9 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    is_too_old,
     joined,
+    moment,
     read_line,
     readable_lines,
     whole,
@@ -21,7 +22,6 @@ from geval_cli.providers.wire.batch_api import (
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.refusals import CallContext
 
-_CLOCKS_DIFFER_S = 3600.0
 _PAGE = 100
 _MOST_PAGES = 20
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -65,7 +65,9 @@ class AnthropicBatches:
         body = b'{"requests": [' + b",".join(lines.splitlines()) + b"]}"
         return await self._ask("POST", body=body)
 
-    async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
+    async def find(
+        self, batch_id: str, *, since: float, requests: int, file_id: str | None
+    ) -> list[RemoteBatch]:
         found: list[RemoteBatch] = []
         after = ""
         for _ in range(_MOST_PAGES):
@@ -73,9 +75,7 @@ class AnthropicBatches:
             if not isinstance(page.get("data"), list):
                 raise response_error("a list of batches without `data`", reply, self._context)
             items = [item for item in page["data"] if _is_batch(item)]
-            recent = [
-                item for item in items if _moment(item.get("created_at"), since) >= since - _CLOCKS_DIFFER_S
-            ]
+            recent = [item for item in items if not is_too_old(moment(item.get("created_at")), since)]
             # Its counts may be 0 until it has ended.
             found += [item for item in map(_remote, recent) if item.total in {0, requests}]
             if len(recent) < len(items) or not page.get("has_more") or not items:
@@ -142,7 +142,7 @@ def _remote(item: Mapping[str, Any]) -> RemoteBatch:
         state=_state(item, counts),
         total=sum(counts.values()),
         answered=done,
-        expires_at=_moment(item.get("expires_at"), 0.0) or None,
+        expires_at=moment(item.get("expires_at")),
         results=(item["id"],),
     )
 
@@ -170,10 +170,3 @@ def _line(text: bytes) -> BatchLine:
     inner = body.get("error") if isinstance(body, dict) else None
     name = inner.get("type") if isinstance(inner, dict) else None
     return BatchLine(custom_id, _STATUS_OF_ERROR.get(str(name), _INTERNAL_ERROR), body)
-
-
-def _moment(value: Any, otherwise: float) -> float:
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except (ValueError, OverflowError):
-        return otherwise

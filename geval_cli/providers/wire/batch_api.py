@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
 from enum import StrEnum, auto
 from typing import Any, BinaryIO, Protocol
 
@@ -13,6 +14,9 @@ from geval_cli.records import JsonValue
 
 LOGPROBS_PER_BATCH = 5_000
 """With token log-probabilities an answer takes some 70 kB; so many of them are a file that can be fetched again."""
+
+
+_CLOCKS_DIFFER_S = 3600.0
 
 
 class RemoteState(StrEnum):
@@ -87,8 +91,13 @@ class BatchApi(Protocol):
         """Create a batch of an uploaded file, or of `file`."""
         ...
 
-    async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
-        """Return the batches that may be `batch_id`, which had `requests` requests and was begun at `since`."""
+    async def find(
+        self, batch_id: str, *, since: float, requests: int, file_id: str | None
+    ) -> list[RemoteBatch]:
+        """Return the batches that may be `batch_id`, which had `requests` requests and was begun at `since`.
+
+        One that it certainly is has `batch_id` as its label. `file_id` is what `upload` returned.
+        """
         ...
 
     async def get(self, remote_id: str) -> RemoteBatch:
@@ -112,7 +121,7 @@ class BatchApi(Protocol):
         ...
 
 
-def read_line(text: bytes | str) -> Mapping[str, Any]:
+def read_line(text: bytes | str, *, id_key: str = "custom_id") -> Mapping[str, Any]:
     """Return the object in a line of results.
 
     Raises:
@@ -122,7 +131,7 @@ def read_line(text: bytes | str) -> Mapping[str, Any]:
         found = decode_json(text)
     except ValueError as error:
         raise BrokenResultsError(f"a results line is not JSON: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("custom_id"), str):
+    if not isinstance(found, dict) or not isinstance(found.get(id_key), str):
         raise BrokenResultsError("a results line has no request id")
     return found
 
@@ -152,9 +161,19 @@ def joined(head: Mapping[str, JsonValue], name: str, body: bytes) -> bytes:
     return json.dumps(head).encode()[:-1] + f', "{name}": '.encode() + body + b"}\n"
 
 
-def seconds(value: Any) -> float | None:
-    """Return a moment that an API gives as seconds since 1970."""
-    return finite_number(value)
+def moment(value: Any) -> float | None:
+    """Return a moment that an API gives as seconds since 1970 or as text (ISO 8601); None for what is neither."""
+    if not isinstance(value, str):
+        return finite_number(value)
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def is_too_old(created_at: float | None, since: float) -> bool:
+    """Return whether a batch was created before `since`, though the clocks here and there may differ."""
+    return created_at is not None and created_at < since - _CLOCKS_DIFFER_S
 
 
 def whole(value: Any) -> int:

@@ -3,6 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from geval_cli.providers.base import Provider
+from geval_cli.providers.preset_table import KIND_ALIASES
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
@@ -21,6 +22,20 @@ class BatchingProvider(Protocol):
     def payload(self, request: ModelRequest) -> object: ...
 
     def batched_response(self, request: ModelRequest, status: int, body: JsonValue) -> ModelResponse: ...
+
+
+_WITHOUT = {
+    "azure": "set `batch_deployment` in its config to a Global Batch deployment of the same model",
+    "vertex": "Vertex AI reads batches only from Cloud Storage or BigQuery; use google: instead",
+}
+
+
+def way_to_batches(kind: str) -> str:
+    """Return what to do to have batches, for a model of a kind that has none."""
+    return _WITHOUT.get(KIND_ALIASES.get(kind, kind)) or (
+        "use an openai:, anthropic:, google:, mistral:, together: or groq: model, "
+        "or set `batch: openai` in the config of a server that has OpenAI's batch API"
+    )
 
 
 def batch_api(provider: Provider) -> BatchApi | None:

@@ -28,7 +28,8 @@ class Endpoint:
         price: None when unknown.
         certificate: what is shown to a server that wants to know who asks.
         signer: puts a key into each request that is not known before; None without one.
-        batch: the batch API that it has, "openai" or "anthropic"; empty for none.
+        batch: the name of the batch API that it has; empty for none.
+        batch_deployment: what answers batches at Azure, where nothing answers both.
         batch_price: what answers of a batch cost; None when unknown.
         max_choices: how many choices one request may ask for; None: as many as are wanted.
     """
@@ -51,6 +52,7 @@ class Endpoint:
     certificate: ClientCertificate | None = None
     signer: Signer | None = None
     batch: str = ""
+    batch_deployment: str = ""
     batch_price: Price | None = None
 
     @property

@@ -10,6 +10,7 @@ from geval_cli.errors import ProviderRequestError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
@@ -29,6 +30,7 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import GEMINI, End
+from geval_cli.providers.wire.google_batches import GoogleBatches
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
@@ -76,6 +78,9 @@ class GoogleProvider(EndpointProvider):
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
         return _usage(body)
+
+    def _new_batches(self) -> BatchApi | None:
+        return GoogleBatches(self._endpoint, self._transport) if self._endpoint.batch else None
 
 
 def build(source: ProviderSource) -> GoogleProvider:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
 from geval_cli.providers.presets import endpoint_of, speaks_responses
+from geval_cli.providers.wire.azure_batches import AzureBatches
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     NotAnAnswer,
@@ -32,8 +33,10 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.finish_reasons import RESPONSES, End
+from geval_cli.providers.wire.mistral_batches import MistralBatches
 from geval_cli.providers.wire.openai_batches import OpenAIBatches
 from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
+from geval_cli.providers.wire.together_batches import TogetherBatches
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob, ToolDefinition
 from geval_cli.source.images import with_parts_of
@@ -100,7 +103,7 @@ class ResponsesProvider(EndpointProvider):
         return _usage(body)
 
     def _new_batches(self) -> BatchApi | None:
-        return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
+        return _batches(self._endpoint)
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest, most_alternatives: int) -> dict[str, Any]:
@@ -469,7 +472,7 @@ class OpenAICompatibleProvider(EndpointProvider):
         return {name: value for name, value in payload.items() if value is not None}
 
     def _new_batches(self) -> BatchApi | None:
-        return OpenAIBatches(self._endpoint) if self._endpoint.batch else None
+        return _batches(self._endpoint)
 
 
 def build(source: ProviderSource) -> EndpointProvider:
@@ -481,6 +484,18 @@ def build(source: ProviderSource) -> EndpointProvider:
     if speaks_responses(source):
         return ResponsesProvider(endpoint)
     return OpenAICompatibleProvider(endpoint)
+
+
+_BATCH_APIS = {
+    "openai": OpenAIBatches,
+    "azure": AzureBatches,
+    "mistral": MistralBatches,
+    "together": TogetherBatches,
+}
+
+
+def _batches(endpoint: Endpoint) -> BatchApi | None:
+    return _BATCH_APIS[endpoint.batch](endpoint) if endpoint.batch else None
 
 
 def _is_mapping(value: Any) -> bool:

@@ -1,9 +1,14 @@
-"""OpenAI's batch API, through the official library: files go up and come down as streams."""
+"""OpenAI's batch API, and those of vendors that take a file of requests as it does.
+
+Through the official library: files go up and come down as streams.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+from msgspec.structs import replace
 
 from geval_cli.errors import ProviderAuthError, ProviderTimeoutError, ProviderUnavailableError
 from geval_cli.json_codec import decode_json
@@ -15,10 +20,11 @@ from geval_cli.providers.wire.batch_api import (
     BrokenResultsError,
     RemoteBatch,
     RemoteState,
+    is_too_old,
     joined,
+    moment,
     read_line,
     readable_lines,
-    seconds,
     whole,
 )
 from geval_cli.providers.wire.endpoint import Endpoint
@@ -26,15 +32,20 @@ from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _WINDOW = "24h"
 _PATHS = ("/chat/completions", "/responses")
+# OpenAI's own, those of its imitators in capitals or not, and Mistral's.
 _STATES = {
     "completed": RemoteState.COMPLETED,
+    "success": RemoteState.COMPLETED,
     "expired": RemoteState.EXPIRED,
+    "timeout_exceeded": RemoteState.EXPIRED,
     "cancelled": RemoteState.CANCELLED,
     "failed": RemoteState.FAILED,
 }
 # Codes of requests that were not asked, since the batch ended before.
 _LEFT_OUT = frozenset({"batch_expired", "batch_cancelled"})
-_CLOCKS_DIFFER_S = 3600.0
+_RESULT_FILES = ("output_file_id", "error_file_id", "output_file", "error_file")
+RAW = {"X-Stainless-Raw-Response": "true"}
+"""The header, which is not sent, that makes the library return an answer as it came."""
 _PAGE = 100
 _READ_TIMEOUT_S = 300.0
 _INTERNAL_ERROR = 500
@@ -43,73 +54,107 @@ T = TypeVar("T")
 
 
 class OpenAIBatches:
-    """The batches of one account. It belongs to the event loop of its first request."""
+    """The batches of one account. It belongs to the event loop of its first request.
+
+    Attributes:
+        collection: the path of the batches, below the base URL.
+        is_newest_first: whether lists begin with the batch that was created last.
+    """
 
     most_requests = 50_000
     most_bytes = 180 * 1024 * 1024  # of 200 MB; each line has its own 150 bytes beside the request
+    collection = "/batches"
+    is_newest_first = True
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source)
         self._client: Any = None
+        self._http_client: Any = None
         self._sent_headers: Mapping[str, str] = {}
+        self._own_headers: Mapping[str, Any] = {}
         parts = urlsplit(endpoint.url)
         path = next((name for name in _PATHS if parts.path.endswith(name)), _PATHS[0])
-        self._base_url = urlunsplit((parts.scheme, parts.netloc, parts.path.removesuffix(path), "", ""))
-        self._path = f"/v1{path}"
+        base_path = self.base_path(parts.path.removesuffix(path))
+        self._base_url = urlunsplit((parts.scheme, parts.netloc, base_path, "", ""))
+        self._query = dict(parse_qsl(parts.query))
+        self._path = self.request_path(path)
+
+    def base_path(self, path: str) -> str:
+        """Return where the API of files and batches begins; direct requests go to a place below `path`."""
+        return path
+
+    def request_path(self, path: str) -> str:
+        """Return the name of the API for `path` in batches."""
+        return f"/v1{path}"
 
     def line(self, custom_id: str, body: bytes) -> bytes:
         return joined({"custom_id": custom_id, "method": "POST", "url": self._path}, "body", body)
+
+    def wish(self, batch_id: str, file_id: str | None) -> dict[str, Any]:
+        """Return the body of the request that creates a batch."""
+        return {
+            "input_file_id": file_id,
+            "endpoint": self._path,
+            "completion_window": _WINDOW,
+            "metadata": {"geval_batch": batch_id},
+        }
 
     async def upload(self, batch_id: str, file: BinaryIO) -> str | None:
         named = (f"geval-{batch_id}.jsonl", file, "application/jsonl")
 
         def send(client: Any) -> Awaitable[Any]:
             file.seek(0)
-            return client.files.with_raw_response.create(file=named, purpose="batch")  # type: ignore[no-any-return]
+            files = client.files.with_raw_response
+            return files.create(file=named, purpose="batch", extra_headers=self._own_headers)  # type: ignore[no-any-return]
 
-        found = await self._object(
-            "an answer without a file id",
-            send,
-            lambda found: _is_text(found.get("id")),
-        )
+        found = await self.answer("an answer without a file id", send, has_id)
         return str(found["id"])
 
     async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
-        return await self._batch(
-            lambda batches: batches.create(
-                input_file_id=file_id,
-                endpoint=self._path,
-                completion_window=_WINDOW,
-                metadata={"geval_batch": batch_id},
-            )
-        )
+        return await self._batch("POST", self.collection, self.wish(batch_id, file_id))
 
-    async def find(self, batch_id: str, *, since: float, requests: int) -> list[RemoteBatch]:
-        page: dict[str, Any] = {"limit": _PAGE}
-        while True:
-            said = await self._object(
-                "a list of batches without `data`",
-                lambda client: client.batches.with_raw_response.list(**page),
-                lambda found: isinstance(found.get("data"), list),
+    async def find(
+        self, batch_id: str, *, since: float, requests: int, file_id: str | None
+    ) -> list[RemoteBatch]:
+        of_file: list[RemoteBatch] = []
+        page: dict[str, Any] | None = self.first_page()
+        while page is not None:
+            said = await self.ask_for(
+                "GET", self.collection, page, "a list of batches without `data`", _is_list
             )
-            items = [item for item in said["data"] if _is_batch(item)]
+            listed = said if isinstance(said, list) else said["data"]
+            items = [item for item in listed if is_batch(item)]
             for item in items:
-                found = self._remote(item)
+                if is_too_old(moment(item.get("created_at")), since):
+                    if self.is_newest_first:
+                        return of_file
+                    continue
+                found = self.remote(item)
                 if found.label == batch_id:
                     return [found]
-                created_at = seconds(item.get("created_at"))
-                if created_at is not None and created_at < since - _CLOCKS_DIFFER_S:
-                    return []  # the newest come first
-            if not items or not said.get("has_more") or page.get("after") == items[-1]["id"]:
-                return []
-            page["after"] = items[-1]["id"]
+                # A batch keeps the name of its file, also where it keeps no name of ours.
+                if file_id is not None and file_id in _input_files(item):
+                    of_file.append(replace(found, label=batch_id))
+            page = self.next_page(page, said, items)
+        return of_file
+
+    def first_page(self) -> dict[str, Any]:
+        """Return the query of a list's first page."""
+        return {"limit": _PAGE}
+
+    def next_page(self, page: dict[str, Any], said: Any, items: list[Any]) -> dict[str, Any] | None:
+        """Return the query of the page after `page`, which held `items`; None after the last one."""
+        if not items or not said.get("has_more") or page.get("after") == items[-1]["id"]:
+            return None
+        return {**page, "after": items[-1]["id"]}
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        return await self._batch(lambda batches: batches.retrieve(remote_id))
+        return await self._batch("GET", f"{self.collection}/{quote(remote_id, safe='')}")
 
     async def cancel(self, remote_id: str) -> None:
-        await self._batch(lambda batches: batches.cancel(remote_id))
+        path = f"{self.collection}/{quote(remote_id, safe='')}/cancel"
+        await self.ask_for("POST", path, None, "an answer that is not an object", _is_object)
 
     async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
         async for line in readable_lines(self._lines(batch.results), _line):
@@ -121,10 +166,11 @@ class OpenAIBatches:
             streams: list[Any] = []
 
             def begin(client: Any, file_id: str = file_id, streams: list[Any] = streams) -> Awaitable[Any]:
-                streams.append(client.files.with_streaming_response.content(file_id))
+                files = client.files.with_streaming_response
+                streams.append(files.content(file_id, extra_headers=self._own_headers))
                 return streams[-1].__aenter__()  # type: ignore[no-any-return]
 
-            response = await self._ask(begin)
+            response = await self.ask(begin)
             try:
                 parts, rest = response.iter_bytes(), b""
                 while (part := await self._ask_once(_next_part, parts)) is not None:
@@ -142,39 +188,51 @@ class OpenAIBatches:
         if client is not None:
             await client.close()
 
-    async def _batch(self, ask: Callable[[Any], Awaitable[Any]]) -> RemoteBatch:
-        """Return the batch in the answer to what `ask` sends through the library's `batches`."""
-        found = await self._object(
-            "an answer that does not describe a batch",
-            lambda client: ask(client.batches.with_raw_response),
-            _is_batch,
-        )
-        return self._remote(found)
+    async def _batch(self, method: str, path: str, body: dict[str, Any] | None = None) -> RemoteBatch:
+        """Return the batch in the answer to a request."""
+        found = await self.ask_for(method, path, body, "an answer that does not describe a batch", is_batch)
+        return self.remote(found)
 
-    async def _object(
+    async def ask_for(
         self,
+        method: str,
+        path: str,
+        data: dict[str, Any] | None,
         otherwise: str,
-        ask: Callable[[Any], Awaitable[Any]],
-        is_meant: Callable[[Mapping[str, Any]], bool],
-    ) -> Mapping[str, Any]:
-        """Return the JSON object in a raw answer. The library itself takes any answer of 200 for what it asked for.
+        is_meant: Callable[[Any], bool],
+    ) -> Any:
+        """Return the JSON that answers a request, as `answer`; `data` is the query of a GET, the body of a POST."""
+
+        def send(client: Any) -> Awaitable[Any]:
+            headers = {**RAW, **self._own_headers}
+            if method == "GET":
+                options = {"headers": headers, "params": data or {}}
+                return client.get(path, cast_to=object, options=options)  # type: ignore[no-any-return]
+            return client.post(path, cast_to=object, body=data, options={"headers": headers})  # type: ignore[no-any-return]
+
+        return await self.answer(otherwise, send, is_meant)
+
+    async def answer(
+        self, otherwise: str, ask: Callable[[Any], Awaitable[Any]], is_meant: Callable[[Any], bool]
+    ) -> Any:
+        """Return the JSON in a raw answer. The library itself takes any answer of 200 for what it asked for.
 
         Raises:
             ProviderResponseError: there is none that `is_meant`; `otherwise` says what came in its place.
         """
-        raw = await self._ask(ask)
+        raw = await self.ask(ask)
         try:
             found = decode_json(raw.content)
         except ValueError:
             found, otherwise = None, "an answer that is not JSON"
-        if not isinstance(found, dict) or not is_meant(found):
+        if not is_meant(found):
             headers = {key.lower(): value for key, value in raw.headers.items()}
             raise response_error(
                 otherwise, HttpResponse(raw.status_code, headers, raw.content), self._context
             )
         return found
 
-    async def _ask(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def ask(self, ask: Callable[[Any], Awaitable[T]]) -> T:
         """Return what `ask` gives for the client; a key that is refused is replaced once, if a program prints it."""
         signer = self._endpoint.signer
         if signer is None:
@@ -215,22 +273,24 @@ class OpenAIBatches:
             )
         raise failure  # out here it has no context: the library's errors hold the request, and with it the key
 
-    def _remote(self, item: Mapping[str, Any]) -> RemoteBatch:
+    def remote(self, item: Mapping[str, Any]) -> RemoteBatch:
+        """Return a batch; Mistral and Together say some of it in other places than OpenAI."""
         metadata, counts, errors = item.get("metadata"), item.get("request_counts"), item.get("errors")
-        counts = counts if isinstance(counts, dict) else {}
-        listed = errors.get("data") if isinstance(errors, dict) else None
+        if not isinstance(counts, dict):
+            names = {"total": "total", "completed": "succeeded", "failed": "failed"}
+            counts = {name: item.get(f"{other}_requests") for name, other in names.items()}
+        listed = errors.get("data") if isinstance(errors, dict) else errors
         first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
-        files = [item.get(name) for name in ("output_file_id", "error_file_id")]
         return RemoteBatch(
             id=item["id"],
-            state=_STATES.get(item["status"], RemoteState.RUNNING),
+            state=_STATES.get(item["status"].lower(), RemoteState.RUNNING),
             total=whole(counts.get("total")),
             answered=whole(counts.get("completed")) + whole(counts.get("failed")),
-            expires_at=seconds(item.get("expires_at")),
+            expires_at=moment(item.get("expires_at") or item.get("job_deadline")),
             label=metadata.get("geval_batch") if isinstance(metadata, dict) else None,
-            results=tuple(file for file in files if isinstance(file, str) and file),
+            results=tuple(str(item[name]) for name in _RESULT_FILES if item.get(name)),
             code=str(first.get("code") or ""),
-            message=self._endpoint.secrets.redact(str(first.get("message") or "")),
+            message=self._endpoint.secrets.redact(str(first.get("message") or item.get("error") or "")),
         )
 
     def _own_client(self, own_headers: Mapping[str, str]) -> Any:
@@ -240,22 +300,26 @@ class OpenAIBatches:
         headers: dict[str, Any] = dict(own_headers)
         # Under the library's own spelling: else both would be sent.
         authorization = headers.pop("authorization", None)
-        headers["Authorization"] = authorization or openai.Omit()
+        if authorization:
+            headers["Authorization"] = authorization
+        # Without a key of its own for this header the library wants to hear it with each request.
+        self._own_headers = {} if authorization else {"Authorization": openai.Omit()}
         key = (authorization or "none").rpartition(" ")[2]
         if self._client is None:
             options: dict[str, Any] = {"timeout": _READ_TIMEOUT_S, "follow_redirects": False}
             if self._base_url.startswith("https:"):
                 options["verify"] = tls_context(self._endpoint.certificate)
             try:
-                http_client: Any = openai.DefaultAioHttpClient(**options)
+                self._http_client = openai.DefaultAioHttpClient(**options)
             except RuntimeError:  # an old version of the library without its extra for aiohttp
-                http_client = openai.DefaultAsyncHttpxClient(**options)
+                self._http_client = openai.DefaultAsyncHttpxClient(**options)
             self._client = openai.AsyncOpenAI(
                 base_url=self._base_url,
                 api_key=key,
                 default_headers=headers,
+                default_query=self._query,
                 max_retries=0,
-                http_client=http_client,
+                http_client=self._http_client,
             )
             # Whose a key is, the endpoint's own headers say; those of the environment are for other programs.
             self._client.organization = self._client.project = None
@@ -274,12 +338,27 @@ async def _next_part(parts: AsyncIterator[bytes]) -> bytes | None:
     return await anext(parts, None)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+def _is_object(found: Any) -> bool:
+    return isinstance(found, dict)
 
 
-def _is_batch(item: Any) -> bool:
-    return isinstance(item, dict) and _is_text(item.get("id")) and _is_text(item.get("status"))
+def has_id(found: Any) -> bool:
+    """Return whether `found` describes something that has an id."""
+    return isinstance(found, dict) and isinstance(found.get("id"), str) and found["id"] != ""
+
+
+def is_batch(item: Any) -> bool:
+    """Return whether `item` describes a batch."""
+    return has_id(item) and isinstance(item.get("status"), str) and item["status"] != ""
+
+
+def _is_list(found: Any) -> bool:
+    return isinstance(found, list) or (isinstance(found, dict) and isinstance(found.get("data"), list))
+
+
+def _input_files(item: Mapping[str, Any]) -> list[Any]:
+    files = item.get("input_files")
+    return [item.get("input_file_id"), *(files if isinstance(files, list) else ())]
 
 
 def _line(text: bytes) -> BatchLine:
