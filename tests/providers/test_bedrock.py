@@ -368,6 +368,7 @@ def ready(name: str, config: dict[str, Any], env: Mapping[str, str]) -> list[Pro
     [
         (MODEL, {}, REGION, "no AWS credentials for", "AWS_BEARER_TOKEN_BEDROCK"),
         (MODEL, {}, KEYS, "no `region` for", "AWS_REGION"),
+        (MODEL, {"base_url": "https://vpc.example"}, KEYS, "no `region` for", "AWS_REGION"),
         (MODEL, {"profile": "nobody"}, REGION, "there is no AWS profile `nobody`", "list-profiles"),
         (MODEL, {}, {**KEYS, "AWS_REGION": "x.example/"}, "is not the name of a region", "us-east-1"),
         (MODEL, {"api_key_env": "OTHER"}, REGION, "OTHER is not set", "set OTHER"),
@@ -406,6 +407,12 @@ def test_without_the_package_one_line_says_how_to_install_it(monkeypatch: pytest
         ("bedrock:converse:openai.gpt-oss-120b-1:0", {}, BEARER, "bedrock-runtime.eu-west-1.amazonaws.com"),
         ("bedrock:chat:openai.gpt-oss-120b", {}, KEYS, "bedrock-mantle.eu-west-1.api.aws"),
         ("bedrock:arn:aws:bedrock:eu-west-1:1:x/y", {}, BEARER, "x%2Fy/converse"),
+        (
+            MODEL,
+            {},
+            {**KEYS, "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "https://vpc.example/"},
+            "https://vpc.example/model/us",
+        ),
         (MODEL, {"region": "cn-north-1"}, KEYS, "bedrock-runtime.cn-north-1.amazonaws.com.cn"),
     ],
 )

@@ -66,6 +66,29 @@ def unable(body: Any, headers: Mapping[str, str]) -> Any:
     return chat_reply("5")
 
 
+def converse(body: Any, headers: Mapping[str, str]) -> Any:
+    said: dict[str, Any] = {"text": '{"score": 5}' if "outputConfig" in body else "Red."}
+    if "toolConfig" in body:
+        said = {"toolUse": {"toolUseId": "c", "name": "get_weather", "input": {"city": "Paris"}}}
+    message = {"role": "assistant", "content": [said]}
+    usage = {"inputTokens": 7, "outputTokens": 3, "totalTokens": 10}
+    reason = "tool_use" if "toolUse" in said else "end_turn"
+    return {"output": {"message": message}, "stopReason": reason, "usage": usage}
+
+
+def test_a_model_of_bedrock_is_tried_in_its_own_words() -> None:
+    with LoopbackServer(respond=converse) as server:
+        found = check(server, "bedrock:converse:m")
+    assert can(found) == {
+        "structured output": True,
+        "token probabilities": False,
+        "several answers": False,
+        "images": True,
+        "tools": True,
+        "batches": False,
+    }
+
+
 def test_a_model_that_can_do_everything() -> None:
     with LoopbackServer(respond=able) as server:
         found = check(server, "openai:m")

@@ -84,7 +84,8 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     else:
         problems += missing_credentials(source, settings, _KEY_HINT)
     region = region_of(source, settings)
-    if not region and not problems and not _own_address(settings):
+    needs_region = not has_bearer_key(source) or not _own_address(source, settings)
+    if not region and needs_region and not problems:
         hint = f"set `region` in its config, or the variable {' or '.join(BEDROCK.account_envs)}"
         problems.append(source.problem(f"no `region` for {source.id}", hint=hint))
     elif region and not is_region(region):
@@ -108,9 +109,9 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
     headers = {**({"authorization": f"Bearer {key}"} if key else {}), **own_headers}
     model = _model(source)
     region = region_of(source, settings)
+    base_url = _own_address(source, settings) or _address(region)
     url = str(
-        settings.get("api_endpoint")
-        or f"{_base_url(settings, region)}/model/{quote(model, safe='')}/converse"
+        settings.get("api_endpoint") or f"{base_url.rstrip('/')}/model/{quote(model, safe='')}/converse"
     )
     secrets = Secrets([key, *secret_values([headers, url]), *source.secret_values])
     signer: Signer | None
@@ -144,18 +145,16 @@ def _model(source: ProviderSource) -> str:
     return source.name.removeprefix(CONVERSE)
 
 
-def _own_address(settings: Mapping[str, Any]) -> str:
+def _own_address(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    """Return where the config or the environment says that Bedrock is; empty for Amazon's own address."""
     host = settings.get("api_host")
-    return str(
-        settings.get("api_endpoint") or settings.get("base_url") or (f"https://{host}" if host else "")
-    )
+    named = settings.get("api_endpoint") or settings.get("base_url") or (f"https://{host}" if host else "")
+    return str(named or source.env.get("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or "")
 
 
-def _base_url(settings: Mapping[str, Any], region: str) -> str:
+def _address(region: str) -> str:
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return (_own_address(settings) or f"https://bedrock-runtime.{quote(region, safe='')}.{domain}").rstrip(
-        "/"
-    )
+    return f"https://bedrock-runtime.{quote(region, safe='')}.{domain}"
 
 
 def _bearer_key(source: ProviderSource, settings: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, ProviderUnavailableError
+from geval_cli.errors import (
+    ProviderAuthError,
+    ProviderError,
+    ProviderRequestError,
+    ProviderUnavailableError,
+    UnknownModelError,
+)
 from geval_cli.extras.aws.signing import permission_hint
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.wire.chat import (
@@ -106,6 +112,14 @@ def _explained(error: ProviderError, endpoint: Endpoint) -> ProviderError:
         error.hint = hint
     elif isinstance(error, ProviderAuthError) and "access to the model" in str(error):
         error.hint = "request access to the model in Bedrock's console, in the region that is called"
+    elif isinstance(error, UnknownModelError):
+        error.hint = "check the model's id, and whether the region has the model; no further request was sent"
+    elif (
+        isinstance(error, ProviderUnavailableError)
+        and error.status is None
+        and ".amazonaws.com" in endpoint.url
+    ):
+        error.hint = "check the network, and whether Bedrock has the region that the address names"
     elif isinstance(error, ProviderRequestError) and _ON_DEMAND in str(error):
         error.hint = f"call it by an inference profile, for example `bedrock:converse:us.{endpoint.model}`"
     elif isinstance(error, ProviderRequestError) and error.status == _FAILED_MODEL:

@@ -38,7 +38,7 @@ STATIC_KEYS = (
 """Credentials in a config itself, as promptfoo's have them."""
 SIGNING_KEYS = (PROFILE_KEY, *STATIC_KEYS)
 
-_FIND_HINT = "set AWS_PROFILE, run `aws configure` or `aws sso login`"
+_FIND_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
 # Proxies and HTTP clients change these, so they are not part of the signature.
 _UNSIGNED = frozenset({"accept", "accept-encoding", "connection", "expect", "user-agent", "x-amzn-trace-id"})
 _OF_SIGNATURE = frozenset({"authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256"})
@@ -306,7 +306,7 @@ def missing_credentials(
 ) -> list[Problem]:
     """Return why requests of a checked `source` cannot be signed on this machine; `otherwise` ends the hint."""
     if not is_installed():
-        message = f"{source.id} signs requests with AWS credentials, which needs the package botocore"
+        message = f"requests to {source.id} are signed with AWS credentials, which needs the package botocore"
         return [source.problem(message, hint=f"install it {install_hint('aws')}{otherwise}")]
     if _written_keys(settings) is not None:
         return []
