@@ -333,3 +333,56 @@ def test_a_thread_that_hears_no_signals_does_a_run(tmp_path: Path, monkeypatch: 
     thread.start()
     thread.join()
     assert codes == [0]
+
+
+def rated(body: Any, headers: Any) -> Reply:
+    del headers
+    text = body["messages"][-1]["content"]
+    return chat_reply(
+        json.dumps({"reason": "as it is", "score": len(text) % 11, "guidelines": ["Be strict."]})
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["improve", "judged.yaml", "--labels", "labels.jsonl"],
+        ["probe", "judged.yaml", "--items", "4"],
+        ["drift", "anchors.jsonl"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_about_judges_wait_for_what_they_have_paid_for(tmp_path: Path, words: list[str]) -> None:
+    """After Ctrl-C nothing more is sent, and the same command sends nothing again that was sent; drift does."""
+    check = {"type": "g-eval", "metric": "m", "criteria": "It helps.", "evaluation_steps": ["Look."]}
+    tests = [{"vars": {"n": number}, "output": f"{'x' * number} {number}"} for number in range(40)]
+    config = {
+        "defaultTest": {
+            "options": {"provider": "openai:judge"},
+            "assert": [{**check, "scoring": "single", "explain": "never"}],
+        },
+        "tests": tests,
+    }
+    (tmp_path / "judged.yaml").write_text(json.dumps(config), encoding="utf-8")
+    labels = [{"id": f"{number}.0.0", "metric": "m", "label": number % 2} for number in range(40)]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)), encoding="utf-8")
+    with LoopbackServer(respond=rated) as server:
+        env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        run_geval("run", "judged.yaml", cwd=tmp_path, env=env)
+        run_geval("drift", "--save", "anchors.jsonl", cwd=tmp_path, env=env)
+        before = len(server.requests)
+        server.hold()
+        process = start_geval(*words, "-j", "2", cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        server.wait_for_requests(before + 1)
+        process.send_signal(signal.SIGINT)
+        assert any("under way; press Ctrl-C again to drop" in line for line in process.stderr)
+        server.release()
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+        sent = [request.body for request in server.requests[before:]]
+        assert 1 <= len(sent) <= 2
+        run_geval(*words, cwd=tmp_path, env=env)
+        again = [request.body for request in server.requests[before + len(sent) :]]
+        assert again
+        assert words[0] == "drift" or not set(sent) & set(again)

@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -497,50 +496,43 @@ def test_personas_are_written_as_a_list_of_profiles_without_repeats(tmp_path: Pa
     assert checked.code == 0, checked.stdout + checked.stderr
 
 
-def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+def test_after_ctrl_c_there_is_no_file_and_nothing_is_paid_twice(tmp_path: Path, signals: int) -> None:
+    """What is under way is waited for; a second Ctrl-C drops it."""
     for name in ("Elmsund", "Nordholm", "Wik", "Sund"):
         (tmp_path / f"{name}.txt").write_text(PIER.replace("Elmsund", name), encoding="utf-8")
-    liar, is_slow = Liar(0), True
-
-    def answer(body: Any) -> Any:
-        return Reply(hang=True) if is_slow and len(server.requests) > 2 else liar(prompt_of(body))
-
-    words = (
-        "generate",
-        "tests",
-        "--from",
-        ".",
-        "--n",
-        "4",
-        "--kinds",
-        "plain",
-        "--model",
-        "openai:gpt-4.1-mini",
-    )
-    with ModelServer(answer=answer) as server:
+    liar = Liar(0)
+    words = ["generate", "tests", "--from", ".", "--n", "4", "--kinds", "plain", "-o", "t.jsonl"]
+    words += ["--model", "openai:gpt-4.1-mini"]
+    with ModelServer(answer=lambda body: liar(prompt_of(body))) as server:
         env = clean_environment(OPENAI_API_KEY="k", OPENAI_BASE_URL=server.base_url)
+        server.hold()
         process = start_geval(
             *words,
             "-j",
-            "1",
-            "-o",
-            "t.jsonl",
+            "2",
             cwd=tmp_path,
             env=env,
+            text=True,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        while len(server.requests) < 3:
-            time.sleep(0.01)
+        assert process.stderr is not None
+        server.wait_for_requests(2)
         process.send_signal(signal.SIGINT)
+        assert any("waiting for 2 requests under way; press Ctrl-C again" in line for line in process.stderr)
+        if signals == 1:
+            server.release()
+        else:
+            process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
+        server.release()
         assert process.returncode == 130
-        assert "nothing was written; the answers so far are cached" in told.decode()
+        assert "nothing was written; the answers so far are cached" in told
         assert [path.name for path in tmp_path.glob("*t.jsonl*")] == []
-        is_slow = False
-        done = run_geval(*words, "-o", "t.jsonl", cwd=tmp_path, env=env)
+        done = run_geval(*words, cwd=tmp_path, env=env)
         assert done.code == 0, done.stderr
-        assert len(server.requests) == 5, "two were answered, one was interrupted, and these two are new"
+        assert len(server.requests) == (4 if signals == 1 else 6)
     assert len((tmp_path / "t.jsonl").read_text().splitlines()) == 4
 
 

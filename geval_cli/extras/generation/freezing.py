@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.generation.generating import row_id
+from geval_cli.extras.generation.generating import all_or_first_error, row_id
 from geval_cli.extras.generation.options import GenerateTestsOptions
 from geval_cli.extras.generation.questions import (
     GROUPED_AT,
@@ -245,12 +245,11 @@ async def _near(texts: Sequence[str], embedder: BoundModel, least: float) -> lis
     except ImportError as error:
         hint = f"{install_hint('trust')}, or leave out --embeddings to group by words"
         raise UsageError("grouping by embeddings needs the package numpy", hint=hint) from error
-    import asyncio  # noqa: PLC0415
 
     requests = [
         ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
     ]
-    replies = await asyncio.gather(*map(embedder.complete, requests))
+    replies = await all_or_first_error([*map(embedder.complete, requests)])
     try:
         matrix = np.array([decode_json(reply.choices[0].text) for reply in replies], dtype=np.float64)
     except (ValueError, IndexError) as error:

@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -27,6 +28,8 @@ from geval_cli.extras.generation.quotations import LEAST_WORDS, FoldedText, Unfo
 from geval_cli.judge.metric import Judge
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue, ModelRequest, Usage
+
+T = TypeVar("T")
 
 ROUNDS, FRUITLESS_ROUNDS = 5, 2
 """How often what is still missing is asked for, and how often in a row if nothing comes of it."""
@@ -281,7 +284,7 @@ class Writer:
         """Return a reply to each request in their order; None for one that failed or was not sent."""
         tasks = list(map(self._reply, requests))
         self._begun += len(tasks)
-        return list(await _all_or_first_error(tasks))
+        return list(await all_or_first_error(tasks))
 
     async def _reply(self, request: ModelRequest) -> str | None:
         found = self._found
@@ -305,7 +308,8 @@ class Writer:
         return response.choices[0].text if response.choices else ""
 
 
-async def _all_or_first_error(tasks: Sequence[Awaitable[str | None]]) -> list[str | None]:
+async def all_or_first_error(tasks: Sequence[Awaitable[T]]) -> list[T]:
+    """Return what all of `tasks` return; raise the first error only once all of them have ended."""
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -105,8 +105,9 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
     """Return what a judge makes of pairs; None where only the plan is wanted, which is printed."""
     from geval_cli.cli.problems import print_note, print_progress, print_warnings
     from geval_cli.gateway.budget import Budget
+    from geval_cli.gateway.call import Wire
     from geval_cli.numbers import plural
-    from geval_cli.runs.event_loop import run_async
+    from geval_cli.runs.event_loop import run_stoppable
     from geval_cli.runs.session import judge_problems
     from geval_cli.source.access import TRUSTED
     from geval_cli.source.env import gather_env
@@ -119,7 +120,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
     will_ask = not given.plan and not given.is_offline
     if problems := [*judge_problems(spec, env=env, base_dir=folder, is_going_to_judge=will_ask)]:
         raise UsageError.of(f"{spec.public_id} cannot judge", problems)
-    budget = Budget(given.max_cost, given.max_requests)
+    budget, wire = Budget(given.max_cost, given.max_requests), Wire()
     choice = CacheChoice(is_offline=given.is_offline, may_be_absent=given.plan)
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
@@ -130,7 +131,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
             from geval_cli.providers.prices import known_price
             from geval_cli.runs.session import open_session
 
-            policy = CallPolicy(budget, is_offline=given.is_offline)
+            policy = CallPolicy(budget, is_offline=given.is_offline, wire=wire)
             async with open_session(
                 env=env,
                 base_dir=folder,
@@ -156,7 +157,7 @@ def _tell_apart(pairs: "list[TalkPair]", named: str, given: RealismCommand) -> "
                 finally:
                     print_progress("")
 
-        return run_async(ask())
+        return run_stoppable(ask(), wire, print_note)
 
 
 def _print_plan(plan: "PlannedPairs", given: RealismCommand) -> None:

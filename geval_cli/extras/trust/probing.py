@@ -23,7 +23,7 @@ from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
-from geval_cli.errors import BudgetError, ConfigError, UsageError
+from geval_cli.errors import ConfigError, UndoneError, UsageError
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
 from geval_cli.extras.trust.labels import count_words, draw, vars_key
@@ -56,6 +56,7 @@ from geval_cli.extras.trust.probes import (
 )
 from geval_cli.extras.trust.rewrites import Material, rewritten, rewritten_steps
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
 from geval_cli.numbers import fixed, format_share, plural, share_bounds
@@ -274,7 +275,7 @@ class Desk:
                 return None
             try:
                 return await ask()
-            except BudgetError as error:
+            except UndoneError as error:
                 self.stopped = error.message
                 return None
 
@@ -653,6 +654,7 @@ async def run_probe(
     cache: ResponseCache,
     options: ProbeOptions,
     listen: Listen = lambda asked, planned: None,
+    wire: Wire | None = None,
 ) -> ProbeReport:
     """Probe the judges of a prepared suite; `listen` is called after each rating.
 
@@ -663,7 +665,7 @@ async def run_probe(
         UsageError: there is no such probe, or nothing is judged by a model.
     """
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
-    policy = call_policy(prepared, budget, run_id=None)
+    policy = call_policy(prepared, budget, run_id=None, wire=wire)
     async with open_suite_session(prepared, cache, policy) as session:
         report = await probe_with(job_context(session, prepared), prepared, options, listen)
         hide = session.secrets.hide

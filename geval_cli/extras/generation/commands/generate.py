@@ -34,6 +34,7 @@ from geval_cli.extras.generation.options import (
 from geval_cli.extras.traces.importing import line_of
 from geval_cli.extras.traces.messages import no_file
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import BoundModel, CallPolicy
 from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION, JsonValue, ModelRequest
@@ -43,7 +44,7 @@ from geval_cli.report.output import check_output_path
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line, quoted, sanitize
 from geval_cli.runs.dry_run import request_counts
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.session import Session, judge_problems, open_session
@@ -229,7 +230,7 @@ def _in_session(
     budget: Budget,
     given: WritingOptions,
 ) -> T:
-    choice = CacheChoice(is_offline=given.is_offline)
+    choice, wire = CacheChoice(is_offline=given.is_offline), Wire()
 
     async def run() -> T:
         async with open_session(
@@ -237,7 +238,7 @@ def _in_session(
             base_dir=Path.cwd(),
             cache=cache,
             max_concurrency=given.max_concurrency,
-            policy=CallPolicy(budget, is_offline=given.is_offline),
+            policy=CallPolicy(budget, is_offline=given.is_offline, wire=wire),
             notice=print_note,
         ) as session:
             return await main(session)
@@ -245,7 +246,7 @@ def _in_session(
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
         try:
-            return run_async(run())
+            return run_stoppable(run(), wire, _tell_stop)
         except KeyboardInterrupt:
             _tell_progress(0, 0)
             print_note(
@@ -254,6 +255,11 @@ def _in_session(
             raise
         finally:
             _tell_progress(0, 0)
+
+
+def _tell_stop(text: str) -> None:
+    _tell_progress(0, 0)
+    print_note(text)
 
 
 def _tell_progress(done: int, all_of: int) -> None:

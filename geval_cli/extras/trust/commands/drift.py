@@ -15,12 +15,13 @@ from geval_cli.extras.trust.drift import drift_document, look, planned_look, unc
 from geval_cli.extras.trust.looks import keep_look, looks_before
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import open_report
@@ -58,8 +59,10 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         _tell_plan(read, prepared, state.cache, given)
         if given.plan:
             return ExitCode.OK
-        policy = call_policy(prepared, Budget(given.max_cost, given.max_requests), None)
-        found = run_async(look(prepared, read, state.cache, policy, _tell, margin=given.margin))
+        wire = Wire()
+        policy = call_policy(prepared, Budget(given.max_cost, given.max_requests), None, wire=wire)
+        looking = look(prepared, read, state.cache, policy, _tell, margin=given.margin)
+        found = run_stoppable(looking, wire, print_note)
         home = state.runs.home
         if home is not None:
             found = with_looks(found, looks_before(home, read.digest))

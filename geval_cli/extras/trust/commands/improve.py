@@ -23,12 +23,13 @@ from geval_cli.extras.trust.labelling import labels_kept_for
 from geval_cli.extras.trust.labels import LabelFile, check_is_new, read_labels
 from geval_cli.extras.trust.options import ImproveCommand
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.records import SCHEMA_VERSION
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.dry_run import plan_run
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -68,7 +69,8 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
         _tell_plan(prepared, report, labels, state.cache, metric, given)
         if given.plan:
             return ExitCode.OK
-        found = run_async(
+        wire = Wire()
+        found = run_stoppable(
             improve_prepared(
                 prepared,
                 report,
@@ -80,7 +82,10 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
                 budget=Budget(given.max_cost, given.max_requests),
                 home=state.runs.home,
                 tell=print_note,
-            )
+                wire=wire,
+            ),
+            wire,
+            print_note,
         )
     if found.is_accepted:
         for path in fragments:

@@ -17,12 +17,13 @@ from geval_cli.extras.trust.options import ProbeCommand, ProbeOptions
 from geval_cli.extras.trust.probes import ProbeVerdict, chosen_probes
 from geval_cli.extras.trust.probing import ProbePlan, plan_probe, probe_document, run_probe
 from geval_cli.extras.trust.weighted_draw import is_weighted
+from geval_cli.gateway.call import Wire
 from geval_cli.numbers import format_cost, plural
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import run_async, run_stoppable
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
@@ -53,13 +54,20 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
             _print_plan(plan, prepared, as_json=given.as_json)
             return ExitCode.OK
         print_note(_plan_text(plan))
-        report = run_async(run_probe(prepared, state.cache, options, _tell_progress))
+        wire = Wire()
+        probing = run_probe(prepared, state.cache, options, _tell_progress, wire)
+        report = run_stoppable(probing, wire, _tell_stop)
         _tell_progress(0, 0)
     deliver(probe_document(report), given)
     if ProbeVerdict.FAILS in report.verdicts:
         return ExitCode.FAILED
     is_incomplete = report.stopped or report.errored or report.unanswered
     return ExitCode.NOT_JUDGED if is_incomplete else ExitCode.OK
+
+
+def _tell_stop(text: str) -> None:
+    _tell_progress(0, 0)
+    print_note(text)
 
 
 def _tell_progress(asked: int, planned: int) -> None:
