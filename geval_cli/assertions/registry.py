@@ -21,6 +21,7 @@ from geval_cli.assertions.base import (
     each_assertion,
     location_of,
 )
+from geval_cli.assertions.graded.judges import check_judge
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
@@ -208,6 +209,8 @@ def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
     problems = [*_missing_libraries(spec), *spec.check(context)]
     if spec.metric is not None:
         context.render(spec.metric, spec.place.value("metric"), problems)
+    if isinstance(spec, ModelGradedAssertion):
+        problems.extend(check_judge(spec, context))
     for member in spec.members:
         problems.extend(check_assertion(member, context))
     return problems

@@ -15,7 +15,7 @@ from geval_cli.assertions.graded.geval_metric import (
     check_threshold_on_rating,
     metric_from_spec,
 )
-from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
+from geval_cli.assertions.graded.judges import DEFAULT_JUDGE, check_writer
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
@@ -221,6 +221,7 @@ def _read_judge(
     problems += reading.problems
     if spec is not None:
         problems += judge_problems(spec, env=os.environ, base_dir=Path(), is_going_to_judge=False)
+        problems += check_writer(spec, "judge")
     return spec
 
 

@@ -22,6 +22,8 @@ _KINDS: Mapping[str, str] = {
 _WITHOUT_MODEL = frozenset({MODERATION})
 _EMBEDDING_VENDORS = frozenset({"voyage"})
 """All of whose models return vectors: `voyage:MODEL`."""
+_COHERE_EMBEDDINGS = "embed-"
+"""How names of Cohere's models begin that return vectors."""
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted", "function"})
 """Kinds of providers whose ids name no model."""
 
@@ -41,6 +43,8 @@ def kind_of(provider_id: str) -> str:
     """Return the kind of answer of the model that an id names."""
     vendor, _, rest = provider_id.partition(":")
     if vendor in _EMBEDDING_VENDORS:
+        return EMBEDDING
+    if vendor == "cohere" and rest.startswith(_COHERE_EMBEDDINGS):
         return EMBEDDING
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)

@@ -172,7 +172,7 @@ PRESETS: Mapping[str, Preset] = {
         price_vendor="perplexity",
     ),
     "cohere": Preset(
-        "Cohere",
+        "Cohere (embeddings: `cohere:embed-v4.0`)",
         "https://api.cohere.ai/compatibility/v1",
         ("COHERE_API_KEY",),
         "cohere:command-a-03-2025",

@@ -84,6 +84,9 @@ _FREE_NAMES = frozenset(
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
 _PRINCIPAL_KEYS = frozenset({"azureClientId", "azureClientSecret", "azureTenantId", "azureAuthorityHost"})
 """Credentials in promptfoo's configs, which must not go to a model as parameters."""
+_COMPATIBLE = "/compatibility/v1"
+_COHERE_EMBED = "/v2/embed"
+"""Cohere has OpenAI's API at the first path; its own embeddings, at the second, know what the vectors are for."""
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
     EMBEDDING: "use another, for example openai:embedding:text-embedding-3-large",
@@ -414,6 +417,8 @@ def _path_of(source: ProviderSource) -> str:
     kind = kind_of(source.spec.id)
     if kind == CLASSIFICATION:
         return f"/models/{_model_name(source)}"
+    if kind == EMBEDDING and source.kind == "cohere":
+        return _COHERE_EMBED
     return _PATHS.get(kind) or ("/responses" if speaks_responses(source) else "/chat/completions")
 
 
@@ -423,6 +428,8 @@ def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
         path = path.removeprefix("/v1")
     if path:
         return join_url(base_url, path)
+    if call.path == _COHERE_EMBED:
+        return join_url(base_url.rstrip("/").removesuffix(_COMPATIBLE), call.path)
     if preset.wire_format == "openai" or split_url(base_url).path.rstrip("/").endswith("/openai/v1"):
         return join_url(base_url, call.path)
     if call.path == "/responses":

@@ -7,7 +7,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.assertions.graded.judges import kind_by_default
+from geval_cli.assertions.graded.judges import check_writer, kind_by_default
 from geval_cli.engine.check import Checked, check_plan, is_of_gates
 from geval_cli.engine.plan import NO_PROVIDER, DrawnTests, Plan, SelectedTests
 from geval_cli.errors import ConfigError, Location, MissingKey, Problem, Severity
@@ -321,7 +321,11 @@ def _check_providers(
         if user.id == NO_PROVIDER.id:
             hint = "choose a model, for example `user: openai:gpt-4.1-mini`"
             yield Problem("`none` cannot play a user: it is not a provider", user.place.value(), hint)
+    for spec in answering:
+        yield from check_writer(spec, "answer a prompt")
     named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
+    for spec in [spec for spec in named if spec not in judging]:
+        yield from check_writer(spec, "judge")
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}

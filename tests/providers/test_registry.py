@@ -269,7 +269,7 @@ def test_the_key_is_in_no_repr() -> None:
         ("lmstudio:m", {}, {"LM_STUDIO_BASE_URL": "http://box:1234"}, "http://box:1234/v1/chat/completions"),
         ("localai:chat:m", {}, {}, "http://localhost:8080/v1/chat/completions"),
         ("voyage:m", {}, {}, "https://api.voyageai.com/v1/embeddings"),
-        ("cohere:embedding:m", {}, {}, "https://api.cohere.ai/compatibility/v1/embeddings"),
+        ("cohere:embedding:m", {}, {}, "https://api.cohere.ai/v2/embed"),
         ("openai:m", {"api_endpoint": "https://x.example/ask"}, {}, "https://x.example/ask"),
         ("anthropic:c", {"base_url": "https://x.example/v1"}, {}, "https://x.example/v1/messages"),
     ],

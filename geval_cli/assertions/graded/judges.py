@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from geval_cli.assertions.base import JudgeDefaults, MergedTest, ModelGradedAssertion
-from geval_cli.errors import UnjudgeableError
+from geval_cli.assertions.base import CheckContext, JudgeDefaults, MergedTest, ModelGradedAssertion
+from geval_cli.errors import Problem, Severity, UnjudgeableError
 from geval_cli.providers.judge_kinds import (
     CLASSIFICATION,
     EMBEDDING,
@@ -84,6 +84,41 @@ def judges_of(
         found = find_judge(spec, test, defaults, kind)
         if found is not None:
             yield from members_of(found)
+
+
+_CALLED = {EMBEDDING: "an embedding model", CLASSIFICATION: "a classifier", MODERATION: "a moderation model"}
+
+
+def check_judge(spec: ModelGradedAssertion, context: CheckContext) -> Iterator[Problem]:
+    """Yield a problem for an assertion's own judge that answers with something else than the assertion needs.
+
+    promptfoo takes the default judge then, and says so.
+    """
+    own = spec.provider
+    if own is None or isinstance(own, JudgesSpec) or not {TEXT, MODERATION} & set(spec.judge_kinds):
+        return
+    for judge in members_of(own):
+        if any(_as_kind(judge, kind) is not None for kind in spec.judge_kinds):
+            continue
+        wanted = spec.judge_kinds[0]
+        what = _CALLED.get(kind_of(judge.id), "a model that writes text")
+        message, severity = (
+            f"`{judge.public_id}` is {what}, which cannot judge {spec.base_type}",
+            Severity.ERROR,
+        )
+        if context.rules.judges_by_kind:
+            message, severity = f"{message}; {_DEFAULTS[wanted].id} is used instead", Severity.WARNING
+        hint = f"name {'a chat model' if wanted == TEXT else _CALLED[wanted]}, for example {_DEFAULTS[wanted].id}"
+        place = judge.place.value("id") or judge.place.value() or spec.place.value("provider")
+        yield Problem(message, place, hint, severity=severity)
+
+
+def check_writer(provider: ProviderSpec, role: str) -> Iterator[Problem]:
+    """Yield a problem for a model that must write text, in the given role, and returns vectors."""
+    if kind_of(provider.id) == EMBEDDING:
+        message = f"`{provider.public_id}` is an embedding model: it returns vectors and cannot {role}"
+        hint = "name a chat model; embedding models are for the `provider` of `similar`"
+        yield Problem(message, provider.place.value("id") or provider.place.value(), hint)
 
 
 def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:

@@ -339,11 +339,49 @@ def _vector(received: Received) -> list[float]:
     entries = body.get("data") if isinstance(body, dict) else None
     found = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
     first = min(found, key=lambda item: place_of(item.get("index")), default=None)
-    vector = first.get("embedding") if first is not None else None
+    return _numbers(first.get("embedding") if first is not None else None, received)
+
+
+def _numbers(vector: Any, received: Received) -> list[float]:
     numbers = [finite_number(item) for item in vector] if isinstance(vector, list) else []
     if not any(numbers) or None in numbers:
         raise received.refuse("an answer without an embedding")
     return [number for number in numbers if number is not None]
+
+
+class CohereEmbeddingProvider(EmbeddingProvider):
+    """A model behind Cohere's own API for embeddings."""
+
+    answer_key = "embeddings"
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        settings = dict(self._endpoint.wire)
+        if "dimensions" in settings:
+            settings["output_dimension"] = settings.pop("dimensions")
+        return {
+            "model": self._endpoint.model,
+            "texts": [last_user_text(request.messages)],
+            "input_type": "classification",  # of the purposes that treat both texts of a comparison alike
+            "embedding_types": ["float"],
+            **settings,
+        }
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        body = received.body
+        by_type = body.get("embeddings") if isinstance(body, dict) else None
+        vectors = by_type.get("float") if isinstance(by_type, dict) else None
+        vector = vectors[0] if isinstance(vectors, list) and vectors else None
+        found = _numbers(vector, received)
+        return (Choice(json.dumps(found, separators=(",", ":"))),)
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        meta = body.get("meta")
+        billed = meta.get("billed_units") if isinstance(meta, dict) else None
+        return (
+            read_chat_usage({"usage": {"prompt_tokens": billed.get("input_tokens")}})
+            if isinstance(billed, dict)
+            else None
+        )
 
 
 class ModerationProvider(EndpointProvider):
@@ -479,6 +517,8 @@ def build(source: ProviderSource) -> EndpointProvider:
     """The provider that a checked `source` describes, by what its model answers with and the API that it names."""
     endpoint = endpoint_of(source)
     special = _OTHER_KINDS.get(kind_of(source.spec.id))
+    if special is EmbeddingProvider and source.kind == "cohere":
+        return CohereEmbeddingProvider(endpoint)
     if special is not None:
         return special(endpoint)
     if speaks_responses(source):
