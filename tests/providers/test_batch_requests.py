@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from aiohttp import web
 from support.batch_server import BatchServer
 from support.batch_vendors import VENDORS
 from support.calls import provider
 
-from geval_cli.errors import ProviderUnavailableError
+from geval_cli.errors import ProviderRequestError
+from geval_cli.providers.wire import google_batches
+from geval_cli.providers.wire.batch_api import FileNotReadyError
 from geval_cli.providers.wire.batching import BatchingProvider, batch_api
 
 LABEL = "0123456789abcdef"
@@ -147,7 +150,7 @@ async def ours(vendor: str, url: str) -> None:
             try:
                 batch = await api.create(LABEL, file_id, file)
                 break
-            except ProviderUnavailableError:  # Azure is still reading the file
+            except FileNotReadyError:  # Azure is still reading the file
                 continue
         await api.get(batch.id)
         batch = await api.get(batch.id)
@@ -206,3 +209,27 @@ def test_requests_are_those_of_the_vendors_own_library(vendor: str) -> None:
             theirs = noted(server)
     assert [call[0] for call in sent] == [call[0] for call in theirs]
     assert sent == theirs
+
+
+def test_a_large_file_goes_to_google_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(google_batches, "_PART_BYTES", 50)
+    with BatchServer() as server:
+        server.looks = 1
+        asyncio.run(ours("google", f"http://127.0.0.1:{server.port}/google"))
+        assert list(server.files.values()) == [[LINES["google"]]]
+        assert server.log.count("put") > 2
+
+
+def test_a_file_goes_to_no_other_host_than_googles_api_does() -> None:
+    class Elsewhere(BatchServer):
+        async def _upload(self, request: Any) -> Any:
+            return web.json_response(
+                {}, headers={"x-goog-upload-url": f"http://localhost:{self.port}/google/x"}
+            )
+
+    with (
+        Elsewhere() as server,
+        pytest.raises(ProviderRequestError, match="wants the file of a batch at http"),
+    ):
+        asyncio.run(ours("google", f"http://127.0.0.1:{server.port}/google"))
+    assert server.log == ["upload"]

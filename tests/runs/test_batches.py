@@ -18,12 +18,15 @@ from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.events import BatchesAdvanced, RunEvent
 from geval_cli.extras.batches import driver
+from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
 from geval_cli.runs.stored import exit_code
 from geval_cli.store.cache import ResponseCache
 
 WIRES = tuple(VENDORS)
+READERS = ("openai", "anthropic", "google")
+"""Those whose results have each a form of its own."""
 
 
 TESTS = 12
@@ -339,7 +342,7 @@ def spoil_lines(file: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", READERS)
 def test_a_line_that_cannot_be_read_costs_no_other_line(tmp_path, server, wire):
     server.spoil_file = spoil_lines
     ended = BatchSuite(tmp_path, server, wire=wire).run()
@@ -352,7 +355,7 @@ def test_a_line_that_cannot_be_read_costs_no_other_line(tmp_path, server, wire):
     assert any(f"{len(topics)} of 29 requests are sent again" in text for text in ended.notices)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", READERS)
 def test_a_line_that_can_be_read_the_second_time_is_not_paid_for_again(tmp_path, server, wire):
     reads = []
 
@@ -472,14 +475,28 @@ def test_a_batch_api_that_answers_oddly_on_and_on_is_given_up(tmp_path, server, 
     assert not asked_twice(server)
 
 
-def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_path, server):
+@pytest.mark.parametrize("wire", ["openai", "google"])
+def test_a_provider_that_takes_fewer_tokens_gets_smaller_batches_one_by_one(tmp_path, server, wire):
     server.token_limit = 10
-    ended = BatchSuite(tmp_path, server).run()
+    ended = BatchSuite(tmp_path, server, wire=wire).run()
     assert paid_once(server, 58)
     assert not asked_twice(server)
     done = [len(batch.requests) for batch in server.batches.values() if batch.state == "completed"]
     assert max(done) <= 10
     assert any("accepts no more tokens at once" in text for text in ended.notices)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_file_that_azure_still_reads_is_no_trouble_and_one_that_it_never_reads_is_given_up(
+    tmp_path, server
+):
+    assert SmallSuite(tmp_path / "slow", server, wire="azure").run().notices == ()
+    server.batches.clear()
+    server.faults["file"] = ['page:{"status": "pending"}'] * 1000
+    ended = SmallSuite(tmp_path / "stuck", server, wire="azure", options={"max_wait": "0s"}).run()
+    assert not server.batches
+    assert any("its file was not read in time" in text for text in ended.notices)
+    assert {item["status"] for item in ended.results} <= {"passed", "failed"}
 
 
 def test_batches_are_no_larger_than_the_config_says(tmp_path, server):
@@ -661,6 +678,20 @@ def test_tests_that_build_on_one_another_cannot_go_in_batches(tmp_path, server):
     problem = next(item for item in caught.value.problems if "use the outputs" in item.message)
     assert problem.location is not None
     assert problem.location.file.endswith("config.json")
+
+
+def test_a_batch_that_the_provider_does_not_have_is_not_adopted(tmp_path, server):
+    async def adopt() -> int:
+        environ = BatchSuite(tmp_path, server).environ
+        async with BatchKeeper.opened(cache, None, environ) as keeper:
+            return await keeper.adopt("nope", "openai:m")
+
+    cache = ResponseCache.open(tmp_path / "home")
+    try:
+        with pytest.raises(UsageError, match="openai:m has no batch `nope`"):
+            asyncio.run(adopt())
+    finally:
+        cache.close()
 
 
 def test_answers_leave_no_rows_behind(tmp_path, server):

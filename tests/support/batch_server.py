@@ -242,6 +242,8 @@ class BatchServer(LoopThread):
         assert len(set(names)) == len(names), "a custom_id stands twice in a batch"
         running = sum(len(other.requests) for other in self.batches.values() if not other.is_ended)
         if self.token_limit is not None and running + len(batch.requests) > self.token_limit:
+            if vendor.refuses_when_full:
+                return web.json_response(error_body("exhausted", "quota exceeded"), status=429)
             batch.end, batch.code = "failed", "token_limit_exceeded"
         self.batches[batch.id] = batch
         return web.json_response(vendor.created(batch))

@@ -51,6 +51,7 @@ class Vendor:
         prefix: where the emulator has the vendor; `root` is the path of its API below that, `base` that of geval's.
         keeps_label: whether a batch keeps `metadata`.
         has_error_file: whether errors are in a file of their own.
+        refuses_when_full: whether too many tokens in its queue are a 429, not a batch that fails.
         uploads_elsewhere: whether the first answer to an upload only says where the file goes, below `store`.
     """
 
@@ -62,6 +63,7 @@ class Vendor:
     keeps_label: ClassVar[bool] = True
     has_error_file: ClassVar[bool] = True
     uploads_elsewhere: ClassVar[bool] = False
+    refuses_when_full: ClassVar[bool] = False
     routes: ClassVar[Mapping[str, tuple[str, str]]] = {
         "chat": ("POST", "/v1/chat/completions"),
         "upload": ("POST", "/v1/files"),
@@ -388,6 +390,7 @@ class Google(Vendor):
     base = ""
     id_prefix = "batches/"
     store = "/upload-here"
+    refuses_when_full = True
     has_error_file = False
     uploads_elsewhere = True
     routes: ClassVar[Mapping[str, tuple[str, str]]] = {

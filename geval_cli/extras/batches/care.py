@@ -4,9 +4,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
-from geval_cli.errors import ConfigError, Problem, ProviderResponseError, UsageError
+from geval_cli.errors import ConfigError, Problem, ProviderRequestError, ProviderResponseError, UsageError
 from geval_cli.extras.batches.driver import BatchDriver
 from geval_cli.extras.batches.layer import BatchPolicy, BatchQueue, server_text
 from geval_cli.extras.batches.steps import replies_in
@@ -124,7 +125,13 @@ class BatchKeeper:
             ProviderError: the provider does not know it, or some of its results cannot be read; all others are kept.
         """
         api = self._named_api(provider)
-        remote = await api.get(remote_id)
+        try:
+            remote = await api.get(remote_id)
+        except ProviderRequestError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            message = f"{provider} has no batch `{remote_id}`"
+            raise UsageError(message, hint="check the id, and the account that the key belongs to") from error
         if remote.state is RemoteState.RUNNING:
             raise UsageError(f"batch {remote_id} has not ended yet", hint="try again later")
         count = 0

@@ -39,6 +39,7 @@ _SLOWER = 1.5
 _LONGEST_POLL_S = 300.0
 # Of a process that is not to wait, for a provider that does not answer at once.
 _MOST_ROUNDS = 3
+_MOST_ROUNDS_OF_FILES = 8  # some minutes: Azure reads a file before a batch can be created
 
 
 class WaitOutcome(Enum):
@@ -177,7 +178,7 @@ class BatchDriver:
         delay_s, cancelled, rounds = self._policy.poll_s, False, 0
         self._starved, has_news = None, sends_directly
         while True:
-            self._steps.retry_after_s = 0.0
+            self._steps.retry_after_s, self._steps.reads_files = 0.0, False
             has_made = await self._make_batches()
             under_way = await self.open_batches()
             before |= {batch.id for batch in under_way}
@@ -196,7 +197,8 @@ class BatchDriver:
             if not still_open and (not self._has_waiting() or self._starved is not None):
                 break
             rounds += 1
-            if not self._policy.waits and (rounds >= _MOST_ROUNDS or _are_handed_in(still_open)):
+            most_rounds = _MOST_ROUNDS_OF_FILES if self._steps.reads_files else _MOST_ROUNDS
+            if not self._policy.waits and (rounds >= most_rounds or _are_handed_in(still_open)):
                 return self._after(
                     WaitOutcome.PASS if has_news else WaitOutcome.HANDED_IN, cancelled=cancelled
                 )

@@ -15,11 +15,22 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from geval_cli.errors import ProviderError, ProviderRequestError, ProviderResponseError
+from geval_cli.errors import (
+    ProviderError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderResponseError,
+)
 from geval_cli.extras.batches.layer import BatchGroup, BatchQueue
 from geval_cli.gateway.call import Notice
 from geval_cli.providers.base import Provider
-from geval_cli.providers.wire.batch_api import BatchApi, BrokenResultsError, RemoteBatch, RemoteState
+from geval_cli.providers.wire.batch_api import (
+    BatchApi,
+    BrokenResultsError,
+    FileNotReadyError,
+    RemoteBatch,
+    RemoteState,
+)
 from geval_cli.providers.wire.batching import batch_api
 from geval_cli.store.batches import Batch, BatchReply, BatchState
 
@@ -27,6 +38,7 @@ _LINES_PER_COMMIT = 50
 _MOST_BROKEN_READS = 3
 _MOST_NOT_FOUND = 5
 _MOST_ODD_ANSWERS = 5
+_MOST_LIMITED = 5
 _GRACE_AFTER_CANCEL_S = 3600.0
 _KEY_DIGITS = 64
 _HEX = frozenset("0123456789abcdef")
@@ -49,6 +61,7 @@ class WatchedBatch(Struct):
         is_fresh: whether the provider cannot know it yet.
         broken_reads, not_found: how often its results were incomplete, and the provider did not know it.
         odd_answers: how often in a row the provider answered with something else than its API promises.
+        limited: how often the provider refused to create it, as it takes no more for now.
         is_late: whether it was cancelled as it took too long.
         has_told: whether the user was told about its troubles.
         refused: the keys of its requests, which the provider takes only in smaller batches.
@@ -61,13 +74,19 @@ class WatchedBatch(Struct):
     broken_reads: int = 0
     not_found: int = 0
     odd_answers: int = 0
+    limited: int = 0
     is_late: bool = False
     has_told: bool = False
     refused: list[str] = []
 
 
 class BatchSteps:
-    """Takes batches further, one step at each call. `retry_after_s` is how long a provider wants to be left alone."""
+    """Takes batches further, one step at each call.
+
+    Attributes:
+        retry_after_s: how long a provider wants to be left alone.
+        reads_files: whether one is still reading the file of a batch.
+    """
 
     def __init__(self, queue: BatchQueue, folder: Path | None, notice: Notice) -> None:
         """Build it; `folder` is that of the cache, None for one in memory."""
@@ -78,6 +97,7 @@ class BatchSteps:
         self._folder = folder
         self._notice = notice
         self.retry_after_s = 0.0
+        self.reads_files = False
 
     async def take(self, batch: Batch, watched: WatchedBatch) -> Batch:
         """Take the next step, and return the batch as it is then.
@@ -94,6 +114,11 @@ class BatchSteps:
             elif batch.state is BatchState.SUBMITTED:
                 batch = await self._follow(batch, watched, api)
             watched.odd_answers = 0
+        except FileNotReadyError:
+            self.reads_files = True
+            if self._is_over_time(batch):
+                self._take_back(batch, watched)
+                batch = await self._give_up(batch, BatchState.FAILED, "its file was not read in time")
         except BrokenResultsError as error:
             await self._count_broken_read(batch, watched, error)
         except ProviderError as error:
@@ -118,7 +143,14 @@ class BatchSteps:
                     file = None
             self._wire.check()
             watched.is_fresh = False
-            remote = await api.create(batch.id, batch.file_id, file)
+            try:
+                remote = await api.create(batch.id, batch.file_id, file)
+            except ProviderRateLimitError:
+                # It may limit what waits in its queue: then a smaller batch fits.
+                watched.limited += 1
+                if watched.limited < _MOST_LIMITED or batch.requests == 1:
+                    raise
+                return await self._take_apart(batch, watched)
         return await self._note_submitted(batch, remote)
 
     def _write_lines(self, file: BinaryIO, batch: Batch, api: BatchApi) -> None:
@@ -186,25 +218,33 @@ class BatchSteps:
 
     async def _mind_the_time(self, batch: Batch, watched: WatchedBatch, api: BatchApi) -> Batch:
         """Cancel a batch that takes too long, and give it up when even that takes too long."""
-        waited_s = self._store.now() - batch.created_at
-        if waited_s <= self._policy.max_wait_s:
+        if not self._is_over_time(batch):
             return batch
         if not watched.is_late:
             with suppress(ProviderRequestError):  # it may have ended meanwhile
                 await api.cancel(batch.remote_id or "")
             watched.is_late = True
-        elif waited_s > self._policy.max_wait_s + _GRACE_AFTER_CANCEL_S:
+        elif self._is_over_time(batch, _GRACE_AFTER_CANCEL_S):
             return await self._give_up(batch, BatchState.FAILED, "it took longer than `max_wait` allows")
         return batch
 
+    def _is_over_time(self, batch: Batch, grace_s: float = 0.0) -> bool:
+        return self._store.now() - batch.created_at > self._policy.max_wait_s + grace_s
+
     async def _end_failed(self, batch: Batch, watched: WatchedBatch, remote: RemoteBatch) -> Batch:
         """End a batch that the provider did not take; nothing of it was paid for."""
-        self._take_back(batch, watched)
         if not remote.is_token_limit or batch.requests == 1:
+            self._take_back(batch, watched)
             reason = remote.message or remote.code or "no reason was given"
             return await self._give_up(batch, BatchState.FAILED, reason)
+        return await self._take_apart(batch, watched)
+
+    async def _take_apart(self, batch: Batch, watched: WatchedBatch) -> Batch:
+        """End a batch that is too much at once; what it asks is submitted again in smaller ones."""
+        self._take_back(batch, watched)
         watched.refused = await self._store.keys(batch.id)
         ended = await self._store.end(batch, BatchState.FAILED, tries=0)
+        watched.has_told = False
         self._say_once(
             watched, f"{batch.provider_id} accepts no more tokens at once; geval submits smaller batches"
         )

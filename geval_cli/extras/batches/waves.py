@@ -209,12 +209,12 @@ def batch_problems(
         )
     specs = [(role, spec) for role in sorted(roles) for spec in by_role.get(role, ())]
     apis = [(spec, api) for _, spec in specs if (api := _api_of(spec, suite)) is not None]
-    if specs and not apis:
+    if specs and not apis and all(_is_sound(spec, suite) for _, spec in specs):
         names = ", ".join(dict.fromkeys(f"`{spec.public_id}`" for _, spec in specs))
         yield Problem(
             f"none of these providers has a batch API: {names}",
             specs[0][1].place.value("id"),
-            way_to_batches(specs[0][1].id.partition(":")[0]),
+            way_to_batches(specs[0][1].id, specs[0][1].config),
         )
     options = suite.options.batch
     most = max((api.most_requests for _, api in apis), default=None)
@@ -254,10 +254,13 @@ def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
                     )
 
 
+def _is_sound(spec: ProviderSpec, suite: LoadedSuite) -> bool:
+    """Return whether a provider has no problem, which would be told elsewhere."""
+    return not check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+
+
 def _api_of(spec: ProviderSpec, suite: LoadedSuite) -> BatchApi | None:
-    """Return the batch API of a provider; None when it has none, or has problems that are told elsewhere."""
-    if spec.id == NO_PROVIDER.id or check_provider(
-        spec, env=suite.env, base_dir=suite.base_dir, access=suite.access
-    ):
+    """Return the batch API of a provider; None when it has none, or has problems."""
+    if spec.id == NO_PROVIDER.id or not _is_sound(spec, suite):
         return None
     return batch_api(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))

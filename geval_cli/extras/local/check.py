@@ -213,7 +213,7 @@ def _batches(model: BoundModel) -> ModelFeature:
         can,
         "`geval run --batch` sends them, usually at half the price"
         if can
-        else f"none: {way_to_batches(model.provider.id.partition(':')[0])}",
+        else f"none: {way_to_batches(model.provider.id)}",
     )
 
 

@@ -7,9 +7,9 @@ those of Microsoft's pages (`azure-ai-docs`, articles/ai-foundry/openai/includes
 
 from typing import Any, BinaryIO
 
-from geval_cli.errors import ProviderRequestError, ProviderUnavailableError
+from geval_cli.errors import ProviderRequestError
 from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.providers.wire.batch_api import RemoteBatch
+from geval_cli.providers.wire.batch_api import FileNotReadyError, RemoteBatch
 from geval_cli.providers.wire.openai_batches import OpenAIBatches
 
 _BEING_READ = frozenset({"pending", "running", "notRunning", "not_running"})
@@ -44,7 +44,7 @@ class AzureBatches(OpenAIBatches):
             lambda found: isinstance(found, dict) and isinstance(found.get("status"), str),
         )
         if found["status"] in _BEING_READ:
-            raise ProviderUnavailableError(f"{name} is still reading the file of a batch", provider_id=name)
+            raise FileNotReadyError
         if found["status"] in _REFUSED:
             reason = self._endpoint.secrets.redact(str(found.get("status_details") or "no reason was given"))
             raise ProviderRequestError(f"{name} refused the file of a batch: {reason}", provider_id=name)

@@ -69,6 +69,10 @@ class BrokenResultsError(ValueError):
     """Lines of results are not what the API promises: the file was cut, or is another one."""
 
 
+class FileNotReadyError(Exception):
+    """The provider is still reading the file of a batch, which can be created a little later."""
+
+
 class BatchApi(Protocol):
     """One provider's batches. All methods raise a ProviderError when the provider cannot be asked or refuses.
 
@@ -88,7 +92,11 @@ class BatchApi(Protocol):
         ...
 
     async def create(self, batch_id: str, file_id: str | None, file: BinaryIO | None) -> RemoteBatch:
-        """Create a batch of an uploaded file, or of `file`."""
+        """Create a batch of an uploaded file, or of `file`.
+
+        Raises:
+            FileNotReadyError: the file has not been read yet.
+        """
         ...
 
     async def find(

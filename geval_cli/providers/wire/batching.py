@@ -1,9 +1,10 @@
 """Which providers have a batch API."""
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from geval_cli.providers.base import Provider
-from geval_cli.providers.preset_table import KIND_ALIASES
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
@@ -26,15 +27,24 @@ class BatchingProvider(Protocol):
 
 _WITHOUT = {
     "azure": "set `batch_deployment` in its config to a Global Batch deployment of the same model",
-    "vertex": "Vertex AI reads batches only from Cloud Storage or BigQuery; use google: instead",
+    "vertex": "Vertex AI reads batches only from Cloud Storage or BigQuery; use google: or anthropic: instead",
 }
 
 
-def way_to_batches(kind: str) -> str:
-    """Return what to do to have batches, for a model of a kind that has none."""
-    return _WITHOUT.get(KIND_ALIASES.get(kind, kind)) or (
-        "use an openai:, anthropic:, google:, mistral:, together: or groq: model, "
-        "or set `batch: openai` in the config of a server that has OpenAI's batch API"
+def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = None) -> str:
+    """Return what to do to have batches, for a provider that has none."""
+    kind, _, name = provider_id.partition(":")
+    kind = KIND_ALIASES.get(kind, kind)
+    if (config or {}).get("batch") is False:
+        return "remove `batch: false` from its config"
+    if kind in _WITHOUT:
+        return _WITHOUT[kind]
+    preset = PRESETS.get(kind)
+    if preset is not None and preset.batch and name.startswith("responses:"):
+        return f"write `{kind}:{name.removeprefix('responses:')}`: its batches take chat requests only"
+    return (
+        "use openai:, anthropic:, google:, mistral:, together: or groq:, "
+        "or set `batch: openai` for a server that has OpenAI's batch API"
     )
 
 

@@ -56,6 +56,7 @@ _HTTP_STATUS = {
     16: 401,
 }
 _CANCELLED = 1
+_EXHAUSTED = 8
 _FIRST_HTTP_STATUS = 100
 _INTERNAL_ERROR = 500
 
@@ -147,7 +148,8 @@ class GoogleBatches:
             token = str(page["nextPageToken"])
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        return self._remote(await self._send("GET", self._url_of(remote_id)))
+        name = remote_id if remote_id.startswith("batches/") else f"batches/{remote_id}"
+        return self._remote(await self._send("GET", self._url_of(name)))
 
     async def cancel(self, remote_id: str) -> None:
         await self._send("POST", f"{self._url_of(remote_id)}:cancel")
@@ -217,7 +219,7 @@ def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
         results=tuple(
             dict.fromkeys(str(part["responsesFile"]) for part in outputs if part.get("responsesFile"))
         ),
-        code=str(error.get("code") or ""),
+        code="token_limit_exceeded" if error.get("code") == _EXHAUSTED else str(error.get("code") or ""),
         message=endpoint.secrets.redact(str(error.get("message") or "")),
     )
 
