@@ -211,6 +211,25 @@ def test_requests_are_those_of_the_vendors_own_library(vendor: str) -> None:
     assert sent == theirs
 
 
+def test_azures_newer_api_has_files_and_batches_beside_its_models() -> None:
+    with BatchServer() as server:
+        server.looks, server.calls = 1, []
+        asyncio.run(ours("azure", f"http://127.0.0.1:{server.port}/azure/openai/v1"))
+        calls = {(call[0], call[2]): call[3] for call in noted(server)}
+    assert {
+        ("upload", "/azure/openai/v1/files"): {},
+        ("create", "/azure/openai/v1/batches"): {},
+    }.items() <= calls.items()
+
+
+def test_azure_calls_the_responses_api_by_another_name_in_batches() -> None:
+    config = {"base_url": "https://x.openai.azure.com", "api_key": "k", "batch_deployment": "global-batch"}
+    api = batch_api(provider("azure:responses:m", config))
+    assert api is not None
+    line = json.loads(api.line(KEY, b'{"model": "m", "input": "Hi"}'))
+    assert (line["url"], line["body"]["model"]) == ("/v1/responses", "global-batch")
+
+
 def test_a_large_file_goes_to_google_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(google_batches, "_PART_BYTES", 50)
     with BatchServer() as server:

@@ -184,7 +184,7 @@ FAULTS = [
     ("mistral", "create", ["429", "lost"]),
     ("mistral", "content", ["503", "lost", "cut"]),
     ("together", "upload", ["503", "lost"]),
-    ("together", "put", ["503", "lost"]),
+    ("together", "put", ["503", "307", "lost"]),
     ("together", "preprocess", ["429", "500"]),
     ("together", "create", ["503", "500"]),
 ]

@@ -10,7 +10,8 @@ answer of its own, the same directly and in a batch, and `paid` counts how often
 
 Faults of an operation (upload, put, preprocess, file, create, list, get, content, cancel, chat, message) are used up
 one by one: "lost" (done, the connection is cut), "500" (done, answered with 500), "429" and "503" (not done), "404",
-"cut" (of content: half of the file), "done:TEXT" and "page:TEXT" (done and not done, answered with 200 and this text).
+"cut" (of content: half of the file), "307" (to the same place), "done:TEXT" and "page:TEXT" (done and not done,
+answered with 200 and this text).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from support.batch_vendors import VENDORS, Lines, RemoteBatch, Vendor, error_body
+from support.batch_vendors import SERVED, Lines, RemoteBatch, Vendor, error_body
 from support.loop_thread import LoopThread
 
 _STATES = ("validating", "in_progress", "finalizing")
@@ -93,7 +94,7 @@ class BatchServer(LoopThread):
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
         app = web.Application(client_max_size=1 << 30, middlewares=[self._watched])
-        for vendor in VENDORS.values():
+        for vendor in SERVED.values():
             for name, (method, path) in vendor.routes.items():
                 app.router.add_route(method, vendor.prefix + path, getattr(self, f"_{name}"))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -121,6 +122,8 @@ class BatchServer(LoopThread):
             return web.json_response(
                 error_body("server", f"fault {fault}"), status=int(fault), headers=headers
             )
+        if fault == "307":
+            return web.Response(status=307, headers={"location": f"{request.path}?elsewhere"})
         how, is_odd, text = fault.partition(":")
         if is_odd:
             if how == "done":
@@ -167,7 +170,7 @@ class BatchServer(LoopThread):
         raise web.HTTPInternalServerError
 
     def _vendor(self, request: web.Request) -> Vendor:
-        found = [item for item in VENDORS.values() if request.path.startswith(item.prefix + item.root)]
+        found = [item for item in SERVED.values() if request.path.startswith(item.prefix + item.root)]
         return max(found, key=lambda vendor: len(vendor.prefix + vendor.root))
 
     async def _chat(self, request: web.Request) -> web.Response:

@@ -261,6 +261,17 @@ class Azure(Vendor):
         return {**shown, **{name: shown[name] or "" for name in ("output_file_id", "error_file_id")}}
 
 
+class AzureV1(Azure):
+    """Its newer API, without a version."""
+
+    root = "/openai/v1"
+    base = "/openai/v1"
+    routes: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **{name: (how, path.replace("/openai", "/openai/v1")) for name, (how, path) in Azure.routes.items()},
+        "chat": ("POST", "/openai/v1/chat/completions"),
+    }
+
+
 class Mistral(Vendor):
     """Its jobs are of one model; what expired has no line."""
 
@@ -508,3 +519,6 @@ VENDORS: Mapping[str, Vendor] = {
     "mistral": Mistral(),
     "together": Together(),
 }
+
+SERVED: Mapping[str, Vendor] = {**VENDORS, "azure v1": AzureV1()}
+"""All that the server has; those of one vendor differ only in their addresses."""

@@ -133,6 +133,8 @@ class GoogleBatches:
     async def find(
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
+        if file_id is None:
+            return []  # no batch is created before its file is noted
         token = ""
         while True:
             query = f"pageSize={_PAGE}" + (f"&pageToken={quote(token, safe='')}" if token else "")

@@ -117,6 +117,8 @@ class OpenAIBatches:
     async def find(
         self, batch_id: str, *, since: float, requests: int, file_id: str | None
     ) -> list[RemoteBatch]:
+        if file_id is None:
+            return []  # no batch is created before its file is noted
         of_file: list[RemoteBatch] = []
         page: dict[str, Any] | None = self.first_page()
         while page is not None:
@@ -134,7 +136,7 @@ class OpenAIBatches:
                 if found.label == batch_id:
                     return [found]
                 # A batch keeps the name of its file, also where it keeps no name of ours.
-                if file_id is not None and file_id in _input_files(item):
+                if file_id in _input_files(item):
                     of_file.append(replace(found, label=batch_id))
             page = self.next_page(page, said, items)
         return of_file

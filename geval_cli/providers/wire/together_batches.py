@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any, BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import response_error
@@ -18,6 +18,7 @@ from geval_cli.providers.wire.openai_batches import RAW, OpenAIBatches, has_id, 
 from geval_cli.providers.wire.refusals import refusal_error
 
 _PART_BYTES = 1024 * 1024
+_MOST_ADDRESSES = 4
 
 
 class TogetherBatches(OpenAIBatches):
@@ -65,11 +66,15 @@ class TogetherBatches(OpenAIBatches):
         if reply.status_code == HTTPStatus.CONFLICT:  # it has this file already
             return str(reply.json()["file_id"])
         target, file_id = (reply.headers.get(name, "") for name in ("location", "x-together-file-id"))
-        if not file_id or urlsplit(target).scheme not in {"https", urlsplit(self._base_url).scheme}:
-            raise response_error("no address for a file", _response(reply), self._context)
-        stored = await self.ask(lambda _: self._put(target, file))
-        if not stored.is_success:
-            raise refusal_error(_response(stored), self._context, now_s=0.0)
+        for _ in range(_MOST_ADDRESSES):
+            if not file_id or urlsplit(target).scheme not in {"https", urlsplit(self._base_url).scheme}:
+                raise response_error("no address for a file", _response(reply), self._context)
+            reply = await self.ask(lambda _, target=target: self._put(target, file))  # type: ignore[misc]
+            if not reply.is_redirect:
+                break
+            target = urljoin(target, reply.headers.get("location", ""))
+        if not reply.is_success:
+            raise refusal_error(_response(reply), self._context, now_s=0.0)
         path = f"/files/{quote(file_id, safe='')}/preprocess"
         found = await self.ask_for("POST", path, None, "an answer without a file id", has_id)
         return str(found["id"])
