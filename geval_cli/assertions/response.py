@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.base import Amount, Assertion, CheckContext, MergedTest, Subject, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
@@ -137,11 +137,18 @@ class EndedByAssertion(Assertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return a problem where no simulated user ends anything."""
-        if context.test.user is not None:
+        if context.test.user is not None or self._has_broken_turns(context.test):
             return []
         message = f"ended-by needs a simulated user, but {context.where.removeprefix('in ')} has none"
         hint = "give the test `turns: {simulate: {goal: ...}}`, or leave ended-by out"
         return [Problem(message, self.place.value("type"), hint)]
+
+    def _has_broken_turns(self, test: MergedTest) -> bool:
+        """Return whether the test, or `defaultTest` with this assertion, has `turns` that are reported as wrong."""
+        path = self.place.path
+        end = next((place for place, key in enumerate(path) if key in ("assert", "assertions")), len(path))
+        written = ((test.place.positions, test.place.path), (self.place.positions, path[:end]))
+        return not test.turns and any((*path, "turns") in positions.values for positions, path in written)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare how it ended.

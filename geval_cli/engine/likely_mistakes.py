@@ -17,7 +17,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
-from geval_cli.suite.tests import PROFILE
+from geval_cli.suite.tests import PROFILE, SuiteTests
 
 _NAMES_MAX = 200
 _SHOWN_MAX = 60
@@ -74,6 +74,8 @@ class LikelyMistakes(Struct):
     _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _users: int = 0
+    _profiles_are_used: bool = False
     _unused: dict[str, _Unused] = field(default_factory=dict)
     _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
         default_factory=dict
@@ -102,6 +104,10 @@ class LikelyMistakes(Struct):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
         self._names.update(test.vars)
+        if test.user is not None:
+            self._users += 1
+            profiles = () if self._profiles_are_used or self._all_tests is None else self._all_tests.profiles
+            self._profiles_are_used = self._profiles_are_used or test.user.profile in (profiles or ())
         if self.sees_all:
             return
         if test.transform_vars is not None or test.promptfoo.made_vars:
@@ -117,6 +123,12 @@ class LikelyMistakes(Struct):
                 self._unused[name].tests += 1
             elif len(self._unused) < _NAMES_MAX:
                 self._unused[name] = _Unused(test.place, _is_in_config(test, name), frozenset(test.vars))
+
+    @property
+    def _all_tests(self) -> SuiteTests | None:
+        """Return the tests as the config has them; None where some are left out."""
+        tests = self.plan.suite.tests
+        return tests if isinstance(tests, SuiteTests) else None
 
     def braces(self) -> list[BracedName]:
         """Return what names a variable of the tests in a prompt but is not a template; each name once a prompt."""
@@ -149,6 +161,19 @@ class LikelyMistakes(Struct):
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
+        tests = self._all_tests
+        if tests is not None and tests.profiles and not self._profiles_are_used:
+            of_tests = (
+                "all simulated users have their own `profile`"
+                if self._users
+                else "no test has a simulated user"
+            )
+            yield Problem(
+                f"`profiles` is not used: {of_tests}",
+                _location(tests.profiles_place, ()),
+                "remove it" if self._users else "give tests `turns: {simulate: ...}`, or remove it",
+                severity=Severity.WARNING,
+            )
         yield from _columns_named_alike(self.plan)
 
     def _of_unused(self, names: Iterable[str]) -> Iterator[Problem]:

@@ -77,12 +77,14 @@ def compare(
 
     options = ComparisonOptions(columns=tuple(columns), cluster=cluster, given_margins=tuple(margins))
     with ExitStack() as stack:
-        before, after = (NamedRun(name, _report_of(side, home, stack)) for name, side in (("A", a), ("B", b)))
+        before, after = (
+            NamedRun(name, _report_of(name, side, home, stack)) for name, side in (("A", a), ("B", b))
+        )
         found = compare_runs(before, after, options)
     return Comparison(found.verdict, found.headline, found.rows, found.warnings, found)
 
 
-def _report_of(side: Any, home: "str | Path | None", stack: "ExitStack") -> "RunReport":
+def _report_of(name: str, side: Any, home: "str | Path | None", stack: "ExitStack") -> "RunReport":
     from geval_cli.errors import UsageError
     from geval_cli.report.report import RunReport
     from geval_cli.runs.results_file import open_report
@@ -91,7 +93,8 @@ def _report_of(side: Any, home: "str | Path | None", stack: "ExitStack") -> "Run
         return RunReport(side.run, side.summary, lambda: iter(side.results))
     if not isinstance(side, str | Path):
         hint = "pass what `run` returned, a run's id, or a results file"
-        raise UsageError(f"cannot compare a {type(side).__name__}", hint=hint)
+        found = "None" if side is None else f"an object of the class {type(side).__name__}"
+        raise UsageError(f"`{name.lower()}` must be a run, found {found}", hint=hint)
     folder = None if home is None else Path(home)
     report, _ = stack.enter_context(open_report(str(side), folder, os.environ))
     return report

@@ -32,13 +32,15 @@ class Suite:
             their outputs.
         assertions: for every test, as mappings or as `GEval`s.
         default_test: what every test has unless it says otherwise.
+        tools: whose calls are answered, for all tests without `tools` of their own: "file://tools.py", or a mapping.
+        profiles: of simulated users: each conversation with one is played once per profile.
         options: of the run, as in a config: {"max_concurrency": 4}.
         gates: conditions on the whole run, for example "pass_rate >= 0.9".
         margin: the largest difference that does not matter when columns or runs are compared, for example 0.05.
         derived_metrics: numbers computed of the sums of metrics.
         description: shown with the run.
         name: what stored runs are found by.
-        folder: what `file://` in prompts and assertions is relative to.
+        folder: what `file://` in prompts, assertions and tools is relative to.
 
     Raises:
         UsageError: `tests` cannot be gone through. All else is found when the suite is run, before anything is sent.
@@ -49,6 +51,8 @@ class Suite:
     providers: Any = ()
     assertions: Any = ()
     default_test: Mapping[str, Any] | None = None
+    tools: Any = None
+    profiles: Any = None
     options: Mapping[str, Any] | None = None
     gates: Sequence[Any] | Mapping[str, Any] | None = None
     margin: float | Mapping[str, float] | None = None
@@ -105,7 +109,7 @@ class _SuiteWriter:
 
     def content(self, suite: Suite) -> dict[str, Any]:
         content: dict[str, Any] = {}
-        for name in ("description", "options", "gates", "margin", "derived_metrics"):
+        for name in ("description", "tools", "profiles", "options", "gates", "margin", "derived_metrics"):
             value = getattr(suite, name)
             if value is not None:
                 content[name] = self.plain(value, (name,))
@@ -184,7 +188,8 @@ class _SuiteWriter:
         if isinstance(value, Path):
             return str(value)
         what = "a function" if callable(value) else f"an object of the class {type(value).__name__}"
-        return self._refuse(f"{what} is not allowed here", path)
+        hint = "name it by its file: file://tools.py:NAME" if callable(value) and "tools" in path else ""
+        return self._refuse(f"{what} is not allowed here", path, hint)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
         from geval_cli.library.definition import written_form
@@ -219,10 +224,10 @@ class _SuiteWriter:
         self.parts[provider_id] = hashlib.sha256(_code_of(function)).hexdigest()
         return {"id": provider_id, "label": provider_id.removeprefix("function:")}
 
-    def _refuse(self, message: str, path: tuple[str | int, ...]) -> None:
+    def _refuse(self, message: str, path: tuple[str | int, ...], hint: str = "") -> None:
         from geval_cli.source.source_map import format_key_path
 
-        self.problems.append(Problem(f"{format_key_path(path)}: {message}"))
+        self.problems.append(Problem(f"{format_key_path(path)}: {message}", None, hint))
 
 
 def _listed(value: Any) -> list[Any]:

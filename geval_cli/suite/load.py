@@ -154,7 +154,7 @@ def open_suite(
     """
     access = reading_rules.access
     if reading_rules.built is not None:
-        return _open_built(path, reading_rules.built, env, env_file, overrides)
+        return _open_built(path, reading_rules.built, env, env_file, overrides, reading_rules.scripts)
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
@@ -190,7 +190,12 @@ def open_suite(
 
 
 def _open_built(
-    path: Path, built: BuiltSuite, env: Mapping[str, str], env_file: Path | None, overrides: SuiteOverrides
+    path: Path,
+    built: BuiltSuite,
+    env: Mapping[str, str],
+    env_file: Path | None,
+    overrides: SuiteOverrides,
+    scripts: Callable[[], ScriptCaller] | None,
 ) -> OpenedSuite:
     """Return the suite that a program made. Of env files only one that is named is read: the program has its own."""
     values = (
@@ -198,7 +203,7 @@ def _open_built(
     )
     filler = EnvValues({**values, **_literal_env(_top_mapping(built.document))}, access=TRUSTED)
     files = SourceFiles(path.parent, TRUSTED)
-    reading = LoadContext(files, filler, functions=built.functions, is_built=True)
+    reading = LoadContext(files, filler, functions=built.functions, is_built=True, scripts=scripts)
     opened = read_suite(path, built.document, reading, overrides)
     parts = {**opened.suite.parts, **built.parts}
     suite = dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts))
@@ -384,7 +389,8 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
         profiles = extra("simulated users").read_profiles(
             fields.values["profiles"], fields.child("profiles"), reading
         )
-    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars), profiles)
+    place = fields.child("profiles")
+    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars), profiles, place)
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:

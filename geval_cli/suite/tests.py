@@ -424,6 +424,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
     default: TestSpec | None
     overrides: Mapping[str, JsonValue]
     profiles: Profiles | None = None
+    profiles_place: SourcePath = msgspec.field(default_factory=SourcePath.nowhere)
     _kept: list[MergedTest] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[MergedTest]:

@@ -53,8 +53,10 @@ def test_options_reach_the_comparison() -> None:
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot compare a int"):
+    with pytest.raises(UsageError, match="`a` must be a run, found an object of the class int"):
         compare(1, run_of(0))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="`b` must be a run, found None"):
+        compare(run_of(0), None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no run"):
         compare("nothing", run_of(0))
     other = run(Suite(tests=[{"vars": {"other": 1}, "output": "fine"}], assertions=[ASSERTION]))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from support.loopback import LoopbackServer
+from support.loopback import LoopbackServer, chat_reply
 
 import geval_cli
 from geval_cli import ConfigError, GEval, RunResult, Suite, TestCase, UsageError, arun, run
@@ -342,6 +342,45 @@ def test_a_result_shows_itself_and_no_markup_of_a_model() -> None:
     assert repr(result) == f"<RunResult {result.run.id}: completed, 0 passed, 1 failed, 0 errors>"
     many = run(Suite(tests=({"output": "14"} for _ in range(120)), assertions=[CONTAINS]))._repr_html_()
     assert (many.count("<tr>"), "and 20 more" in many) == (101, True)
+
+
+TOOLS = 'def find_order(order: int) -> str:\n    """Find an order."""\n    return f"order {order} is sent"\n'
+RECORDED = {
+    "definitions": [{"name": "find_order", "description": "Find it.", "parameters": {"type": "object"}}],
+    "recorded": [{"name": "find_order", "result": "order 7 is sent"}],
+}
+
+
+@pytest.mark.parametrize("of_test", [False, True])
+@pytest.mark.parametrize("tools", ["file://tools.py", ["file://tools.py:find_order"], RECORDED])
+def test_tools_are_answered_as_in_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: Any, of_test: bool
+) -> None:
+    (tmp_path / "tools.py").write_text(TOOLS, encoding="utf-8")
+
+    def respond(body: Any, headers: Any) -> Any:
+        last = body["messages"][-1]
+        if last["role"] == "tool":
+            return chat_reply(f"It says: {last['content']}")
+        function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"order": 7}'}
+        message = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
+        return {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+
+    test = {"input": "Where is order 7?", **({"tools": tools} if of_test else {})}
+    suite = Suite(tests=[test], providers="openai:m", tools=None if of_test else tools, folder=tmp_path)
+    with LoopbackServer(respond=respond) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
+        result = run(suite)
+    assert outputs(result) == ["It says: order 7 is sent"]
+    with pytest.raises(
+        UsageError, match=r"a function is not allowed here \(name it by its file: file://tools"
+    ):
+        run(Suite(tests=[{"input": "x"}], providers="echo", tools=[respond]))
 
 
 def test_results_become_data_frames_with_the_scores_and_reasons_of_each_metric() -> None:

@@ -212,6 +212,53 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more(
         assert (case["ended_by"], said(case)) == ("goal", ["Hi.", "Answer 1."])
 
 
+@pytest.mark.parametrize("is_short_then", [True, False])
+def test_what_a_token_limit_cut_off_is_not_sent(product: Product, is_short_then: bool) -> None:
+    replies = iter(
+        [
+            ("I want my money back because the", "length"),
+            ("Money back.", "stop" if is_short_then else "length"),
+        ]
+    )
+
+    def respond(body: Any, headers: Any) -> Reply:
+        if body["model"] != "user":
+            return chat_reply("Answer.")
+        text, end = next(replies, (REACHED, "stop"))
+        return chat_reply(text, finish_reason=end)
+
+    with LoopbackServer(respond=respond) as server:
+        [case] = product.run(config({}), server).cases
+    assert "That was too long" in sent_to(server, "user")[1][-1][1]
+    if is_short_then:
+        assert said(case) == ["Money back.", "Answer."]
+    else:
+        assert "the reply of openai:user was cut off by a token limit" in case["error"]["message"]
+        assert case["error"]["hint"] == "raise `max_tokens` of `user`"
+        assert sent_to(server, "model") == []
+
+
+@pytest.mark.parametrize(
+    ("turns", "told"),
+    [
+        ([{"user": "Hi."}], "`profiles` is not used: no test has a simulated user"),
+        (
+            {"simulate": {"goal": "g", "user": USER, "profile": "own"}},
+            "all simulated users have their own `profile`",
+        ),
+        ({"simulate": {"goal": "g", "user": USER}}, None),
+    ],
+)
+def test_profiles_that_no_test_uses_are_a_warning(product: Product, turns: Any, told: str | None) -> None:
+    with server_of(says("Hi.")) as server:
+        suite = config({}, test={"turns": turns}, profiles=["A student.", {"age": 70}])
+        (product.folder / "config.yaml").write_text(json.dumps(suite), encoding="utf-8")
+        found = product.command(server, "validate", "config.yaml", writes_results=False, names_home=False)
+    assert found.code == 0
+    assert (told or "") in found.stderr + found.stdout
+    assert ("`profiles` is not used" in found.stderr + found.stdout) == (told is not None)
+
+
 def test_replies_that_cannot_be_read_are_asked_for_again_by_a_retry(product: Product) -> None:
     replies = iter(["Hi.", "", "", "More?", REACHED])
     with server_of(lambda turn, body: next(replies)) as server:
@@ -578,6 +625,8 @@ def test_what_cannot_be_is_refused_before_a_request(
         ({"turns": {"simulate": {"goal": "g"}}}, "the simulated user of test 1 has no `user`"),
         ({"turns": {"simulate": {"goal": "g", "user": USER, "max_turns": 0}}}, "`max_turns` must be"),
         ({"turns": [{"user": 5}]}, "turns[0]"),
+        ({"turns": {"simulate": {"goal": "g", "usr": USER}}}, "did you mean `user`"),
+        ({"turns": 7}, "`turns` must be a list"),
         ({"turns": [{"user": "Hi."}]}, "ended-by needs a simulated user, but test 1 has none"),
         ({"input": "Hello."}, "`input` is not used (test 1)"),
     ],
@@ -592,6 +641,9 @@ def test_what_a_test_lacks_is_told_before_a_request(
     assert told in found.stderr
     assert "there is no file `none.csv`" in found.stderr
     assert "needs the test's `input`" not in found.stderr
+    turns = test.get("turns")
+    is_broken = turns == 7 or "usr" in str(turns) or turns == [{"user": 5}]
+    assert not (is_broken and "needs a simulated user" in found.stderr)
 
 
 def test_stored_conversations_are_judged_again_without_playing_them(product: Product) -> None:
@@ -806,5 +858,9 @@ def test_a_python_suite_plays_conversations_and_a_stored_output_does_not(
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
         monkeypatch.chdir(product.folder)
-        found = run(Suite(name="talks", prompts=["{{ input }}"], providers=MODEL, tests=[case]))
-    assert [(item.ended_by, item.output) for item in found.results] == [("goal", "Answer 1.")]
+        suite = Suite(
+            name="talks", prompts=["{{ input }}"], providers=MODEL, tests=[case], profiles=["Calm.", "Angry."]
+        )
+        found = run(suite)
+    assert [(item.ended_by, item.output) for item in found.results] == [("goal", "Answer 1.")] * 2
+    assert [item.vars["profile"] for item in found.results] == ["Calm.", "Angry."]

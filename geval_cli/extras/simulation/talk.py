@@ -13,6 +13,7 @@ from geval_cli.engine.case import JobContext
 from geval_cli.engine.conversation import Conversation
 from geval_cli.engine.plan import Job
 from geval_cli.errors import ProviderShapeError, UnjudgeableError
+from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.judge.metric import KeepingJudge
 from geval_cli.records import (
@@ -62,6 +63,9 @@ _END_BY_SELF = """\
 {mark}"""
 _BEGIN = "(The chat is open. Write your first message.)"
 _AGAIN = "(Reply with this person's next message alone, or with the agreed line alone.)"
+_SHORTER = (
+    "(That was too long and is cut off. Write this person's next message in one or two short sentences.)"
+)
 
 
 class UserReply(Struct, frozen=True):
@@ -155,18 +159,19 @@ class SimulatedTalk:
         return ()
 
     async def _reply(self, held: Conversation) -> UserReply:
-        """Return the user's reply; one that cannot be read is asked for once more.
+        """Return the user's reply; one that cannot be read, or was cut off, is asked for once more.
 
         Raises:
-            ProviderShapeError: neither can the second one.
+            ProviderShapeError: the second one is no better.
         """
         provider = self._user.provider
         assert provider is not None
         messages = user_messages(self._instructions, held.turns)
-        response, sent = ModelResponse(()), list[ModelRequest]()
+        response, sent, is_cut = ModelResponse(()), list[ModelRequest](), False
         for again in (False, True):
             if again:
-                messages = (*messages[:-1], Message(USER, f"{messages[-1].content}\n\n{_AGAIN}"))
+                asked = _SHORTER if is_cut else _AGAIN
+                messages = (*messages[:-1], Message(USER, f"{messages[-1].content}\n\n{asked}"))
             request = ModelRequest(
                 messages, repeat_index=self._job.repeat_index, role=Role.USER, purpose=Purpose.USER_TURN
             )
@@ -174,18 +179,20 @@ class SimulatedTalk:
             response = await self._context.generate(provider, request)
             held.usage[Role.USER] = held.usage.get(Role.USER, Usage()) + response.usage
             is_call = bool(response.tool_calls) and not calls_beside(response.text, response.tool_calls)
-            reply = None if is_call else read_reply(response.text, self._ends)
+            is_cut = any(map(is_cut_off, response.choices))
+            reply = None if is_call or is_cut else read_reply(response.text, self._ends)
             if reply is not None and (reply.words or held.responses):
                 return reply
         model = self._context.tools.judge_for(provider)
         if isinstance(model, KeepingJudge):  # so that a retry does not find them in the cache
             for request in sent:
                 await model.forget(request)
+        what = "was cut off by a token limit" if is_cut else "is no message of a user"
         raise ProviderShapeError(
-            f'the reply of {provider.public_id} is no message of a user: "{shortened(response.text)}"',
+            f'the reply of {provider.public_id} {what}: "{shortened(response.text)}"',
             provider_id=provider.public_id,
             body=response.text,
-            hint="use a more capable model as `user`",
+            hint="raise `max_tokens` of `user`" if is_cut else "use a more capable model as `user`",
         )
 
     async def _holds(self, spec: Assertion, held: Conversation) -> bool:
