@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.assertions.structured.called_tools import calls_beside
+from geval_cli.assertions.structured.called_tools import called_tools, calls_beside
 from geval_cli.judge.checklist import CHECKLIST
-from geval_cli.judge.conversation import ASSISTANT, said
 from geval_cli.numbers import format_share
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Turn, Usage
 from geval_cli.report.case_view import AssertionView, JudgeVerdict
@@ -31,6 +30,7 @@ _SHOWN_ELSEWHERE = frozenset(
 _NO_SIGNS = Signs({}, "·", "x")
 _BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 24, 12, 72
 _SCALE_MAX = 21
+_ARGUMENTS_ON_A_LINE = 72
 
 
 class RatingBar(Struct, frozen=True):
@@ -161,6 +161,46 @@ def _distribution(shares: list[tuple[str, float]]) -> RatingBars | None:
     return RatingBars(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP))
 
 
+class ShownCall(Struct, frozen=True):
+    """A call of a tool: its name, and its arguments as text; "" without any, or all of it where it has no name."""
+
+    name: str
+    arguments: str
+
+    @classmethod
+    def of(cls, call: Mapping[str, JsonValue]) -> "ShownCall":
+        name, arguments = next(called_tools([dict(call)]), (str(call.get("name") or ""), call.get("args")))
+        if not name:
+            return cls("", _json_text(call))
+        if isinstance(arguments, str) or arguments in (None, {}, []):
+            return cls(name, shown_text(arguments) if isinstance(arguments, str) else "")
+        line = json.dumps(arguments, ensure_ascii=False, default=repr)
+        return cls(name, shown_text(line) if len(line) <= _ARGUMENTS_ON_A_LINE else _json_text(arguments))
+
+
+class ShownMessage(Struct, frozen=True):
+    """A message of a conversation; `tool` is whose answer it is."""
+
+    role: str
+    content: str
+    calls: tuple[ShownCall, ...] = ()
+    tool: str = ""
+
+
+def conversation_of(turns: Sequence[Turn]) -> list[ShownMessage]:
+    """Return the turns of a conversation for reading, calls of tools by their names and arguments."""
+    names: dict[str, str] = {}
+    found = []
+    for turn in turns:
+        calls = tuple(map(ShownCall.of, turn.tool_calls))
+        names.update(
+            {str(call.get("id")): shown.name for call, shown in zip(turn.tool_calls, calls, strict=True)}
+        )
+        tool = names.get(turn.tool_call_id or "", "")
+        found.append(ShownMessage(turn.role, turn.content, calls, tool))
+    return found
+
+
 def chat_messages(rendered: str) -> list[Message]:
     """Return the messages of a rendered chat prompt; empty for a prompt that is plain text."""
     try:
@@ -177,7 +217,8 @@ def output_text(result: CaseResult) -> str:
     """Return the output for reading: text as it came, anything else as indented JSON; below it the tool calls."""
     output = shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
     calls = () if result.turns else calls_beside(result.output, result.tool_calls)
-    return "\n".join([output, *(shown_text(said(Turn(ASSISTANT, tool_calls=(call,)))) for call in calls)])
+    shown = map(ShownCall.of, calls)
+    return "\n".join([output, *(f"calls {call.name} {call.arguments}".rstrip() for call in shown)])
 
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
@@ -250,6 +291,7 @@ def case_values(
         "has_fallback": has_fallback(result.assertions),
         "assertions": shown_assertions(result),
         "messages": others,
+        "turns": conversation_of(result.turns),
         "shows_prompt": not messages or bool(others),
         "output": output_text(result),
         "rendered": rendered_markdown(result.output) if isinstance(result.output, str) else None,

@@ -20,7 +20,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.columns import share_text
 from geval_cli.report.html.environment import short_text
-from geval_cli.report.report import case_reason, failed_assertions, failure_figure
+from geval_cli.report.report import case_reason, case_title, failed_assertions, failure_figure
 from geval_cli.report.verdict import has_fallback
 from geval_cli.store.result_filter import WORST_FIRST, Facet, Repeats, ResultFilter, metric_verdicts
 from geval_cli.store.run_pages import ResultRow, SortOrder
@@ -219,10 +219,10 @@ def columns_of(columns: tuple[Column, ...], rows: Iterable[ResultRow]) -> list[C
 
 
 def row_title(result: CaseResult) -> str:
-    """Return the title of a test: its description, else its variables in short, else its prompt."""
+    """Return the title of a test: its description, else its variables in short, what its user says, or its prompt."""
     if result.description:
         return short_text(result.description, _TITLE_WIDTH)
-    return variables_line(result) or short_text(result.prompt.rendered, _TITLE_WIDTH)
+    return variables_line(result) or case_title(result, _TITLE_WIDTH)
 
 
 def variables_line(result: CaseResult) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -645,7 +646,18 @@ class TestImages:
 
 def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     hostile = "<b>bold</b>\u202e"
-    turns = (Turn("user", "Tea?"), Turn("assistant", "", ({"name": "search"},)), Turn("assistant", hostile))
+    calls: tuple[dict[str, Any], ...] = (
+        {"name": "search"},
+        {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": "t\\u00e9"}'}},
+        {"type": "tool_use", "id": "c2", "name": "buy", "input": {"tea": "sencha " * 20}},
+        {"odd": "<i>"},
+    )
+    turns = (
+        Turn("user", "Tea?"),
+        Turn("assistant", "", calls),
+        Turn("tool", "None.", tool_call_id="c1"),
+        Turn("assistant", hostile),
+    )
     trace = (
         TraceStep("tool", "search", {"q": "tea"}, hostile, ms=20),
         TraceStep("tool", "buy", error="sold out <i>", ms=5),
@@ -660,7 +672,9 @@ def test_a_case_shows_its_conversation_and_its_trace(site: Site) -> None:
     runs.close()
     page = site.page(f"/runs/{RUN.id}/results/0/0/0")
     shown = text_of(page)
-    assert 'Conversation user Tea? assistant calls {"name": "search"} assistant <b>bold' in shown
+    bought = json.dumps({"tea": "sencha " * 20}, indent=2)
+    called = f'calls search calls find {{"q": "t\u00e9"}} calls buy {bought} calls {{ "odd": "<i>" }} tool find None.'
+    assert f"Conversation user Tea? assistant {' '.join(called.split())} assistant <b>bold" in shown
     assert "Trace tool search 20 ms Arguments and result" in shown
     assert "tool buy failed 5 ms sold out <i>" in shown
     assert "step plan" in shown
