@@ -129,6 +129,7 @@ ALLOWED: dict[str, str] = {
     "templating/js_members.py": "makes a context of decimal numbers",
     "providers/file_lock.py": "the folder of local models",
     "extras/pull_requests/hosts.py": "talks to the host that CI names, with CI's own token; no config has a say",
+    "extras/aws/batches.py": "made by a provider that `build_provider` built, which asks the access first",
     "extras/local/fetch.py": "fetches models that geval knows by name, into its own folder",
     "extras/local/llama_server.py": "a model's file, which providers/trust.py has asked of the access",
     "extras/local/models.py": "the folder of local models; for other files providers/trust.py asks the access",

@@ -169,6 +169,11 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
         {"type": "string"},
         "Azure: the Global Batch deployment of the same model, for --batch.",
     ),
+    ("batch_s3", "batchS3"): ({"type": "string"}, "Bedrock: the folder in S3 for the files of --batch."),
+    ("batch_role_arn", "batchRoleArn"): (
+        {"type": "string"},
+        "Bedrock: the ARN of the role that reads and writes these files.",
+    ),
 }
 """geval's own keys by their spellings, for editors; `providers.options` checks them."""
 

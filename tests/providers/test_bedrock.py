@@ -1,6 +1,7 @@
 """Amazon's cloud: requests held against those of botocore's own clients, credentials found and renewed, Converse."""
 
 import datetime
+import io
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from botocore import auth, awsrequest, credentials
@@ -17,6 +19,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batch_server import BatchServer
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
@@ -103,7 +106,8 @@ def verified(request: RecordedRequest, url: str, env: Mapping[str, str], service
     keys = credentials.Credentials(
         env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN")
     )
-    auth.SigV4Auth(keys, service, "eu-west-1").add_auth(arrived)
+    signer = auth.S3SigV4Auth if service == "s3" else auth.SigV4Auth
+    signer(keys, service, "eu-west-1").add_auth(arrived)
     return str(arrived.headers["Authorization"])
 
 
@@ -727,6 +731,99 @@ def test_each_error_of_the_service_is_retried_or_explained(
     assert hint in caught.value.hint
     if kind in (ProviderRateLimitError, ProviderUnavailableError) and reply.status != 424:
         assert caught.value.retry_after_s == 2
+
+
+BATCH = {"batch_s3": "s3://geval-bucket/runs", "batch_role_arn": "arn:aws:iam::123456789012:role/batches"}
+
+
+ASKED = b'{"messages": [{"role": "user", "content": [{"text": "topic 1."}]}]}'
+
+
+async def one_batch(env: dict[str, str]) -> str:
+    """Submit a batch, look at it, look for it, read it and stop it; return the id of its job."""
+    model = provider("bedrock:converse:m", BATCH, env=env)
+    assert isinstance(model, EndpointProvider)
+    api = model.batches
+    assert api is not None
+    try:
+        file_id = await api.upload("0123", io.BytesIO(api.line("a" * 64, ASKED)))
+        batch = await api.create("0123", file_id, None)
+        batch = await api.get(batch.id)
+        assert await api.find("0123", since=0.0, requests=1, file_id=file_id) == [batch]
+        assert [line.custom_id async for line in api.results(batch)] == ["a" * 64]
+        await api.cancel(batch.id)
+    finally:
+        await model.aclose()
+    return batch.id
+
+
+def test_the_requests_of_a_batch_are_those_of_botocores_own_clients() -> None:
+    with BatchServer() as server:
+        server.looks, server.calls = 1, []
+        url = f"http://127.0.0.1:{server.port}/bedrock"
+        env = {**KEYS, **TOKEN, **REGION, "AWS_ENDPOINT_URL_BEDROCK": url, "AWS_ENDPOINT_URL_S3": f"{url}/s3"}
+        job = run(one_batch(env))
+        sent, server.calls = server.calls, []
+        jobs, files = client_of("bedrock", url, env), client_of("s3", f"{url}/s3", env)
+        line = b'{"recordId": "' + b"a" * 64 + b'", "modelInput": ' + ASKED + b"}\n"
+        bucket, name = "geval-bucket", "runs/geval-0123.jsonl"
+        files.put_object(Bucket=bucket, Key=name, Body=line, ContentType="application/jsonl")
+        jobs.create_model_invocation_job(
+            jobName="geval-0123",
+            roleArn=BATCH["batch_role_arn"],
+            clientRequestToken="0123",
+            modelId="m",
+            modelInvocationType="Converse",
+            inputDataConfig={"s3InputDataConfig": {"s3Uri": f"s3://{bucket}/{name}"}},
+            outputDataConfig={"s3OutputDataConfig": {"s3Uri": f"s3://{bucket}/runs/results/"}},
+        )
+        jobs.get_model_invocation_job(jobIdentifier=job)
+        jobs.list_model_invocation_jobs(maxResults=100, nameContains="geval-0123")
+        files.get_object(Bucket=bucket, Key=f"runs/results/{job}/geval-0123.jsonl.out")["Body"].read()
+        jobs.stop_model_invocation_job(jobIdentifier=job)
+        theirs = server.calls
+        assert len(server.batches) == 1
+    assert [call[:4] for call in sent] == [call[:4] for call in theirs]
+    assert [call[5] for call in sent] == [call[5] for call in theirs]
+    for operation, method, path, query, headers, content in sent:
+        lower = {name.lower(): value for name, value in headers.items()}
+        written = json.dumps(content, separators=(",", ":")) if content else ""
+        if operation == "object":
+            written = json.dumps(content) + "\n"
+        target = f"{path}?{urlencode(query)}" if query else path
+        request = RecordedRequest(method, target, lower, written.encode(), None)
+        service = "s3" if operation in ("object", "content") else "bedrock"
+        assert lower["authorization"] == verified(
+            request, url.removesuffix("/bedrock"), {**KEYS, **TOKEN}, service
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "env", "words"),
+    [
+        ({"batch_s3": "s3://bucket/x"}, KEYS, "`batch_s3` needs `batch_role_arn` beside it"),
+        ({"batchRoleArn": BATCH["batch_role_arn"]}, KEYS, "`batchRoleArn` needs `batch_s3` beside it"),
+        ({**BATCH, "batch_s3": "bucket/x"}, KEYS, "`batch_s3` must be an address such as s3://"),
+        ({**BATCH, "batch_role_arn": "me"}, KEYS, "`batch_role_arn` must be the ARN of a role"),
+        (BATCH, BEARER, "batches need AWS credentials"),
+    ],
+)
+def test_batches_need_a_bucket_a_role_and_credentials(
+    config: dict[str, Any], env: dict[str, str], words: str
+) -> None:
+    spec = ProviderSpec(id=MODEL, config=config)
+    [problem] = check_provider(spec, env={**REGION, **env}, base_dir=Path())
+    assert words in problem.message
+
+
+def test_what_s3_refuses_is_said_in_its_words() -> None:
+    refusal = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    with LoopbackServer(Reply(403, {"content-type": "application/xml"}, refusal)) as server:
+        env = {**KEYS, **REGION, "AWS_ENDPOINT_URL_S3": server.url}
+        with pytest.raises(ProviderAuthError) as caught:
+            run(one_batch(env))
+    assert "S3 says AccessDenied: Access Denied" in str(caught.value)
+    assert "check `batch_s3` (s3://geval-bucket)" in caught.value.hint
 
 
 def test_the_words_for_the_end_are_those_of_the_installed_description() -> None:

@@ -17,6 +17,7 @@ from support.pictures import png
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.events import BatchesAdvanced, RunEvent
+from geval_cli.extras.aws.batches import BedrockBatches
 from geval_cli.extras.batches import driver
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
@@ -41,6 +42,12 @@ class SmallSuite(BatchSuite):
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "FEWEST_IN_A_BATCH", 8)
+
+
+@pytest.fixture(autouse=True)
+def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Bedrock, which takes no batch of less than 100 requests, take part in all tables."""
+    monkeypatch.setattr(BedrockBatches, "fewest_requests", 1)
 
 
 @pytest.fixture
@@ -130,6 +137,11 @@ KILLS = {
     "azure": (("file", "after"), ("create", "after"), ("content", "after")),
     "google": (("put", "after"), ("create", "after"), ("content", "after")),
     "mistral": (("upload", "after"), ("create", "after"), ("content", "after")),
+    "bedrock": (
+        *(("object", "before"), ("object", "after"), ("create", "before"), ("create", "after")),
+        *(("get", "after"), ("content", "before"), ("content", "after")),
+        *(("create", "after"), ("content", "after")),
+    ),
     "together": (("put", "after"), ("preprocess", "after"), ("create", "after"), ("content", "after")),
 }
 
@@ -187,6 +199,11 @@ FAULTS = [
     ("together", "put", ["503", "307", "lost"]),
     ("together", "preprocess", ["429", "500"]),
     ("together", "create", ["503", "500"]),
+    ("bedrock", "object", ["503", "lost"]),
+    ("bedrock", "create", ["429", "lost"]),
+    ("bedrock", "create", ["500"]),
+    ("bedrock", "get", ["503", "lost", "404"]),
+    ("bedrock", "content", ["503", "lost", "cut"]),
 ]
 
 
@@ -205,6 +222,30 @@ def test_faults_of_the_batch_api_cost_nothing_twice_and_lose_nothing(
     assert paid_once(server, 2 * TESTS - 2)
     assert not asked_twice(server)
     assert {item["status"] for item in ended.results} <= {"passed", "failed"}
+
+
+@pytest.mark.parametrize(
+    ("fewest", "size", "batched"), [(25, 25, [25, 25]), (29, None, [29, 29]), (40, None, [])]
+)
+def test_what_is_too_little_for_a_vendors_batch_is_sent_directly(
+    tmp_path, server, monkeypatch, fewest, size, batched
+):
+    monkeypatch.setattr(BedrockBatches, "fewest_requests", fewest)
+    options = {} if size is None else {"size": size}
+    ended = BatchSuite(tmp_path, server, wire="bedrock", options=options).run()
+    assert [item["requests"] for item in ended.run["batches"]] == batched
+    assert len(server.direct) + sum(server.paid.values()) == 61  # with that for evaluation steps
+    assert not asked_twice(server)
+    told = "bedrock:converse:m takes batches of at least 40 requests; 29 are sent directly"
+    assert (told in ended.notices) is (not batched)
+
+
+def test_a_size_that_is_too_little_for_a_vendors_batch_is_a_problem(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(BedrockBatches, "fewest_requests", 100)
+    with pytest.raises(ConfigError) as caught:
+        BatchSuite(tmp_path, server, wire="bedrock", options={"size": 50}).run()
+    [problem] = caught.value.problems
+    assert problem.message == "`size` is 50, but a batch must have at least 100 requests"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -236,6 +277,7 @@ def test_what_expired_twice_is_sent_directly(tmp_path):
     [
         *(("openai", 400), ("openai", 429), ("openai", 500), ("anthropic", 400), ("anthropic", 500)),
         *(("azure", 400), ("google", 400), ("google", 429), ("mistral", 400), ("together", 500)),
+        *(("bedrock", 400), ("bedrock", 500)),
     ],
 )
 def test_an_error_in_the_results_is_that_of_a_direct_answer(tmp_path, server, wire, status):
@@ -284,7 +326,7 @@ def test_a_batch_is_found_on_any_page_of_a_list(tmp_path, wire):
         server.faults["create"] = ["lost"]
         SmallSuite(tmp_path, server, wire=wire).run()
         assert "other_4" in str(server.batches)
-        assert server.log.count("list") >= (1 if wire == "together" else 3)
+        assert server.log.count("list") >= (1 if wire in ("together", "bedrock") else 3)
         assert paid_once(server, 2 * TESTS - 2)
         assert server.log.count("create") == 2
 
@@ -312,11 +354,11 @@ def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
 
 
 def without_id(line: bytes) -> bytes:
-    return json.dumps({**json.loads(line), "custom_id": None, "key": None}).encode()
+    return json.dumps({**json.loads(line), "custom_id": None, "key": None, "recordId": None}).encode()
 
 
 def unanswered(line: bytes) -> bytes:
-    named = {key: value for key, value in json.loads(line).items() if key in {"custom_id", "key"}}
+    named = {key: value for key, value in json.loads(line).items() if key in {"custom_id", "key", "recordId"}}
     return json.dumps(named).encode()
 
 

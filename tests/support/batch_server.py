@@ -217,6 +217,13 @@ class BatchServer(LoopThread):
         headers = {"x-goog-upload-status": "final" if is_last else "active"}
         return web.json_response({"file": {"name": file_id}}, headers=headers)
 
+    async def _object(self, request: web.Request) -> web.Response:
+        """Take an object of a bucket, whose name is the client's."""
+        assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256")
+        lines = (await request.read()).splitlines()
+        self.files[request.match_info["id"]] = [json.loads(line) for line in lines]
+        return web.Response()
+
     async def _preprocess(self, request: web.Request) -> web.Response:
         assert self.files[request.match_info["id"]]
         return web.json_response(self._vendor(request).file(request.match_info["id"], "uploaded"))
@@ -231,6 +238,10 @@ class BatchServer(LoopThread):
     async def _create(self, request: web.Request) -> web.Response:
         vendor, body = self._vendor(request), await request.json()
         file_id, label = vendor.wished(body)
+        if "clientRequestToken" in body:
+            same = [item for item in self.batches.values() if item.label == body["clientRequestToken"]]
+            if same:
+                return web.json_response(vendor.created(same[0]))
         batch = RemoteBatch(
             f"{vendor.id_prefix}batch_{len(self.batches)}",
             vendor,
@@ -328,7 +339,10 @@ def topic_answer(body: Any) -> str:
 
 
 def _text_of(message: Any) -> str:
-    return str(message.get("content") or "\n".join(str(part.get("text")) for part in message["parts"]))
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text")) for part in content)
+    return str(content or "\n".join(str(part.get("text")) for part in message["parts"]))
 
 
 def _plain(field: Any) -> Any:

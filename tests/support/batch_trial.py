@@ -67,15 +67,22 @@ class BatchSuite:
             else self.server.base_url
         )
         of_vendor = {"base_url": url} if self.wire not in {"openai", "anthropic"} else {}
+        kind = self.wire
+        if self.wire == "bedrock":
+            kind, of_vendor = (
+                "bedrock:converse",
+                {"batch_s3": "s3://geval-bucket/runs/", "region": "eu-west-1"},
+            )
+            of_vendor["batch_role_arn"] = "arn:aws:iam::123456789012:role/batches"
         if self.wire == "azure":
             of_vendor["batch_deployment"] = "global-batch"
         settings = {"price": PRICE, "max_retries": 2, **of_vendor, **self.config}
         document = {
             "prompts": ["Write one sentence about topic {{ number }}."],
-            "providers": [{"id": f"{self.wire}:m", "config": settings}],
+            "providers": [{"id": f"{kind}:m", "config": settings}],
             "defaultTest": {
                 "options": {
-                    "provider": {"id": f"{self.wire}:judge", "config": settings},
+                    "provider": {"id": f"{kind}:judge", "config": settings},
                     "scoring": "single",
                 },
                 "assert": [
@@ -95,6 +102,13 @@ class BatchSuite:
     def environ(self) -> dict[str, str]:
         url = self.server.base_url
         return {
+            "AWS_ACCESS_KEY_ID": "AKIDBATCH",
+            "AWS_SECRET_ACCESS_KEY": "sk-batch",
+            **dict.fromkeys(
+                ("AWS_ENDPOINT_URL_BEDROCK", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"),
+                f"{url.removesuffix('/v1')}/bedrock",
+            ),
+            "AWS_ENDPOINT_URL_S3": f"{url.removesuffix('/v1')}/bedrock/s3",
             "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": "sk-batch",
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),

@@ -506,6 +506,98 @@ class Google(Vendor):
         return {"operations": page, **more} if page else {}
 
 
+class Bedrock(Vendor):
+    """Its files are objects in a bucket; what was not asked has no line, and a token is good for one job."""
+
+    prefix = "/bedrock"
+    root = ""
+    base = ""
+    id_prefix = "arn:aws:bedrock:eu-west-1:123456789012:model-invocation-job/"
+    has_error_file = False
+    routes: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "chat": ("POST", "/model/{model}/converse"),
+        "object": ("PUT", "/s3/geval-bucket/{id:.+}"),
+        "content": ("GET", "/s3/geval-bucket/runs/results/{id}/{name}"),
+        "create": ("POST", "/model-invocation-job"),
+        "list": ("GET", "/model-invocation-jobs"),
+        "get": ("GET", "/model-invocation-job/{id}"),
+        "cancel": ("POST", "/model-invocation-job/{id}/stop"),
+    }
+    states: ClassVar[Mapping[str, str]] = {
+        "validating": "Validating",
+        "in_progress": "InProgress",
+        "finalizing": "InProgress",
+        "completed": "Completed",
+        "failed": "Failed",
+        "expired": "PartiallyCompleted",
+        "cancelled": "Stopped",
+    }
+
+    def read(self, item: Any) -> tuple[str, Any]:
+        assert item.keys() == {"recordId", "modelInput"}
+        return item["recordId"], item["modelInput"]
+
+    def wished(self, body: Any) -> tuple[str, str | None]:
+        assert body["modelInvocationType"] == "Converse"
+        assert body["outputDataConfig"] == {
+            "s3OutputDataConfig": {"s3Uri": "s3://geval-bucket/runs/results/"}
+        }
+        name = body["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].removeprefix("s3://geval-bucket/")
+        label = body["jobName"].removeprefix("geval-")
+        assert (body["clientRequestToken"], name) == (label, f"runs/geval-{label}.jsonl")
+        return name, label
+
+    def reply(self, body: Any, text: str) -> Any:
+        return {
+            "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+            "stopReason": "end_turn",
+            "usage": {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110},
+        }
+
+    def filtered(self, body: Any) -> tuple[int, Any]:
+        reply = self.reply(body, "Sorry, I cannot answer that.")
+        return 200, {**reply, "stopReason": "guardrail_intervened"}
+
+    def line(self, name: str, status: int, reply: Any) -> Any:
+        asked = {"recordId": name, "modelInput": {}}
+        if status == 200:
+            return {**asked, "modelOutput": reply}
+        return {**asked, "error": {"errorCode": status, "errorMessage": reply["error"]["message"]}}
+
+    def left_out_line(self, name: str, *, is_cancelled: bool) -> Any:
+        return None
+
+    def created(self, batch: RemoteBatch) -> Any:
+        return {"jobArn": batch.id}
+
+    def shown(self, batch: RemoteBatch) -> Any:
+        stopping = batch.is_cancelled and not batch.is_ended
+        return {
+            "jobArn": batch.id,
+            "jobName": f"geval-{batch.label}",
+            "modelId": "m",
+            "clientRequestToken": batch.label,
+            "roleArn": "arn:aws:iam::123456789012:role/batches",
+            "status": "Stopping" if stopping else self.states[batch.state],
+            "submitTime": _CREATED,
+            "jobExpirationTime": _DEADLINE,
+            "inputDataConfig": {"s3InputDataConfig": {"s3Uri": f"s3://geval-bucket/{batch.input_file_id}"}},
+            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": "s3://geval-bucket/runs/results/"}},
+            "timeoutDurationInHours": 24,
+            "modelInvocationType": "Converse",
+            "totalRecordCount": len(batch.requests),
+            "processedRecordCount": len(batch.results),
+            **({"message": "too much"} if batch.state == "failed" else {}),
+        }
+
+    def listed(self, batches: list[RemoteBatch], query: Mapping[str, str], most: int) -> Any:
+        named = [item for item in batches if query["nameContains"] in f"geval-{item.label}"]
+        first = int(query.get("nextToken") or 0)
+        page = [self.shown(item) for item in named[first : first + min(most, int(query["maxResults"]))]]
+        more = {"nextToken": str(first + len(page))} if first + len(page) < len(named) else {}
+        return {"invocationJobSummaries": page, **more}
+
+
 def error_body(kind: str, message: str) -> Any:
     """A body of an error as OpenAI writes it."""
     return {"error": {"message": message, "type": kind, "code": None}}
@@ -518,6 +610,7 @@ VENDORS: Mapping[str, Vendor] = {
     "google": Google(),
     "mistral": Mistral(),
     "together": Together(),
+    "bedrock": Bedrock(),
 }
 
 SERVED: Mapping[str, Vendor] = {**VENDORS, "azure v1": AzureV1()}

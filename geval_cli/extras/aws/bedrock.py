@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from geval_cli.errors import MissingKey, Problem
+from geval_cli.extras.aws.batches import JobPlace
 from geval_cli.extras.aws.converse import WRITTEN_KEYS, ConverseProvider
 from geval_cli.extras.aws.signing import (
     BEDROCK,
@@ -17,6 +18,7 @@ from geval_cli.extras.aws.signing import (
     region_of,
     speaks_converse,
 )
+from geval_cli.patterns import compile_later
 from geval_cli.providers import presets
 from geval_cli.providers.base import Provider, ProviderSource
 from geval_cli.providers.network.messages import Signer
@@ -30,7 +32,7 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
-from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, price_of
+from geval_cli.providers.prices import LIST_PRICE, ListPrice, Price, batch_price_of, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire import openai
 from geval_cli.providers.wire.endpoint import Endpoint
@@ -45,7 +47,24 @@ from geval_cli.providers.wire.parameters import check_parameters, parameters_of,
 from geval_cli.providers.wire.vertex import is_region
 from geval_cli.source.secrets import secret_values
 
+
+def _is_s3_folder(value: Any) -> bool:
+    return isinstance(value, str) and _S3_FOLDER.fullmatch(value) is not None
+
+
+def _is_role(value: Any) -> bool:
+    return isinstance(value, str) and _ROLE.fullmatch(value) is not None
+
+
+_S3_FOLDER = compile_later(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w./-]*)?")
+_ROLE = compile_later(r"arn:aws(?:-[^:]+)?:iam::\d{12}:role/[^\s]{1,512}")
+BATCH_KEYS = (
+    OwnKey(("batch_s3", "batchS3"), "an address such as s3://my-bucket/geval", _is_s3_folder),
+    OwnKey(("batch_role_arn", "batchRoleArn"), "the ARN of a role", _is_role),
+)
 BEDROCK_KEYS = (
+    *BATCH_KEYS,
+    OwnKey(("batch",), "false", lambda value: value is False),
     OwnKey(("region",), "the name of a region, for example us-east-1", is_region),
     *SIGNING_KEYS,
     *(key for key in ENDPOINT_KEYS if key.spellings[0] not in ("region", "batch")),
@@ -61,10 +80,26 @@ def check(source: ProviderSource) -> list[Problem]:
     problems = check_settings(source, BEDROCK_KEYS, Others.SENT, further=WRITTEN_KEYS)
     problems += check_certificate(source)
     problems += [*check_keys(source), *check_key_command(source), *check_parameters(source, "converse")]
+    settings = own_settings(source.spec.config, BEDROCK_KEYS)
+    if ("batch_s3" in settings) != ("batch_role_arn" in settings):
+        named, other = ("batch_s3", "batch_role_arn")[:: 1 if "batch_s3" in settings else -1]
+        key = _spelled(source, named)
+        message = f"`{key}` needs `{other}` beside it: batches need a folder in S3 and a role that may use it"
+        problems.append(source.problem(message, key=key))
+    elif "batch_s3" in settings and has_bearer_key(source):
+        message = "batches need AWS credentials, since their files are in S3; here a Bedrock API key is used"
+        hint = "set `profile`, or unset AWS_BEARER_TOKEN_BEDROCK"
+        problems.append(source.problem(message, key=_spelled(source, "batch_s3"), hint=hint))
     if not _model(source):
         hint = f"write it after the colon, for example `{BEDROCK.example}`"
         problems.append(source.problem(f"`{source.id}` has no model name", hint=hint))
     return problems
+
+
+def _spelled(source: ProviderSource, name: str) -> str:
+    """Return how the config spells a key of batches."""
+    [key] = [key for key in BATCH_KEYS if key.spellings[0] == name]
+    return next(spelling for spelling in key.spellings if source.spec.config.get(spelling) is not None)
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
@@ -98,7 +133,31 @@ def build(source: ProviderSource) -> Provider:
     """Return the provider that a checked `source` describes."""
     if not speaks_converse(source):
         return openai.build(source)
-    return ConverseProvider(converse_endpoint(source))
+    endpoint = converse_endpoint(source)
+    return ConverseProvider(endpoint, _job_place(source))
+
+
+def _job_place(source: ProviderSource) -> JobPlace | None:
+    """Return where the batches of a checked `source` run; None without a bucket, or without credentials for it."""
+    settings = own_settings(source.spec.config, BEDROCK_KEYS)
+    if "batch_s3" not in settings or has_bearer_key(source) or settings.get("batch") is False:
+        return None
+    region = region_of(source, settings)
+    bucket, _, folder = settings["batch_s3"].removeprefix("s3://").partition("/")
+    domain = f"{quote(region, safe='')}.{_domain(region)}"
+    own_s3 = source.env.get("AWS_ENDPOINT_URL_S3", "").rstrip("/")
+    if own_s3 or "." in bucket:  # the certificate of S3 is for names without further dots
+        s3_url = f"{own_s3 or f'https://s3.{domain}'}/{bucket}"
+    else:
+        s3_url = f"https://{bucket}.s3.{domain}"
+    return JobPlace(
+        control_url=source.env.get("AWS_ENDPOINT_URL_BEDROCK", "").rstrip("/") or f"https://bedrock.{domain}",
+        s3_url=s3_url,
+        bucket=bucket,
+        folder=folder.strip("/"),
+        role_arn=settings["batch_role_arn"],
+        s3_signer=AwsSigner(source, "s3", region, settings),
+    )
 
 
 def converse_endpoint(source: ProviderSource) -> Endpoint:
@@ -136,6 +195,7 @@ def converse_endpoint(source: ProviderSource) -> Endpoint:
         places=places_of(source),
         place=source.place,
         price=_price(settings, url, model),
+        batch_price=_batch_price(settings, url, model),
         certificate=certificate_of(source),
         signer=signer,
     )
@@ -153,8 +213,11 @@ def _own_address(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _address(region: str) -> str:
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"https://bedrock-runtime.{quote(region, safe='')}.{domain}"
+    return f"https://bedrock-runtime.{quote(region, safe='')}.{_domain(region)}"
+
+
+def _domain(region: str) -> str:
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
 def _bearer_key(source: ProviderSource, settings: Mapping[str, Any]) -> str | None:
@@ -171,6 +234,13 @@ def _key_name(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     if "api_key" in settings:
         return "`api_key` in the config"
     return str(settings.get("api_key_env") or next(iter(BEDROCK.key_envs)))
+
+
+def _batch_price(settings: Mapping[str, Any], url: str, model: str) -> Price | None:
+    listed = _price(settings, url, model)
+    if isinstance(listed, ListPrice):
+        return ListPrice(listed.vendor, listed.model, is_batch=True)
+    return batch_price_of(settings, url=url, model=model)
 
 
 def _price(settings: Mapping[str, Any], url: str, model: str) -> Price | None:

@@ -13,8 +13,10 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnknownModelError,
 )
+from geval_cli.extras.aws.batches import BedrockBatches, JobPlace
 from geval_cli.extras.aws.signing import permission_hint
 from geval_cli.json_codec import decode_json
+from geval_cli.providers.wire.batch_api import BatchApi
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
     NotAnAnswer,
@@ -76,6 +78,10 @@ class ConverseProvider(EndpointProvider):
     parameters = CONVERSE_API
     answer_key = "output"
 
+    def __init__(self, endpoint: Endpoint, place: JobPlace | None = None) -> None:
+        super().__init__(endpoint)
+        self._place = place
+
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
 
@@ -98,6 +104,9 @@ class ConverseProvider(EndpointProvider):
             **dict.fromkeys(_left_out(self._endpoint, request, settings), True),
         }
         return tuple(name for name, is_wished in wished.items() if is_wished)
+
+    def _new_batches(self) -> BatchApi | None:
+        return None if self._place is None else BedrockBatches(self._endpoint, self._transport, self._place)
 
     async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
         try:

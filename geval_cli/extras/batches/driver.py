@@ -5,7 +5,7 @@
 
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 
@@ -94,6 +94,9 @@ class BatchDriver:
         self._watched: dict[str, WatchedBatch] = {}
         self._waiting: dict[BatchGroup, _Waiting] = {}
         self._starved: BudgetError | None = None
+        self._has_left = False
+        self._notice = notice
+        self._told: set[str] = set()
 
     @classmethod
     def begin(
@@ -165,18 +168,19 @@ class BatchDriver:
             item.keys = []
         sends_directly = False
         for group, keys in left.free.items():
-            if len(keys) < FEWEST_IN_A_BATCH:
-                self._queue.direct.update(keys)
+            provider = left.providers[group]
+            if len(keys) < FEWEST_IN_A_BATCH or len(keys) < _fewest(provider):
+                self._send_directly(keys, provider)
                 sends_directly = True
             else:
-                self._waiting.setdefault(group, _Waiting(left.providers[group])).keys = list(keys)
+                self._waiting.setdefault(group, _Waiting(provider)).keys = list(keys)
         under_way = await self.open_batches()
         self._reserve(under_way)
         return await self._wait(pause, {batch.id for batch in under_way}, sends_directly=sends_directly)
 
     async def _wait(self, pause: Pause, before: set[str], *, sends_directly: bool) -> WaitOutcome:
         delay_s, cancelled, rounds = self._policy.poll_s, False, 0
-        self._starved, has_news = None, sends_directly
+        self._starved, has_news, self._has_left = None, sends_directly, False
         while True:
             self._steps.retry_after_s, self._steps.reads_files = 0.0, False
             has_made = await self._make_batches()
@@ -191,7 +195,7 @@ class BatchDriver:
             ended = [batch for batch in found if not batch.state.is_open]
             self._reserve(found)
             self._tell(found)
-            has_news = has_news or bool(ended)
+            has_news = has_news or bool(ended) or self._has_left
             cancelled = cancelled or any(self._is_cancelled(batch) for batch in ended)
             still_open = [batch for batch in found if batch.state.is_open]
             if not still_open and (not self._has_waiting() or self._starved is not None):
@@ -210,6 +214,16 @@ class BatchDriver:
         if not has_news and self._starved is not None:
             raise self._starved
         return self._after(WaitOutcome.PASS, cancelled=cancelled)
+
+    def _send_directly(self, keys: Collection[str], provider: Provider) -> None:
+        """Have requests sent directly, since they are too few for a batch."""
+        self._queue.direct.update(keys)
+        fewest = _fewest(provider)
+        if FEWEST_IN_A_BATCH <= len(keys) < fewest and provider.id not in self._told:
+            self._told.add(provider.id)
+            self._notice(
+                f"{provider.id} takes batches of at least {fewest} requests; {len(keys)} are sent directly"
+            )
 
     def _after(self, outcome: WaitOutcome, *, cancelled: bool) -> WaitOutcome:
         if outcome is WaitOutcome.PASS:
@@ -252,6 +266,10 @@ class BatchDriver:
         fitting = taken[: self._budget.part_that_fits([request.reserved_usd for request in taken])]
         if not fitting:
             self._starved = self._budget_error()
+            return None
+        if len(fitting) < _fewest(item.provider):
+            self._send_directly(item.keys, item.provider)
+            item.keys, self._has_left = [], True
             return None
         expected_usd = sum(request.reserved_usd for request in fitting)
         wanted = Batch(
@@ -342,6 +360,12 @@ class BatchDriver:
     def _answered(self, batch: Batch) -> int:
         remote = self._watched[batch.id].remote
         return batch.answered if remote is None else max(batch.answered, min(remote.answered, batch.requests))
+
+
+def _fewest(provider: Provider) -> int:
+    """Return how many requests a batch of this provider must have."""
+    api = batch_api(provider)
+    return 1 if api is None else api.fewest_requests
 
 
 def _lock_of(batch: Batch) -> str:

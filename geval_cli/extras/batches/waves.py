@@ -224,6 +224,13 @@ def batch_problems(
             suite.options.place.value("batch", "size"),
             f"set it to at most {most}, or leave it out",
         )
+    fewest = max((api.fewest_requests for _, api in apis), default=1)
+    if options is not None and options.size is not None and options.size < fewest:
+        yield Problem(
+            f"`size` is {options.size:,}, but a batch must have at least {fewest:,} requests",
+            suite.options.place.value("batch", "size"),
+            f"set it to at least {fewest}, or leave it out",
+        )
     if Role.GENERATION in roles and any(_api_of(spec, suite) for spec in by_role.get(Role.GENERATION, ())):
         yield from _latency_problems(suite)
 

@@ -77,9 +77,10 @@ class BatchApi(Protocol):
     """One provider's batches. All methods raise a ProviderError when the provider cannot be asked or refuses.
 
     Attributes:
-        most_requests, most_bytes: what one batch takes.
+        fewest_requests, most_requests, most_bytes: what one batch takes.
     """
 
+    fewest_requests: int
     most_requests: int
     most_bytes: int
 

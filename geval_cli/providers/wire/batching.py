@@ -27,6 +27,7 @@ class BatchingProvider(Protocol):
 
 _WITHOUT = {
     "azure": "set `batch_deployment` in its config to a Global Batch deployment of the same model",
+    "bedrock": "set `batch_s3` and `batch_role_arn` in its config, and use AWS credentials",
     "vertex": "Vertex AI reads batches only from Cloud Storage or BigQuery; use google: or anthropic: instead",
 }
 

@@ -64,6 +64,7 @@ _INTERNAL_ERROR = 500
 class GoogleBatches:
     """The batches of one project."""
 
+    fewest_requests = 1
     most_requests = 100_000
     most_bytes = 180 * 1024 * 1024  # of 2 GB
 

@@ -61,6 +61,7 @@ class OpenAIBatches:
         is_newest_first: whether lists begin with the batch that was created last.
     """
 
+    fewest_requests = 1
     most_requests = 50_000
     most_bytes = 180 * 1024 * 1024  # of 200 MB; each line has its own 150 bytes beside the request
     collection = "/batches"
