@@ -22,6 +22,8 @@ from geval_cli.extras.batches import driver
 from geval_cli.extras.batches.care import BatchKeeper
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import RunStatus
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import exit_code
 from geval_cli.store.cache import ResponseCache
 
@@ -707,6 +709,24 @@ def test_what_cannot_go_in_batches_is_told_with_its_place_before_anything_is_sen
     assert place in suite.path.read_text(encoding="utf-8").splitlines()[problem.location.line - 1]
     assert problem.hint or "config" not in words
     assert not server.log
+
+
+def test_a_model_that_needs_more_for_batches_is_named_before_it_is_called_at_the_usual_price(
+    tmp_path, server
+):
+    suite = BatchSuite(tmp_path, server)
+    document = json.loads(suite.path.read_text(encoding="utf-8"))
+    azure = {"base_url": "https://x.openai.azure.com"}
+    document["providers"] += [
+        {"id": "azure:one", "config": azure},
+        {"id": "azure:two", "config": {**azure, "batch_deployment": "two-batch"}},
+        {"id": "azure:three", "config": {**azure, "batch": False}},
+        "echo",
+    ]
+    suite.path.write_text(json.dumps(document), encoding="utf-8")
+    (warning,) = prepare(RunRequest(suite.path, suite.environ, batch=True)).warnings
+    assert warning.message == "azure:one is called directly, at the usual price"
+    assert "`batch_deployment`" in warning.hint
 
 
 def test_tests_that_build_on_one_another_cannot_go_in_batches(tmp_path, server):

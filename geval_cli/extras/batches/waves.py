@@ -18,6 +18,7 @@ from geval_cli.errors import (
     Location,
     Problem,
     ProviderError,
+    Severity,
     StoreError,
     UsageError,
 )
@@ -27,7 +28,7 @@ from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.gateway import BatchStart
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.providers.wire.batch_api import BatchApi
-from geval_cli.providers.wire.batching import batch_api, way_to_batches
+from geval_cli.providers.wire.batching import batch_api, could_have_batches, way_to_batches
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import BatchSpec, ProviderSpec, seconds_of
@@ -215,6 +216,19 @@ def batch_problems(
             f"none of these providers has a batch API: {names}",
             specs[0][1].place.value("id"),
             way_to_batches(specs[0][1].id, specs[0][1].config),
+        )
+    batched = {id(spec) for spec, _ in apis}
+    direct = {
+        spec.public_id: spec
+        for _, spec in specs
+        if id(spec) not in batched and could_have_batches(spec.id) and spec.config.get("batch") is not False
+    }
+    for spec in direct.values() if apis else ():
+        yield Problem(
+            f"{spec.public_id} is called directly, at the usual price",
+            spec.place.value("id"),
+            way_to_batches(spec.id),
+            severity=Severity.WARNING,
         )
     options = suite.options.batch
     most = max((api.most_requests for _, api in apis), default=None)

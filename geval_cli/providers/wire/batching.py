@@ -32,6 +32,12 @@ _WITHOUT = {
 }
 
 
+def could_have_batches(provider_id: str) -> bool:
+    """Return whether a provider's vendor has batches, which the provider as it is configured cannot use."""
+    kind = provider_id.partition(":")[0]
+    return KIND_ALIASES.get(kind, kind) in _WITHOUT
+
+
 def way_to_batches(provider_id: str, config: Mapping[str, JsonValue] | None = None) -> str:
     """Return what to do to have batches, for a provider that has none."""
     kind, _, name = provider_id.partition(":")

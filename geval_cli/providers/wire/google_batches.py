@@ -210,18 +210,19 @@ def _remote(item: Mapping[str, Any], endpoint: Endpoint) -> RemoteBatch:
     outputs = [part for part in (said.get("output"), item.get("response")) if isinstance(part, dict)]
     counts = said.get("batchStats") if isinstance(said.get("batchStats"), dict) else {}
     created_at = moment(said.get("createTime"))
-    state = _STATES.get(str(said.get("state")).rpartition("_STATE_")[2], RemoteState.RUNNING)
+    results = [str(part["responsesFile"]) for part in outputs if part.get("responsesFile")]
+    state = _STATES.get(str(said.get("state")).rpartition("_STATE_")[2])
+    if state is None and item.get("done"):  # in a way of its own
+        state = RemoteState.EXPIRED if results else RemoteState.FAILED
     error = error if isinstance(error, dict) else {}
     return RemoteBatch(
         id=item["name"],
-        state=RemoteState.FAILED if error and state is RemoteState.RUNNING else state,
+        state=state or RemoteState.RUNNING,
         total=_count(counts.get("requestCount")),
         answered=_count(counts.get("successfulRequestCount")) + _count(counts.get("failedRequestCount")),
         expires_at=None if created_at is None else created_at + _LIFE_S,
         label=said.get("displayName"),
-        results=tuple(
-            dict.fromkeys(str(part["responsesFile"]) for part in outputs if part.get("responsesFile"))
-        ),
+        results=tuple(dict.fromkeys(results)),
         code="token_limit_exceeded" if error.get("code") == _EXHAUSTED else str(error.get("code") or ""),
         message=endpoint.secrets.redact(str(error.get("message") or "")),
     )
