@@ -118,11 +118,17 @@ class ToolDefinition(Struct, frozen=True):
     parameters: Mapping[str, JsonValue]
 
 
-class SentImage(Protocol):
-    """An image that a request holds, by its hash (`geval_cli.source.images.Image`)."""
+class SentMedia(Protocol):
+    """An image or a recording that a request holds, by its hash (`geval_cli.source.media.Media`)."""
 
     @property
     def sha256(self) -> str: ...
+
+    @property
+    def media_type(self) -> str: ...
+
+    @property
+    def characters(self) -> int: ...
 
     def read(self) -> bytes:
         """Return the bytes.
@@ -152,7 +158,7 @@ class ModelRequest(Struct, frozen=True):
         text: the whole prompt as one text, for providers that take one; None where the messages say it all.
         origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
         purpose: what the answer is for, as whoever asks knows it. Neither the model nor the cache learns of it.
-        images: those of which the messages have the hashes, which alone go into cache keys.
+        media: the images and recordings of which the messages have the hashes, which alone go into cache keys.
         tools: what the model may call, beside the tools that the provider's config has in its API's own form.
     """
 
@@ -168,7 +174,7 @@ class ModelRequest(Struct, frozen=True):
     text: str | None = None
     origin: Mapping[str, JsonValue] = field(default_factory=dict)
     purpose: Purpose = Purpose.ANSWER
-    images: tuple[SentImage, ...] = ()
+    media: tuple[SentMedia, ...] = ()
     added: frozenset[str] = frozenset()
     tools: tuple[ToolDefinition, ...] = ()
 
@@ -176,11 +182,14 @@ class ModelRequest(Struct, frozen=True):
     def characters(self) -> int:
         """The length of all messages together, of which tokens and cost are estimated; an image counts as a page."""
         texts = sum(len(str(message.content)) for message in self.messages)
-        return texts + CHARACTERS_PER_IMAGE * len(self.images)
+        return texts + sum(item.characters for item in self.media)
 
 
 CHARACTERS_PER_IMAGE = 4_000
 """About a thousand tokens, as vendors count an image of medium size."""
+
+CHARACTERS_PER_SECOND = 128
+"""About 32 tokens, as Google counts a second of audio; OpenAI counts a third of it."""
 
 
 class TokenAlternative(Struct, frozen=True):
@@ -372,7 +381,7 @@ class AskedTest(Struct, frozen=True):
 
     Attributes:
         index: `test_index` of its results.
-        images: the name and the SHA-256 hash of each.
+        images, audio: the name and the SHA-256 hash of each.
     """
 
     index: int
@@ -382,6 +391,7 @@ class AskedTest(Struct, frozen=True):
     retrieval_context: str | tuple[str, ...] | None = None
     expected_outcome: str | None = None
     images: tuple[tuple[str, str], ...] = ()
+    audio: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_empty(self) -> bool:

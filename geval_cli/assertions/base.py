@@ -313,7 +313,7 @@ class MergedTest(Struct, frozen=True):
     `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
     `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
-    `images` are markers (`source.images`), as are images in any of the texts.
+    `images` and `audio` are markers (`source.media`), as are images and recordings in any of the texts.
     `turns` are a conversation: with `plays_turns` what the user is going to say, else what was said. Where the
     assistant said the last word, that is the `output`. `trace` are the steps that led to the test's own output; None
     where they are not known. `tools` are those whose calls are answered. `user` says the turns where no one has
@@ -333,6 +333,7 @@ class MergedTest(Struct, frozen=True):
     context: str | tuple[str, ...] | None = None
     retrieval_context: str | tuple[str, ...] | None = None
     images: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     threshold: float | None = None
     provider: ProviderSpec | None = None
@@ -397,6 +398,8 @@ class MergedTest(Struct, frozen=True):
             own["retrieval_context"] = self.retrieval_context
         if self.images:
             own["images"] = "\n".join(self.images)
+        if self.audio:
+            own["audio"] = "\n".join(self.audio)
         for name in ("scenario", "expected_outcome", "role"):
             if getattr(self, name) is not None:
                 own[name] = getattr(self, name)

@@ -70,7 +70,7 @@ from geval_cli.records import (
     TraceStep,
     Usage,
 )
-from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
+from geval_cli.source.media import is_marker, named_and_hashed, without_media_data
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
 from geval_cli.store.tool_calls import ToolCallLog
@@ -478,9 +478,9 @@ def blank_result(job: Job, rendered: str = "") -> CaseResult:
         repeat_index=job.repeat_index,
         column=job.column,
         description=job.test.description,
-        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, without_image_data(rendered)),
+        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, without_media_data(rendered)),
         provider=job.shown_provider,
-        vars=without_image_data(job.test.vars),
+        vars=without_media_data(job.test.vars),
         output=None,
         status=Status.ERROR,
         score=None,
@@ -499,5 +499,6 @@ def _asked(test: MergedTest) -> AskedTest | UnsetType:
         retrieval_context=test.retrieval_context,
         expected_outcome=test.expected_outcome,
         images=tuple(named_and_hashed(item) for item in test.images if is_marker(item)),
+        audio=tuple(named_and_hashed(item) for item in test.audio if is_marker(item)),
     )
     return UNSET if found.is_empty else found

@@ -25,8 +25,8 @@ from geval_cli.engine.conversation import check_conversation, check_input
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
-from geval_cli.engine.images import check_judged_images, check_prompt_images
 from geval_cli.engine.likely_mistakes import LikelyMistakes
+from geval_cli.engine.media import check_judged_media, check_prompt_media
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.prompt import changed_for_claude, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_code
@@ -335,7 +335,7 @@ def _check_test(
     )
     yield from check_code(plan.suite, context, is_first=test.index == 0)
     answerers = {provider.id: provider for provider in (plan.answering(test, one) for one in plan.providers)}
-    yield from check_judged_images(test, test.assertions, judges.defaults, context.where)
+    yield from check_judged_media(test, test.assertions, judges.defaults, context.where)
     yield from check_input(test, where=describe_test(test))
     if test.tools is not None:
         asked = {name: spec for name, spec in answerers.items() if spec.id != NO_PROVIDER.id}
@@ -349,7 +349,7 @@ def _check_test(
         try:
             rendered = render_prompt(prompt, test, templates)
             context = replace(context, rendered_prompt=rendered.whole)
-            yield from check_prompt_images(prompt, rendered, answerers.values(), context.where)
+            yield from check_prompt_media(prompt, rendered, answerers.values(), context.where)
             yield from check_conversation(prompt, test, templates, where=describe_test(test))
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test, plan.suite)

@@ -13,7 +13,7 @@ from geval_cli.assertions.base import MergedTest
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.records import JsonValue, Turn
-from geval_cli.source.images import is_marker, named_and_hashed, without_image_data
+from geval_cli.source.media import is_marker, named_and_hashed, without_media_data
 
 
 def content_key(
@@ -70,12 +70,14 @@ NOTHING_SAID = content_key(None, {})
 def key_of(test: MergedTest) -> str:
     """Return the key of a test as its config has it, before programs change its variables."""
     said = _given(
-        input=test.input, turns=_turns_said(test), images=[_image_said(item) for item in test.images]
+        input=test.input,
+        turns=_turns_said(test),
+        images=[_hash_said(item) for item in (*test.images, *test.audio)],
     )
     if not (said or test.description or test.vars):
         # An output that is judged as it is. Elsewhere these two may be corrected, and the test stays the same.
         said = _given(context=test.context, expected_output=test.expected_output)
-    return content_key(test.description, without_image_data(test.vars), without_image_data(said))
+    return content_key(test.description, without_media_data(test.vars), without_media_data(said))
 
 
 def _given(**parts: JsonValue) -> dict[str, JsonValue]:
@@ -97,8 +99,8 @@ def _turn_said(turn: Turn) -> list[JsonValue]:
     return [turn.role, turn.content, *further]
 
 
-def _image_said(marker: str) -> str:
-    """Return the hash of an image: its file may be called otherwise."""
+def _hash_said(marker: str) -> str:
+    """Return the hash of an image or a recording: its file may be called otherwise."""
     return named_and_hashed(marker)[1] if is_marker(marker) else marker
 
 

@@ -178,7 +178,7 @@ def _parts_of_prompt(
 ) -> tuple[tuple[Message, ...], Message | None]:
     """Return the messages that open a conversation, and the user's words in the form that the prompt gives them."""
     if prompt == NO_PROMPT:
-        shown = "\n".join(asked.images)
+        shown = "\n".join((*asked.images, *asked.audio))
         return (), Message(USER, f"{asked.input}\n\n{shown}") if shown else None
     messages = render_prompt(prompt, asked, templates, opaque).messages
     if messages[-1].role != USER:

@@ -37,7 +37,7 @@ _CLOSING = frozenset("\u201d\u201c\u2019\u2018")
 _READ_BY_NAME = frozenset({
     "input", "output", "expected_output", "context", "retrieval_context", "query", "prompt", "question",
     "knowledge", "Document", "document", "source", "article", "conversation", "text", "turns", "messages",
-    "images", "sessionId",
+    "audio", "images", "sessionId",
 })  # fmt: skip
 """Variables that judges and assertions look for by themselves."""
 

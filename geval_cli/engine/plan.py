@@ -11,7 +11,7 @@ from msgspec import Struct
 from geval_cli.assertions.base import MergedTest
 from geval_cli.engine.content_keys import NOTHING_SAID, key_across_formats, key_of, with_texts
 from geval_cli.records import CaseResult, Column, JsonValue, ProviderRef, Status
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import LoadedSuite, TestSource
@@ -161,7 +161,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 def names_of(test: MergedTest) -> tuple[str, str]:
     """Return the names by which another run may know a test: by its key, and as results of another program have it."""
-    variables = without_image_data(test.vars)
+    variables = without_media_data(test.vars)
     key = key_across_formats(key_of(test), test.description, variables)
     return _name(key, test.index), _older_name(test.description, test.vars, test.index)
 

@@ -361,12 +361,12 @@ def render_prompt(
             without `input`.
     """
     rendered = _rendered(prompt, test, templates, opaque)
-    missing = [marker for marker in test.images if marker not in rendered.text]
-    return _with_images(rendered, missing) if missing else rendered
+    missing = [marker for marker in (*test.images, *test.audio) if marker not in rendered.text]
+    return _with_markers(rendered, missing) if missing else rendered
 
 
-def _with_images(rendered: Rendered, markers: Sequence[str]) -> Rendered:
-    """Return a prompt with images behind the last message of the user: those that its template does not place."""
+def _with_markers(rendered: Rendered, markers: Sequence[str]) -> Rendered:
+    """Return a prompt with images and audio behind the user's last message: those that its template does not place."""
     shown = "\n".join(markers)
     *before, last = rendered.messages
     if rendered.text == last.content and not before:

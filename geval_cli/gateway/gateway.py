@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.errors import ProviderError
+from geval_cli.errors import ProviderError, UnjudgeableError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
@@ -35,7 +35,7 @@ from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import Claimed, SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
-from geval_cli.source.images import with_images
+from geval_cli.source.media import called, find_media, markers_in, with_media
 from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.claims import Claims
@@ -397,9 +397,9 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
     """Return the call of `request`, with the keys by which equal ones find each other.
 
     Raises:
-        UnjudgeableError: it holds too many images.
+        UnjudgeableError: it holds too many images, or audio that the provider cannot hear.
     """
-    request = with_images_for(provider, request)
+    request = with_media_for(provider, request)
     # A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps.
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
@@ -408,9 +408,27 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
     return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable, number=number)
 
 
-def with_images_for(provider: Provider, request: ModelRequest) -> ModelRequest:
-    """Return `request` with the images that it names, where the provider can see any; see `with_images`."""
-    return with_images(request) if getattr(provider, "sees_images", False) else request
+def with_media_for(provider: Provider, request: ModelRequest) -> ModelRequest:
+    """Return `request` with the images and audio that it names, where the provider takes any; see `with_media`.
+
+    Raises:
+        UnjudgeableError: it holds more than a request may, or audio that the provider cannot hear.
+    """
+    if not getattr(provider, "sees_images", False):
+        return request
+    found = with_media(request)
+    unheard = {item.media_type for item in found.media if item.media_type.startswith("audio/")}
+    unheard -= getattr(provider, "hears", frozenset())
+    if not unheard:
+        return found
+    # What a model wrote may hold a data URL, which is a text to whoever cannot hear it.
+    markers = [marker for message in request.messages for marker in markers_in(message.content)]
+    named = {item.media_type for item in map(find_media, markers) if item is not None} & unheard
+    if named:
+        raise UnjudgeableError(
+            f"{provider.id} cannot hear audio as {' and '.join(sorted(map(called, named)))}"
+        )
+    return with_media(request, without=unheard)
 
 
 class RequestTrace:

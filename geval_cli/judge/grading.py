@@ -37,11 +37,12 @@ from geval_cli.judge.prompt import (
 from geval_cli.judge.replies.parse import parse_steps
 from geval_cli.judge.scoring import normalise_rating, passes, strict_score
 from geval_cli.judge.source import (
+    MEDIA,
     PARAM_LABELS,
     Source,
     as_text,
     chosen_texts,
-    images_text,
+    media_text,
     param_text,
     rated_output,
     resolve_input,
@@ -181,8 +182,7 @@ def _texts_of(metric: Metric, case: JudgedCase) -> JsonValue:
         name: param_text(name, case)
         for name in (*_OTHER_PARAMS, *(_OF_CONVERSATIONS if case.turns is not None else ()))
     }
-    if case.images:
-        others["images"] = images_text(case)
+    others |= {name: media_text(name, case) for name in MEDIA if getattr(case, name)}
     return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
 
 
@@ -203,8 +203,13 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
         return _Shown(blocks, label_params(params), params, None)
     source = resolve_source(case)
     shown = "\n".join(filter(None, (source.text, source.knowledge)))
-    images = [line for line in images_text(case).splitlines() if line not in shown]
-    texts = (("Source", source.text), ("Context", source.knowledge), ("Images", "\n".join(images)))
+    media = {
+        PARAM_LABELS[name]: "\n".join(
+            line for line in media_text(name, case).splitlines() if line not in shown
+        )
+        for name in MEDIA
+    }
+    texts = (("Source", source.text), ("Context", source.knowledge), *media.items())
     blocks = tuple(Block(label, text) for label, text in texts if text)
     return _Shown((*blocks, Block("Output", rated_output(case))), DIMENSION_PARAMS, None, source)
 
@@ -310,8 +315,7 @@ class _Judging(Struct, frozen=True):
             for name in (*_OTHER_PARAMS, *_OF_CONVERSATIONS)
             if getattr(self.case, name) is not None
         }
-        if self.case.images:
-            shown["images"] = images_text(self.case)
+        shown |= {name: media_text(name, self.case) for name in MEDIA if getattr(self.case, name)}
         variables = rubric_prompt_variables(criterion, steps, shown, self.case.vars)
         return render_messages(template, variables, self.render)
 

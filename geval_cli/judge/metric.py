@@ -155,7 +155,7 @@ class JudgedCase(Struct, frozen=True):
         input: the test's own `input`, not yet replaced by a var or by the prompt.
         prompt: what the model was told beside the input, when the judge is to see it; None when not.
         source: the assertion's `source:`, rendered; None when it has none.
-        images: markers of those that the test has beside its vars (`source.images`).
+        images, audio: markers of those that the test has beside its vars (`source.media`).
         vars: the test's vars, seen by the source search and by rubric prompts.
         rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
         repeat_index: which repeat of the run this is; part of every judge request except those for steps.
@@ -175,6 +175,7 @@ class JudgedCase(Struct, frozen=True):
     retrieval_context: str | tuple[str, ...] | None = None
     source: str | None = None
     images: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
     vars: Mapping[str, JsonValue] = field(default_factory=dict)
     rendered_prompt: str | None = None
     repeat_index: int = 0

@@ -11,7 +11,7 @@ from geval_cli.judge.conversation import answers_alone, transcript
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.trace import tools_text, trace_text
 from geval_cli.records import JsonValue, TraceStep
-from geval_cli.source.images import markers_in
+from geval_cli.source.media import markers_in, named_kind
 
 PARAM_LABELS: Mapping[str, str] = {
     "prompt": "Prompt",
@@ -20,6 +20,7 @@ PARAM_LABELS: Mapping[str, str] = {
     "turns": "Conversation",
     "input": "Input",
     "images": "Images",
+    "audio": "Audio",
     "actual_output": "Actual Output",
     "trace": "Trace",
     "tools_called": "Tools Called",
@@ -30,7 +31,8 @@ PARAM_LABELS: Mapping[str, str] = {
 }
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
 
-IMAGES = "images"
+MEDIA: Mapping[str, str] = {"images": "image", "audio": "audio"}
+"""The parameters that are images or recordings, with the kinds of their markers."""
 _ABOUT_CONVERSATION = frozenset({"role", "scenario", "turns", "expected_outcome"})
 _OF_TRACE: Mapping[str, Callable[[Sequence[TraceStep]], str]] = {
     "trace": trace_text,
@@ -128,26 +130,32 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
     """
     present = present_texts(case)
     if params is None:
-        return _each_image_once({name: text for name, text in present.items() if _is_shown(name, case)})
+        return _each_medium_once({name: text for name, text in present.items() if _is_shown(name, case)})
     if missing := tuple(name for name in params if name not in present):
         raise MissingParamsError(missing)
-    return _each_image_once({name: text for name, text in present.items() if name in params})
+    return _each_medium_once({name: text for name, text in present.items() if name in params})
 
 
-def _each_image_once(texts: dict[str, str]) -> dict[str, str]:
-    """Return the texts without the images that another of them shows already, which are paid for each time."""
-    if IMAGES not in texts:
+def _each_medium_once(texts: dict[str, str]) -> dict[str, str]:
+    """Return the texts without the images and recordings that another shows already, which are paid for each time."""
+    if not MEDIA.keys() & texts.keys():
         return texts
     # The output is not known when steps are asked for, and these hang on what is shown.
-    others = [text for name, text in texts.items() if name not in (IMAGES, "actual_output")]
-    left = [line for line in texts[IMAGES].splitlines() if not any(line in text for text in others)]
-    shown = {**texts, IMAGES: "\n".join(left)}
-    return {name: text for name, text in shown.items() if text or name != IMAGES}
+    others = [text for name, text in texts.items() if name not in MEDIA and name != "actual_output"]
+    shown = dict(texts)
+    for name in MEDIA.keys() & texts.keys():
+        left = [line for line in texts[name].splitlines() if not any(line in text for text in others)]
+        shown[name] = "\n".join(left)
+    return {name: text for name, text in shown.items() if text or name not in MEDIA}
 
 
-def images_text(case: JudgedCase) -> str:
-    """Return the markers of the images that a case has, one a line; of equal ones one."""
-    return "\n".join(dict.fromkeys((*case.images, *markers_in(case.vars))))
+def media_text(name: str, case: JudgedCase) -> str:
+    """Return the markers of the images or of the audio that a case has, one a line; of equal ones one."""
+    kind = MEDIA[name]
+    own = case.images if name == "images" else case.audio
+    return "\n".join(
+        dict.fromkeys((*own, *(item for item in markers_in(case.vars) if named_kind(item) == kind)))
+    )
 
 
 def _is_shown(name: str, case: JudgedCase) -> bool:
@@ -163,8 +171,8 @@ def param_text(name: str, case: JudgedCase) -> str:
     """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
-    if name == IMAGES:
-        return images_text(case)
+    if name in MEDIA:
+        return media_text(name, case)
     if name == "turns":
         return "" if case.turns is None else transcript(case.turns, first=case.first_turn)
     if name in _OF_TRACE:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from geval_cli.library.records import JudgingOptions, given_images, written_image
+from geval_cli.library.records import JudgingOptions, given_media, written_media
 from geval_cli.library.session import LibrarySession
 from geval_cli.library.table import verdict_html
 
@@ -27,7 +27,7 @@ class CheckKeywords(TypedDict, total=False):
         expected_output: a good answer, for comparison.
         context: what is true about the matter: a text or several.
         retrieval_context: what a search found for the input: a text or several.
-        images: paths, data URLs, or the bytes of images.
+        images, audio: paths, data URLs, or bytes.
         vars: variables for templates in the assertion.
         grader: who judges, where the assertion does not say so: "openai:gpt-4.1".
         samples: how often a judge is asked.
@@ -43,6 +43,7 @@ class CheckKeywords(TypedDict, total=False):
     context: str | Sequence[str] | None
     retrieval_context: str | Sequence[str] | None
     images: "Sequence[str | Path | bytes] | None"
+    audio: "Sequence[str | Path | bytes] | None"
     vars: Mapping[str, Any] | None
     grader: str | None
     samples: int | None
@@ -146,8 +147,9 @@ def prepare_check(
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
-    if "images" in test:
-        test["images"] = [written_image(item) for item in given_images(test["images"])]
+    for name, kind in (("images", "image"), ("audio", "audio")):
+        if name in test:
+            test[name] = [written_media(item, kind) for item in given_media(test[name])]
     # As for a `GEval`, a dimension is held against the input where there is no context.
     prompts = None if given.get("input") is None else "{{ input }}"
     suite = Suite(tests=[{**test, "output": output, "assert": [assertion]}], prompts=prompts, name="check")

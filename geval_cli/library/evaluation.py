@@ -25,14 +25,14 @@ from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
-from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_images, written_image
-from geval_cli.providers.registry import sees_images
+from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, written_media
+from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, TraceStep, Turn
 from geval_cli.runs.session import Session
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import SourceFiles
-from geval_cli.source.images import ConfigImages, Image, too_many
+from geval_cli.source.media import FEWER_HINT, ConfigMedia, Media, too_many
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.turns import output_of
 
@@ -56,8 +56,8 @@ async def evaluate_case(judges: Session, evaluation: Evaluation, case: TestCase)
     """
     _check_case(case)
     started = time.perf_counter()
-    images = _images_of(case, evaluation)  # held until the verdict is there
-    metric, judged = evaluation.metric, _judged_case(case, tuple(image.marker for image in images))
+    held = _media_of(case, evaluation)  # until the verdict is there
+    metric, judged = evaluation.metric, _judged_case(case, held)
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
     asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
@@ -181,31 +181,52 @@ def _find_judge(judges: Session, judge: ProviderSpec | ClientModel | Judge) -> J
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
 
 
-def _images_of(case: TestCase, evaluation: Evaluation) -> list[Image]:
-    """Return the images of a test case.
+def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
+    """Return the images and the audio of a test case.
 
     Raises:
-        UsageError: one cannot be read, or the judge cannot see any.
+        UsageError: a file cannot be read, or the judge cannot see or hear it.
     """
-    found, files = ConfigImages(), SourceFiles(Path(), TRUSTED)
-    try:
-        images = [found.find(written_image(item), files, None) for item in given_images(case.images)]
-    except ConfigError as error:
-        raise UsageError.of("an image cannot be shown", error.problems) from error
-    if problem := too_many(images):
-        raise UsageError(problem, hint="show fewer or smaller images")
-    for judge in _all_judges(evaluation) if images else ():
-        is_seeing = isinstance(judge, ClientModel) or (isinstance(judge, ProviderSpec) and sees_images(judge))
-        if not is_seeing:
+    found, files = ConfigMedia(), SourceFiles(Path(), TRUSTED)
+    held: list[Media] = []
+    for given, kind in ((case.images, "image"), (case.audio, "audio")):
+        what = "an image" if kind == "image" else "audio"
+        try:
+            items = [found.find(written_media(item, kind), files, None) for item in given_media(given)]
+        except ConfigError as error:
+            raise UsageError.of(f"{what} cannot be shown", error.problems) from error
+        for item in items:
+            if item.kind != kind:
+                raise UsageError(
+                    f"`{item.name}` is not {what}",
+                    hint=f"pass it as `{item.kind.replace('image', 'images')}`",
+                )
+        held += items
+    if problem := too_many(held):
+        raise UsageError(problem, hint=FEWER_HINT)
+    sounds = {item.media_type for item in held if item.kind == "audio"}
+    for judge in _all_judges(evaluation) if held else ():
+        is_client = isinstance(judge, ClientModel)
+        if any(item.kind == "image" for item in held) and not (
+            is_client or (isinstance(judge, ProviderSpec) and sees_images(judge))
+        ):
             hint = "use a model from OpenAI, Anthropic or Google"
             raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
-    return images
+        if (
+            sounds
+            and not is_client
+            and not (isinstance(judge, ProviderSpec) and sounds <= hears_audio(judge))
+        ):
+            hint = "use Gemini, or a model with OpenAI's chat API (wav and mp3)"
+            raise UsageError(f"the judge {_id_of(judge)} cannot hear this audio", hint=hint)
+    return held
 
 
-def _judged_case(case: TestCase, images: tuple[str, ...]) -> JudgedCase:
+def _judged_case(case: TestCase, held: Sequence[Media]) -> JudgedCase:
     turns = _turns(case)
     return JudgedCase(
-        images=images,
+        images=tuple(item.marker for item in held if item.kind == "image"),
+        audio=tuple(item.marker for item in held if item.kind == "audio"),
         actual_output=case.actual_output if case.actual_output is not NO_OUTPUT else output_of(turns[-1]),
         input=case.input or last_words(turns),
         expected_output=case.expected_output,

@@ -29,7 +29,7 @@ class TestCase:
         expected_output: a good answer, for comparison.
         context: what is true about the matter: a text or several.
         retrieval_context: what a search found for the input: a text or several.
-        images: what the judge is to see beside the texts: paths, data URLs, or the bytes of images.
+        images, audio: what the judge is to see and hear beside the texts: paths, data URLs, or bytes.
         turns: a conversation, [{"role": "user", "content": "..."}, ...]. Without `actual_output` the last is the
             assistant's; with it, the output follows them. In a suite also {"simulate": {"goal": "...", ...}}.
         scenario: what the conversation is about.
@@ -51,32 +51,34 @@ class TestCase:
     role: str | None = None
     trace: Sequence[Mapping[str, Any]] | None = None
     images: Sequence[str | Path | bytes] = ()
+    audio: Sequence[str | Path | bytes] = ()
 
 
-def given_images(images: object) -> Sequence[object]:
-    """Return images that a program gives, be it one alone."""
-    if isinstance(images, str | bytes | Path):
-        return [images]
-    return list(images) if isinstance(images, Sequence) else [images]
+def given_media(given: object) -> Sequence[object]:
+    """Return images or recordings that a program gives, be it one alone."""
+    if isinstance(given, str | bytes | Path):
+        return [given]
+    return list(given) if isinstance(given, Sequence) else [given]
 
 
-def written_image(image: object) -> str:
-    """Return an image that a program gives as a config would name it.
+def written_media(given: object, kind: str) -> str:
+    """Return an `image`, or `audio`, that a program gives as a config would name it.
 
     Raises:
         UsageError: it is no path, no data URL and no bytes.
     """
-    if isinstance(image, bytes):
+    if isinstance(given, bytes):
         from base64 import b64encode
 
-        from geval_cli.source.images import media_type_of
+        from geval_cli.source.media import media_type_of
 
-        return f"data:{media_type_of(image) or 'image/unknown'};base64,{b64encode(image).decode()}"
-    if not isinstance(image, str | Path):
+        return f"data:{media_type_of(given) or f'{kind}/unknown'};base64,{b64encode(given).decode()}"
+    if not isinstance(given, str | Path):
         from geval_cli.errors import UsageError
 
-        raise UsageError(f"an image must be a path, a data URL or bytes, found {type(image).__name__}")
-    written = str(image)
+        what = "an image" if kind == "image" else "audio"
+        raise UsageError(f"{what} must be a path, a data URL or bytes, found {type(given).__name__}")
+    written = str(given)
     return (
         written
         if written.lower().startswith(("data:", "file://", "http://", "https://"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geval_cli.errors import Problem, UsageError
-from geval_cli.library.records import NO_OUTPUT, TestCase, given_images, written_image
+from geval_cli.library.records import NO_OUTPUT, TestCase, given_media, written_media
 
 if TYPE_CHECKING:
     from geval_cli.suite.load import BuiltSuite
@@ -253,7 +253,8 @@ def _case_fields(case: TestCase) -> dict[str, Any]:
         "expected_output": case.expected_output,
         "context": case.context,
         "retrieval_context": case.retrieval_context,
-        "images": [written_image(item) for item in given_images(case.images)] or None,
+        "images": [written_media(item, "image") for item in given_media(case.images)] or None,
+        "audio": [written_media(item, "audio") for item in given_media(case.audio)] or None,
         "turns": dict(case.turns) if isinstance(case.turns, Mapping) else list(case.turns) or None,
         "scenario": case.scenario,
         "expected_outcome": case.expected_outcome,

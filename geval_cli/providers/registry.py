@@ -233,6 +233,25 @@ def sees_images(spec: ProviderSpec) -> bool:
     return kind != "local" and not spec.rules.marks_images
 
 
+_HEARD_BY_CHAT_API = frozenset({"audio/wav", "audio/mpeg"})
+_HEARD_BY_GOOGLE = _HEARD_BY_CHAT_API | {"audio/flac", "audio/ogg"}
+
+
+def hears_audio(spec: ProviderSpec) -> frozenset[str]:
+    """Return the media types of the audio in a prompt that reach the provider, as such or as its dialect has them."""
+    source = ProviderSource(spec, {}, Path(), TRUSTED)
+    kind = KIND_ALIASES.get(source.kind, source.kind)
+    if kind == "vertex":
+        return frozenset() if publisher_of(source) == "anthropic" else _HEARD_BY_GOOGLE
+    preset = PRESETS.get(kind)
+    if preset is None:
+        return _HEARD_BY_GOOGLE if kind in _STAND_INS or sees_images(spec) else frozenset()
+    if preset.wire_format == "google":
+        return _HEARD_BY_GOOGLE
+    is_chat = preset.wire_format in ("openai", "azure") and not source.name.startswith("responses:")
+    return _HEARD_BY_CHAT_API if is_chat and kind != "bedrock" else frozenset()
+
+
 def takes_tools(spec: ProviderSpec) -> bool:
     """Return whether a provider takes tools and the results of its calls: chat models behind an API, and scripts."""
     kind = spec.id.partition(":")[0].lower()

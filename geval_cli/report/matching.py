@@ -17,7 +17,7 @@ from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json
 from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, Column, JsonValue
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.store.run_pages import StoredVerdict
 
 LEAST_SHARE = 0.5
@@ -42,7 +42,7 @@ class TestName(Struct, frozen=True):
 
 def name_of_test(test: MergedTest) -> TestName:
     """Return the name of a test that is going to run."""
-    return _name(key_of(test), test.description, without_image_data(test.vars), words_of(test.turns))
+    return _name(key_of(test), test.description, without_media_data(test.vars), words_of(test.turns))
 
 
 def name_of_result(result: CaseResult | StoredVerdict) -> TestName:

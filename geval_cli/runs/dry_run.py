@@ -32,7 +32,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.gateway.cache import choice_keys, recalled
-from geval_cli.gateway.gateway import with_images_for
+from geval_cli.gateway.gateway import with_media_for
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.metric import Metric, format_number
 from geval_cli.judge.prompt import user_message
@@ -339,7 +339,7 @@ class _DryRun(Struct, eq=False):
         """Nothing, on purpose: the cache stays as it is."""
 
     async def has_kept(self, provider: Provider, request: ModelRequest) -> bool:
-        request = with_images_for(provider, request)
+        request = with_media_for(provider, request)
         keys = choice_keys(provider.identity, request)
         return provider.is_cacheable and len(await self._known(keys)) == len(keys)
 
@@ -348,7 +348,7 @@ class _DryRun(Struct, eq=False):
 
         An `assumption` says under which condition it is asked for at all.
         """
-        request = with_images_for(provider, request)
+        request = with_media_for(provider, request)
         keys = choice_keys(provider.identity, request)
         known = await self._known(keys) if provider.is_cacheable else {}
         seen = 0

@@ -22,7 +22,7 @@ from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord, Turn, to_json
 from geval_cli.report.matching import same_labels
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import PromptSpec
 from geval_cli.store.runs import RunStore
@@ -351,5 +351,5 @@ def _said_before(turns: Sequence[Turn]) -> str:
 
 
 def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:
-    facts = without_image_data([column, dict(variables), rendered, output])  # as the stored ones are
+    facts = without_media_data([column, dict(variables), rendered, output])  # as the stored ones are
     return hashlib.blake2b(encode_json(facts), digest_size=16).digest()

@@ -16,7 +16,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
-from geval_cli.source.images import written_out
+from geval_cli.source.media import written_out
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath

@@ -123,11 +123,13 @@ def _test_entry() -> JsonSchema:
 
 def _test_forms() -> dict[str, JsonSchema]:
     image = {"type": "string", "pattern": "^(file://|data:image/)"}
+    recording = {"type": "string", "pattern": "^(file://|data:audio/)"}
     return {
         "assertions": _list_of(_reference("assertion")),
         "options": _reference("testOptions"),
         "evaluation_schema": _reference("jsonSchema"),
         "images": {"anyOf": [image, _list_of(image, at_least=1)]},
+        "audio": {"anyOf": [recording, _list_of(recording, at_least=1)]},
         "provider": _reference("provider"),
         "trace": _list_of(_spec_schema(TraceStepSpec, {})),
         "turns": {

@@ -24,7 +24,7 @@ from geval_cli.source.files import (
     parse_document,
     read_document,
 )
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document
@@ -263,7 +263,7 @@ def read_suite(
         else (),
         digest=digest_of(parts),
         parts=parts,
-        snapshot=without_image_data(masked),
+        snapshot=without_media_data(masked),
         description=rest.description if rest else None,
         tags=tag_texts(rest.tags) if rest else {},
         derived_metrics=_derived_metrics(fields, reading),

@@ -77,6 +77,9 @@ class TestSpec(Spec):
     images: tuple[str, ...] | None = Field(
         None, description="Images for the model and the judge: file:// (png, jpeg, gif, webp) or data URLs."
     )
+    audio: tuple[str, ...] | None = Field(
+        None, description="Audio for the model and the judge: file:// (wav, mp3, flac, ogg) or data URLs."
+    )
     turns: tuple[TurnSpec, ...] | SimulationSpec | None = Field(
         None,
         description=(

@@ -16,8 +16,8 @@ from geval_cli.plugins import extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_LINE_BYTES, is_file_reference, open_problem
-from geval_cli.source.images import is_marker, names_image
 from geval_cli.source.json_source import json_line_positions, read_json
+from geval_cli.source.media import EXAMPLES, FORMATS, is_marker, named_kind, names_media
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
 from geval_cli.specs.base import TestOptionsSpec
@@ -117,6 +117,7 @@ def merge_test(
         context=pick("context"),
         retrieval_context=pick("retrieval_context"),
         images=pick("images") or (),
+        audio=pick("audio") or (),
         assertions=(*below.assertions, *test.assertions),
         threshold=pick("threshold"),
         provider=test.provider,
@@ -163,11 +164,12 @@ def _as_list(value: JsonValue) -> JsonValue:
 def _load_texts(fields: Fields, reading: LoadContext) -> None:
     """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`.
 
-    Images are put there as their markers.
+    Images and audio are put there as their markers.
     """
-    if isinstance(fields.values.get("images"), str):
-        fields.values["images"] = (fields.values["images"],)
-    _load_images(fields, reading)
+    for name, kind in (("images", "image"), ("audio", "audio")):
+        if isinstance(fields.values.get(name), str):
+            fields.values[name] = (fields.values[name],)
+        _load_media(name, kind, fields, reading)
     if reading.is_built:  # a model's stored answer may begin with file://
         return
     for name in _TEXT_FIELDS:
@@ -182,43 +184,48 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
 
 
 def _names_content(value: JsonValue) -> bool:
-    return is_file_reference(value) or names_image(value) or is_marker(value)
+    return is_file_reference(value) or names_media(value) or is_marker(value)
 
 
 def _content(value: JsonValue, location: Location | None, reading: LoadContext) -> JsonValue:
-    """Return a text of a test: of the file that it names, the marker of the image that it names, or itself."""
-    if reading.rules.marks_images and (names_image(value) or is_marker(value)):
-        return reading.image(value, location)
+    """Return a text of a test: of the file that it names, the marker of the image or audio that it names, or itself."""
+    if reading.rules.marks_images and (names_media(value) or is_marker(value)):
+        return reading.media(value, location)
     return reading.text(value, lambda: location)
 
 
-def _load_images(fields: Fields, reading: LoadContext) -> None:
-    written, place = fields.values.get("images"), fields.child("images")
+def _load_media(name: str, kind: str, fields: Fields, reading: LoadContext) -> None:
+    written, place = fields.values.get(name), fields.child(name)
     if not isinstance(written, tuple):
         return
     found = []
     for index, item in enumerate(written):
         location = place.value(index) or place.value()
-        if names_image(item) or is_marker(item):
-            found.append(reading.image(item, location))
+        if named_kind(item) == kind:
+            found.append(reading.media(item, location))
         else:
-            reading.report(*_no_image(item, location))
+            reading.report(*_no_media(item, kind, location))
             found.append(None)
-    fields.values["images"] = tuple(item for item in found if item is not None)
+    fields.values[name] = tuple(item for item in found if item is not None)
 
 
-def _no_image(item: JsonValue, location: Location | None) -> tuple[str, Location | None, str]:
+def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[str, Location | None, str]:
+    what = "an image" if kind == "image" else "audio"
     if not isinstance(item, str):
-        return f"an image must be text, found {describe_value(item)}", location, "for example file://cat.png"
+        return f"{what} must be text, found {describe_value(item)}", location, f"for example {EXAMPLES[kind]}"
     if item.lower().startswith(("http://", "https://")):
-        return (
-            "images are not fetched from URLs",
-            location,
-            "save the image and use the file: file://cat.png",
-        )
+        message = f"{'images are' if kind == 'image' else 'audio is'} not fetched from URLs"
+        return message, location, f"save the file and name it: {EXAMPLES[kind]}"
     shown = item if len(item) <= _SHOWN else f"{item[:_SHOWN]}..."
-    hint = "images are png, jpeg, gif or webp: file://cat.png, or data:image/png;base64,..."
-    return f"`{shown}` is not an image", location, hint
+    other = named_kind(item)
+    if other:
+        return (
+            f"`{shown}` is not {what}",
+            location,
+            f"put it under `{'images' if other == 'image' else 'audio'}`",
+        )
+    example = {"image": "data:image/png", "audio": "data:audio/wav"}[kind]
+    return f"`{shown}` is not {what}", location, f"{FORMATS[kind]}: {EXAMPLES[kind]}, or {example};base64,..."
 
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:

@@ -16,7 +16,7 @@ from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
-from geval_cli.source.images import ConfigImages
+from geval_cli.source.media import ConfigMedia
 from geval_cli.source.problems import did_you_mean, listing
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
@@ -129,7 +129,7 @@ class LoadContext(Struct, frozen=True):
     Without `scripts`, what a program would make is refused, and without `fetch` data from elsewhere. Without
     `calibrations`, the dialect knows none. `functions` are those that a suite made by a program names as its providers;
     with `is_built` the tests are such a program's data, in which `file://` is text like any other.
-    `images` holds those of the tests.
+    `held` has the images and recordings of the tests.
     """
 
     files: SourceFiles
@@ -141,7 +141,7 @@ class LoadContext(Struct, frozen=True):
     calibrations: Calibrations | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     is_built: bool = False
-    images: ConfigImages = field(default_factory=ConfigImages)
+    held: ConfigMedia = field(default_factory=ConfigMedia)
 
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
@@ -180,10 +180,10 @@ class LoadContext(Struct, frozen=True):
             self.problems.extend(error.problems)
             return None
 
-    def image(self, value: str, location: Location | None) -> str | None:
-        """Return the marker of the image that `value` names; None with a problem when it cannot be had."""
+    def media(self, value: str, location: Location | None) -> str | None:
+        """Return the marker of the image or recording that `value` names; None with a problem if it cannot be had."""
         try:
-            return self.images.find(value, self.files, location).marker
+            return self.held.find(value, self.files, location).marker
         except ConfigError as error:
             self.problems.extend(error.problems)
             return None

@@ -11,7 +11,7 @@ from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.pictures import png
 
 from geval_cli.records import Message, ModelRequest
-from geval_cli.source.images import data_url_image, with_images
+from geval_cli.source.media import data_url_media, with_media
 
 TOKEN = "ya29.token-of-the-cloud"
 GEMINI = {"candidates": [{"content": {"parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}
@@ -50,11 +50,11 @@ SETTINGS = {"temperature": 0, "max_tokens": 50, "stop": ["END"], "top_p": 0.5}
 def sent_by_geval(
     name: str, config: Mapping[str, Any], request: ModelRequest, reply: Reply
 ) -> RecordedRequest:
-    held = data_url_image(PICTURE, None)
+    held = data_url_media(PICTURE, None)
     assert held is not None
     with LoopbackServer(reply) as server:
         settings = {key: server.url if value == "URL" else value for key, value in config.items()}
-        run(answer(provider(name, settings), with_images(request)))
+        run(answer(provider(name, settings), with_media(request)))
         return server.requests[0]
 
 
@@ -171,7 +171,7 @@ def test_azure_is_sent_what_openais_client_sends(kind: str, is_v1: bool) -> None
     headers = {"authorization": f"Bearer {TOKEN}"}
     with LoopbackServer(chat_reply("hi"), chat_reply("hi")) as server:
         config = {"base_url": f"{server.url}{path}", "headers": headers, **SETTINGS}
-        run(answer(provider("azure:my-gpt", config), with_images(request)))
+        run(answer(provider("azure:my-gpt", config), with_media(request)))
         messages: list[Any] = []
         for message in request.messages:
             content: Any = message.content

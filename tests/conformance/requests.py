@@ -14,7 +14,7 @@ from support.pictures import data_url, png
 from geval_cli.providers.network.messages import json_bytes
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import Message, ModelRequest, Role
-from geval_cli.source.images import with_images
+from geval_cli.source.media import with_media
 from geval_cli.specs.base import ProviderSpec
 
 SCHEMA = {
@@ -60,7 +60,7 @@ def asked() -> dict[str, ModelRequest]:
         "parts of an answer": ModelRequest(
             (hello, Message("assistant", [{"type": "text", "text": "Hi."}]), Message("user", "Again."))
         ),
-        "image": with_images(ModelRequest((Message("user", [{"type": "text", "text": "See:"}, image]),))),
+        "image": with_media(ModelRequest((Message("user", [{"type": "text", "text": "See:"}, image]),))),
         "tools used": ModelRequest(tools),
         "tools used silently": ModelRequest((hello, Message("assistant", None, tools[1].further), tools[2])),
         "samples": ModelRequest((hello,), sample_indexes=tuple(range(4))),

@@ -55,7 +55,7 @@ def test_the_types_find_mistakes(vendor: str, body: dict[str, Any]) -> None:
 
 def test_the_questions_are_all_kinds_of_them() -> None:
     requests = asked().values()
-    assert any(request.images for request in requests)
+    assert any(request.media for request in requests)
     assert any(request.want_logprobs for request in requests)
     assert any(request.response_schema for request in requests)
     assert any(len(request.sample_indexes) > 1 for request in requests)

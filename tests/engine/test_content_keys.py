@@ -104,6 +104,7 @@ OTHERS: list[dict[str, Any]] = [
     {"images": (image("a.png", "2"),)},
     {"images": (image("a.png", "1"), image("b.png", "2"))},
     {"images": (image("a.png", "1"),), "input": "a"},
+    {"audio": (image("a.wav", "4"),)},
     {"context": "a"},
     {"context": ("a", "b")},
     {"expected_output": "a"},

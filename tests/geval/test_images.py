@@ -10,7 +10,7 @@ from support.pictures import BLUE, JPEG, data_url, png
 from support.product import Product
 
 from geval_cli import GEval, Suite, TestCase, UsageError, run
-from geval_cli.source.images import MAX_IMAGE_BYTES, MAX_IMAGES
+from geval_cli.source.media import MAX_MEDIA, MAX_MEDIA_BYTES
 
 RED_URL, BLUE_URL = data_url(png()), data_url(png(BLUE))
 CRITERIA = {"type": "g-eval", "criteria": "It names the colour.", "scoring": "single"}
@@ -202,14 +202,14 @@ def many(count: int) -> dict[str, Any]:
 
 
 def test_as_many_images_as_are_allowed_are_sent(product: Product) -> None:
-    config = {"prompts": ["Q"], "providers": ["openai:m"], "tests": [many(MAX_IMAGES)]}
+    config = {"prompts": ["Q"], "providers": ["openai:m"], "tests": [many(MAX_MEDIA)]}
     with LoopbackServer(respond=respond) as server:
         assert product.run(config, server).code == 0
-        assert len(urls_of(server.requests[0].json)) == MAX_IMAGES
+        assert len(urls_of(server.requests[0].json)) == MAX_MEDIA
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "too many": (many(MAX_IMAGES + 1), "one request has 21 images; at most 20 are allowed"),
+    "too many": (many(MAX_MEDIA + 1), "one request has 21 images; at most 20 are allowed"),
     "one is too large": ({"vars": {"photo": "file://huge.png"}}, "`huge.png` is larger than 20 MB"),
     "too large together": (
         {"images": ["file://half.png", "file://more.png"]},
@@ -240,9 +240,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def bad_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad")
-    half = MAX_IMAGE_BYTES // 2
+    half = MAX_MEDIA_BYTES // 2
     contents = {
-        "huge.png": png(padding=MAX_IMAGE_BYTES),
+        "huge.png": png(padding=MAX_MEDIA_BYTES),
         "half.png": png(padding=half),
         "half2.png": png(BLUE, padding=half // 8),
         "more.png": png(BLUE, padding=half),

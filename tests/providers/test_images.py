@@ -16,7 +16,7 @@ from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import Message, ModelRequest
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.images import Image, data_url_image, read_image, with_images
+from geval_cli.source.media import Media, data_url_media, read_media, with_media
 
 PNG = png()
 ENCODED = base64.b64encode(PNG).decode()
@@ -24,10 +24,10 @@ URL = data_url(PNG)
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Image:
+def image(tmp_path: Path) -> Media:
     path = tmp_path / "cat.png"
     path.write_bytes(PNG)
-    return read_image(path, "cat.png", TRUSTED, None)
+    return read_media(path, "cat.png", TRUSTED, None)
 
 
 def responses_reply() -> Reply:
@@ -94,14 +94,14 @@ def sent(vendor: Vendor, request: ModelRequest) -> Any:
     model, reply, key, _ = vendor
     with LoopbackServer(reply()) as server:
         config = {"base_url": server.base_url, "apiKey": "sk-1"}
-        [response] = run(answer(provider(model, config), with_images(request)))
+        [response] = run(answer(provider(model, config), with_media(request)))
     assert response.text == "A cat."
     message = server.requests[0].json[key][-1]
     return message.get("content", message.get("parts"))
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=VENDORS)
-def test_each_vendor_gets_an_image_in_its_own_form(vendor: Vendor, image: Image) -> None:
+def test_each_vendor_gets_an_image_in_its_own_form(vendor: Vendor, image: Media) -> None:
     assert sent(vendor, ask(f"What is {image.marker}?")) == vendor[3]
 
 
@@ -119,7 +119,7 @@ WRITTEN: list[Callable[[str], Any]] = [
 @pytest.mark.parametrize("written", WRITTEN)
 @pytest.mark.parametrize("form", ["marker", "url", "base64"])
 def test_an_image_that_a_chat_has_in_one_form_is_sent_in_any(
-    vendor: Vendor, written: Callable[[str], Any], form: str, image: Image
+    vendor: Vendor, written: Callable[[str], Any], form: str, image: Media
 ) -> None:
     if form == "base64" and written("x").get("type") in ("image_url", "input_image", "text"):
         return  # these forms have addresses or texts, not bare base64
@@ -128,7 +128,7 @@ def test_an_image_that_a_chat_has_in_one_form_is_sent_in_any(
     assert sent(vendor, ModelRequest((Message("user", content),))) == vendor[3]
 
 
-def test_the_detail_that_openai_takes_is_kept(image: Image) -> None:
+def test_the_detail_that_openai_takes_is_kept(image: Media) -> None:
     part = {"type": "image_url", "image_url": {"url": image.marker, "detail": "low"}}
     [found] = sent(VENDORS["chat"], ModelRequest((Message("user", [part]),)))
     assert found["image_url"]["detail"] == "low"
@@ -141,40 +141,40 @@ def test_an_address_in_a_chat_goes_as_it_is() -> None:
 
 @pytest.mark.parametrize(("content", "kind"), [(JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp"), (PNG, "png")])
 def test_the_kind_of_an_image_is_that_of_its_bytes(content: bytes, kind: str) -> None:
-    image = data_url_image(data_url(content, kind), None)
+    image = data_url_media(data_url(content, kind), None)
     assert image.media_type == f"image/{kind}"
     [part] = sent(VENDORS["anthropic"], ask(image.marker))
     assert part["source"]["media_type"] == f"image/{kind}"
 
 
 def keys(request: ModelRequest) -> tuple[str, ...]:
-    return choice_keys(ProviderIdentity("openai", "m", "e"), with_images(request))
+    return choice_keys(ProviderIdentity("openai", "m", "e"), with_media(request))
 
 
-def test_cache_keys_have_the_hash_and_neither_bytes_nor_name(tmp_path: Path, image: Image) -> None:
-    request = with_images(ask(f"What is {image.marker}?"))
+def test_cache_keys_have_the_hash_and_neither_bytes_nor_name(tmp_path: Path, image: Media) -> None:
+    request = with_media(ask(f"What is {image.marker}?"))
     assert hashlib.sha256(PNG).hexdigest() in str(request.messages)
     assert ENCODED not in str(request.messages)
     other = tmp_path / "other.png"
     other.write_bytes(PNG)
-    renamed = read_image(other, "other.png", TRUSTED, None)
+    renamed = read_media(other, "other.png", TRUSTED, None)
     assert (
         keys(ask(f"What is {renamed.marker}?"))
         == keys(ask(f"What is {URL}?"))
         == keys(ask(f"What is {image.marker}?"))
     )
     other.write_bytes(png(BLUE))
-    changed = read_image(other, "other.png", TRUSTED, None)
+    changed = read_media(other, "other.png", TRUSTED, None)
     assert keys(ask(f"What is {changed.marker}?")) != keys(ask(f"What is {image.marker}?"))
 
 
 def test_a_marker_that_nobody_holds_stays_text() -> None:
     request = ask(f"I saw [image: cat.png sha256:{'0' * 64}] there, and data:image/png;base64,AAAA")
-    assert with_images(request) is request
+    assert with_media(request) is request
 
 
-def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path, image: Image) -> None:
-    request = with_images(ask(image.marker))
+def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path, image: Media) -> None:
+    request = with_media(ask(image.marker))
     (tmp_path / "cat.png").write_bytes(png(BLUE))
     with LoopbackServer() as server:
         model = provider("openai:m", {"base_url": server.base_url, "apiKey": "sk-1"})
@@ -183,5 +183,5 @@ def test_a_file_that_changes_during_a_run_is_an_error(tmp_path: Path, image: Ima
         assert server.requests == []
 
 
-def test_an_image_is_reckoned_as_about_a_thousand_tokens(image: Image) -> None:
-    assert with_images(ask(image.marker)).characters > 4 * 1000
+def test_an_image_is_reckoned_as_about_a_thousand_tokens(image: Media) -> None:
+    assert with_media(ask(image.marker)).characters > 4 * 1000

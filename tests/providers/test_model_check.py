@@ -45,6 +45,8 @@ def able(body: Any, headers: Mapping[str, str]) -> Any:
         return reply
     if "image_url" in json.dumps(body["messages"]):
         return chat_reply("Red.")
+    if "input_audio" in json.dumps(body["messages"]):
+        return chat_reply("Three.")
     assert body["response_format"]["json_schema"]["schema"]["required"] == ["score"]
     return chat_reply('{"score": 5}', n=body.get("n", 1), logprobs=[{"5": -0.1}])
 
@@ -60,6 +62,8 @@ def unable(body: Any, headers: Mapping[str, str]) -> Any:
 
     if "image_url" in json.dumps(body["messages"]):
         return Reply(status=400, body={"error": {"message": "this model reads no images"}})
+    if "input_audio" in json.dumps(body["messages"]):
+        return Reply(status=400, body={"error": {"message": "this model hears nothing"}})
     for name in ("tools", "response_format", "logprobs", "n"):
         if body.get(name, 1) not in (1, False):
             return refuse(name)
@@ -84,6 +88,7 @@ def test_a_model_of_bedrock_is_tried_in_its_own_words() -> None:
         "token probabilities": False,
         "several answers": False,
         "images": True,
+        "audio": False,
         "tools": True,
         "batches": False,
     }
@@ -97,14 +102,15 @@ def test_a_model_that_can_do_everything() -> None:
         "token probabilities": True,
         "several answers": True,
         "images": True,
+        "audio": True,
         "tools": True,
         "batches": True,
     }
     assert (len(server.requests), found.requests, found.model, found.usage.input_tokens) == (
-        4,
-        4,
+        5,
+        5,
         "loopback-model",
-        28,
+        35,
     )
 
 
@@ -116,11 +122,13 @@ def test_a_model_that_can_do_nothing_but_answer_says_why() -> None:
         "token probabilities": False,
         "several answers": False,
         "images": False,
+        "audio": False,
         "tools": False,
         "batches": True,
     }
     said = {one.feature: one.detail for one in found.findings}
     assert "this model reads no images" in said["images"]
+    assert "this model hears nothing" in said["audio"]
     assert "tools" in said["tools"]
 
 

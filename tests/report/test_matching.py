@@ -30,7 +30,7 @@ from geval_cli.report.matching import (
     name_of_test,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.source.source_map import SourcePath
 
 COLUMN = Column(0, "p", "m")
@@ -113,7 +113,7 @@ def test_the_pairs_are_exactly_the_tests_that_say_the_same(suites: tuple[list[Pa
 
 def test_an_image_in_a_variable_is_the_same_before_and_after_a_run() -> None:
     [test] = built([{"vars": {"x": "data:image/png;base64,iVBORw0KGgo="}}])
-    result = replace(result_of(test, "yes"), vars=without_image_data(test.vars), test_key=None)
+    result = replace(result_of(test, "yes"), vars=without_media_data(test.vars), test_key=None)
     assert pairs_of(names_of([result]), {0: name_of_test(test)}).partners == {0: 0}
 
 

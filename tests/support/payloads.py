@@ -248,6 +248,7 @@ _PROMPTFOO_PLACES: tuple[tuple[str, str, Build], ...] = (
     ("a variable, YAML", ".yaml", lambda r: _suite(tests=[{"vars": {"i": f"file://{r}"}}])),
     ("a variable, Python", ".py", lambda r: _suite(tests=[{"vars": {"i": f"file://{r}"}}])),
     ("a variable, image", ".png", lambda r: _suite(tests=[{"vars": {"i": f"file://{r}"}}])),
+    ("audio", ".wav", lambda r: _suite(tests=[{"vars": {"i": "x"}, "audio": f"file://{r}"}])),
     ("a cell", ".txt", lambda r: _suite(tests="file://t.csv", files={"t.csv": 'i\n"file://REF"\n'})),
     (
         "a line",

@@ -277,6 +277,7 @@ def _case_of(
         context=test.context,
         retrieval_context=test.retrieval_context,
         images=test.images,
+        audio=test.audio,
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
         repeat_index=repeat_index,

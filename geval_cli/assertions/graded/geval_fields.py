@@ -12,6 +12,7 @@ from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleC
 EvaluationParam = Literal[
     "input",
     "images",
+    "audio",
     "actual_output",
     "expected_output",
     "context",

@@ -40,7 +40,7 @@ from geval_cli.providers.wire.parameters import (
 )
 from geval_cli.providers.wire.token_usage import TokenUsage, read_converse_usage
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, Role
-from geval_cli.source.images import with_parts_of
+from geval_cli.source.media import with_parts_of
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _SAMPLING = ("temperature", "top_p", "top_k")

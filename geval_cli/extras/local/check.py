@@ -1,6 +1,7 @@
 """`geval models check`: ask a model a few short questions and see what it can do for a judge and its prompts."""
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.wire.batching import batch_api, way_to_batches
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role, Usage
 from geval_cli.report.sanitize import one_line
-from geval_cli.source.images import data_url_image
+from geval_cli.source.media import data_url_media
 
 _SCHEMA: Mapping[str, JsonValue] = {
     "type": "object",
@@ -90,7 +91,7 @@ class ModelCheck(Struct, frozen=True):
 
 
 async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
-    """Ask a model for a rating, for two at once, for the colour of an image and for a call of a tool.
+    """Ask a model for a rating, for two at once, about an image and a recording, and for a call of a tool.
 
     `budget` is that of the gateway; its requests are counted.
 
@@ -106,8 +107,9 @@ async def check_model(model: BoundModel, budget: Budget) -> ModelCheck:
     second = await model.complete(replace(rating, repeat_index=1, sample_indexes=(0, 1)))
     several = _samples(takes_one=budget.requests == sent + 1)
     image, usage = await _check_images(model, first.usage + second.usage)
+    audio, usage = await _check_audio(model, usage)
     tool, usage = await _check_tools(model, usage)
-    findings = (_structured(first), _probabilities(first), several, image, tool, _batches(model))
+    findings = (_structured(first), _probabilities(first), several, image, audio, tool, _batches(model))
     name = None if first.model is None else one_line(first.model, _NAME_CHARS)
     return ModelCheck(model.public_id, name, first.latency_ms, budget.requests, usage, findings)
 
@@ -157,7 +159,7 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[ModelFeature, 
     name = "images"
     if not getattr(model.provider, "sees_images", False):
         return ModelFeature(name, False, "this provider sends none"), usage
-    image = data_url_image(_red_square(), None)
+    image = data_url_media(_red_square(), None)
     asked = _request(f"{image.marker}\nWhich colour is this? Answer with one word.")
     try:
         answer = await model.complete(asked)
@@ -175,6 +177,29 @@ async def _check_images(model: BoundModel, usage: Usage) -> tuple[ModelFeature, 
     ), usage + answer.usage
 
 
+async def _check_audio(model: BoundModel, usage: Usage) -> tuple[ModelFeature, Usage]:
+    name = "audio"
+    if not getattr(model.provider, "hears", frozenset()):
+        return ModelFeature(name, False, "this provider sends none"), usage
+    recording = data_url_media(_three_beeps(), None)
+    asked = _request(f"{recording.marker}\nHow many beeps do you hear? Answer with one word.")
+    try:
+        answer = await model.complete(asked)
+    except ProviderAuthError:
+        raise
+    except ProviderError as error:
+        return ModelFeature(name, False, one_line(str(error), _ERROR_CHARS)), usage
+    said = answer.text.lower()
+    heard = "3" in said or "three" in said
+    # Models count badly, so a wrong number does not say that this one is deaf.
+    what = (
+        "heard three beeps"
+        if heard
+        else f'accepts audio, but said of three beeps "{one_line(said, _NAME_CHARS)}"'
+    )
+    return ModelFeature(name, True, what), usage + answer.usage
+
+
 async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, Usage]:
     name = "tools"
     kind, _, rest = model.provider.id.partition(":")
@@ -182,7 +207,11 @@ async def _check_tools(model: BoundModel, usage: Usage) -> tuple[ModelFeature, U
     if preset is None and kind != "vertex":
         return ModelFeature(name, None, "not tested with this kind of provider"), usage
     form: str = (
-        "google" if preset is None else "openai" if preset.wire_format == "azure" else preset.wire_format
+        ("anthropic" if rest.startswith("claude") else "google")
+        if preset is None
+        else "openai"
+        if preset.wire_format == "azure"
+        else preset.wire_format
     )
     if rest.startswith("responses:"):
         form = "responses"
@@ -215,6 +244,16 @@ def _batches(model: BoundModel) -> ModelFeature:
         if can
         else f"none: {way_to_batches(model.provider.id)}",
     )
+
+
+def _three_beeps(rate: int = 8_000) -> str:
+    """Return a WAV of three tones with pauses as a data URL."""
+    tone = [round(12_000 * math.sin(2 * math.pi * 880 * index / rate)) for index in range(rate // 4)]
+    samples = [*tone, *[0] * (rate // 4)] * 3
+    data = struct.pack(f"<{len(samples)}h", *samples)
+    header = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", len(data))
+    wav = b"RIFF" + struct.pack("<I", 4 + len(header) + len(data)) + b"WAVE" + header + data
+    return f"data:audio/wav;base64,{base64.b64encode(wav).decode()}"
 
 
 def _red_square(side: int = 64) -> str:

@@ -18,7 +18,7 @@ from geval_cli.source.access import Access
 from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles
-from geval_cli.source.images import without_image_data
+from geval_cli.source.media import without_media_data
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
@@ -287,7 +287,7 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
 
 def _snapshot(configs: list[ConfigFile]) -> JsonValue:
     """Return the config for the run record, as it is written, or a list of several."""
-    written = [without_image_data(mask_config(config.written)) for config in configs]
+    written = [without_media_data(mask_config(config.written)) for config in configs]
     return written[0] if len(written) == 1 else written
 
 

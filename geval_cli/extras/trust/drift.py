@@ -225,13 +225,15 @@ def _asking(
         if asked is None
         else {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "index"}
     )
-    texts.pop("images", None)
+    for name in ("images", "audio"):
+        texts.pop(name, None)
     test = replace(
         job.test,
         description=anchor.case.description,
         vars=anchor.case.vars,
         metadata=anchor.case.metadata,
         images=(),
+        audio=(),
         turns=(),
         has_output=False,
         output=None,

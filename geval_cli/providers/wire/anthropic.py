@@ -41,7 +41,7 @@ from geval_cli.providers.wire.parameters import (
 from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
 from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
-from geval_cli.source.images import with_parts_of
+from geval_cli.source.media import with_parts_of
 
 DEFAULT_MAX_TOKENS = 4096
 """The API demands `max_tokens`; this is used when neither the config nor the request has it."""

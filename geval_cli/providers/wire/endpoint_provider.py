@@ -52,6 +52,7 @@ class EndpointProvider:
         status_keys: where a body may say of itself that it holds no whole answer.
         model_key: where it names the model.
         id_key: where it names the request, when no header does.
+        hears: the media types of audio that they may hold, too.
         sees_images: whether requests may hold images, which `payload` writes as the API wants them.
         writes: whether answers are texts that a model wrote, which takes tokens.
         parameters: what the API calls the parameters of configs.
@@ -64,6 +65,7 @@ class EndpointProvider:
     writes: ClassVar[bool] = True
     status_keys: ClassVar[tuple[str, ...]] = ("status", "state")
     sees_images: ClassVar[bool] = False
+    hears: ClassVar[frozenset[str]] = frozenset()
     parameters: ClassVar[WireParameters] = CHAT_API
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:

@@ -35,7 +35,7 @@ from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistak
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.wire.vertex import vertex_endpoint
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, TokenLogprob
-from geval_cli.source.images import with_parts_of
+from geval_cli.source.media import with_parts_of
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _MODEL_ROLES = ("assistant", "model")
@@ -59,6 +59,7 @@ class GoogleProvider(EndpointProvider):
     """A Gemini model. It gives one choice a request: `dropped` says so."""
 
     sees_images = True
+    hears = frozenset({"audio/wav", "audio/mpeg", "audio/flac", "audio/ogg"})
     parameters = GOOGLE_API
     answer_key = "candidates"
     model_key = "modelVersion"
@@ -154,7 +155,8 @@ def _thinking(endpoint: Endpoint, effort: Any) -> dict[str, Any]:
 
 def _inline_data(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
     del part
-    return {"inlineData": {"mimeType": media_type, "data": data}}
+    kind = "audio/mp3" if media_type == "audio/mpeg" else media_type  # by Google's name for it
+    return {"inlineData": {"mimeType": kind, "data": data}}
 
 
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
@@ -371,10 +373,18 @@ def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
         for name in ("promptTokenCount", "toolUsePromptTokenCount")
         if (count := counted.get(name)) is not None
     ]
+    heard = [
+        item.get("tokenCount")
+        for item in counted.get("promptTokensDetails") or ()
+        if isinstance(item, dict) and item.get("modality") == "AUDIO"
+    ]
     usage = {
         "prompt_tokens": _sum(asked),
         "completion_tokens": _sum(written),
-        "prompt_tokens_details": {"cached_tokens": counted.get("cachedContentTokenCount")},
+        "prompt_tokens_details": {
+            "cached_tokens": counted.get("cachedContentTokenCount"),
+            "audio_tokens": _sum(heard) if heard else None,
+        },
     }
     return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})
 

@@ -39,7 +39,7 @@ from geval_cli.providers.wire.parameters import LIMITS, RESPONSES_API
 from geval_cli.providers.wire.together_batches import TogetherBatches
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage
 from geval_cli.records import Choice, Message, ModelRequest, TokenLogprob, ToolDefinition
-from geval_cli.source.images import with_parts_of
+from geval_cli.source.media import with_parts_of
 
 
 def is_strict_safe(schema: Any) -> bool:
@@ -468,6 +468,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     """
 
     sees_images = True
+    hears = frozenset({"audio/wav", "audio/mpeg"})
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
@@ -488,7 +489,7 @@ class OpenAICompatibleProvider(EndpointProvider):
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {
             "model": self._endpoint.model,
-            "messages": chat_messages(with_parts_of(request, _image_url)),
+            "messages": chat_messages(with_parts_of(request, _media_part)),
         }
         if request.response_schema is not None:
             payload["response_format"] = _response_format(request.response_schema)
@@ -547,7 +548,10 @@ def _function(tool: ToolDefinition) -> dict[str, Any]:
     return {"name": tool.name, **described, "parameters": tool.parameters}
 
 
-def _image_url(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+def _media_part(media_type: str, data: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    if media_type.startswith("audio/"):
+        kind = "mp3" if media_type == "audio/mpeg" else media_type.partition("/")[2]
+        return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
     detail = {"detail": part["detail"]} if "detail" in part else {}
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}", **detail}}
 

@@ -17,7 +17,7 @@ from geval_cli.report.html.environment import shown_text
 from geval_cli.report.html.markdown import rendered_markdown
 from geval_cli.report.report import worst_first
 from geval_cli.report.verdict import Signs, has_fallback
-from geval_cli.source.images import markers_in, named_and_hashed
+from geval_cli.source.media import markers_in, named_and_hashed, named_kind
 from geval_cli.store.result_filter import WORST_FIRST
 
 _SHOWN_ELSEWHERE = frozenset(
@@ -255,21 +255,23 @@ def _json_text(value: JsonValue) -> str:
     return shown_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))
 
 
-class ShownImage(Struct, frozen=True):
-    """An image of a case. `link` leads to it; None where no one has the file."""
+class ShownMedia(Struct, frozen=True):
+    """An image or a recording (`kind`) of a case. `link` leads to it; None where no one has the file."""
 
+    kind: str
     name: str
     sha256: str
     link: str | None = None
 
 
-def images_of(result: CaseResult) -> list[ShownImage]:
-    """Return the images that a case names, each once."""
-    markers = dict.fromkeys(markers_in([result.vars, result.prompt.rendered, result.output]))
-    found = [named_and_hashed(marker) for marker in markers]
-    return [
-        ShownImage(*item) for item in dict.fromkeys([*found, *(result.asked.images if result.asked else ())])
-    ]
+def media_of(result: CaseResult) -> list[ShownMedia]:
+    """Return the images and recordings that a case names, each once."""
+    markers = markers_in([result.vars, result.prompt.rendered, result.output])
+    found = [(named_kind(marker), *named_and_hashed(marker)) for marker in markers]
+    asked = result.asked
+    if asked is not None:
+        found += [("image", *item) for item in asked.images] + [("audio", *item) for item in asked.audio]
+    return [ShownMedia(*item) for item in dict.fromkeys(found)]
 
 
 def case_values(
@@ -295,7 +297,7 @@ def case_values(
         "shows_prompt": not messages or bool(others),
         "output": output_text(result),
         "rendered": rendered_markdown(result.output) if isinstance(result.output, str) else None,
-        "images": images_of(result),
+        "media": media_of(result),
         "usage": usage_rows(result),
         "bar_height": BAR_HEIGHT,
     }

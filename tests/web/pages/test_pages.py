@@ -23,6 +23,7 @@ from support.browser import serve
 from support.geval_command import run_geval
 from support.pictures import BLUE, data_url, png
 from support.realistic_runs import COLUMNS, Shape, store_history, store_labels, store_realistic_run
+from support.recordings import wav
 from support.sample_run import RUN, SUMMARY, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
 
@@ -583,16 +584,22 @@ class TestImages:
     def test_a_case_shows_its_images_while_their_files_are_the_same(self, site: Site) -> None:
         (site.folder / "pics").mkdir()
         (site.folder / "pics" / "a <b>.png").write_bytes(png())
+        (site.folder / "pics" / "call.wav").write_bytes(wav())
         config = {
             "prompts": ["{{ photo }}"],
             "providers": ["echo"],
             "tests": [{"vars": {"photo": "file://pics/a <b>.png"}, "images": [data_url(png(BLUE))]}],
         }
+        config["tests"][0]["audio"] = ["file://pics/call.wav"]
         (site.folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
         assert run_geval("run", "config.yaml", cwd=site.folder).code == 0
         [run] = re.findall(r'id="run-([\w-]+)"', site.page("/"))
         page = site.page(f"/runs/{run}/results/0/0/0")
         assert "2 images" in text_of(page)
+        assert "1 recording" in text_of(page)
+        [sound] = [html.unescape(found) for found in re.findall(r'<audio src="([^"]+)"', page)]
+        with urllib.request.urlopen(site.address + sound, timeout=60) as answer:
+            assert (answer.read(), answer.headers["content-type"]) == (wav(), "audio/wav")
         [link] = [html.unescape(found) for found in re.findall(r'<img src="([^"]+)"', page)]
         with urllib.request.urlopen(site.address + link, timeout=60) as answer:
             assert answer.read() == png()
@@ -621,7 +628,7 @@ class TestImages:
         ]
         found = {
             name: [
-                site.get(f"/runs/{run}/images/{sha}?" + urllib.parse.urlencode({"name": name}))[0]
+                site.get(f"/runs/{run}/media/{sha}?" + urllib.parse.urlencode({"name": name}))[0]
                 for sha in (digest, other)
             ]
             for name in names

@@ -17,11 +17,11 @@ from geval_cli.extras.web.pages.routing import (
     stored_runs,
 )
 from geval_cli.records import CaseResult, RunRecord
-from geval_cli.report.html.case_parts import ShownImage, case_values, images_of
+from geval_cli.report.html.case_parts import ShownMedia, case_values, media_of
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.report import run_title
 from geval_cli.source.access import access_in
-from geval_cli.source.images import names_image, read_image
+from geval_cli.source.media import names_media, read_media
 
 router = APIRouter(route_class=PageRoute)
 
@@ -57,45 +57,45 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=run_title(run),
-        **{**case_values(result, row, row_title(result), repeats), "images": _images(request, run, result)},
+        **{**case_values(result, row, row_title(result), repeats), "media": _media(request, run, result)},
     )
 
 
-@router.get("/runs/{run_id}/images/{sha256}")
-def show_image(request: Request, run_id: str, sha256: str) -> Response:
-    """Return an image that a run named, out of the served folder, if it still has this hash."""
+@router.get("/runs/{run_id}/media/{sha256}")
+def show_media(request: Request, run_id: str, sha256: str) -> Response:
+    """Return an image or a recording that a run named, out of the served folder, if it still has this hash."""
     run = stored_runs(request).find(run_id).run
     name = request.query_params.get("name", "")
-    path = _image_path(request, run, name)
-    gone = UsageError(f"the run {run.id} has no such image in the served folder any more")
+    path = _media_path(request, run, name)
+    gone = UsageError(f"the run {run.id} has no such file in the served folder any more")
     if path is None:
         raise gone
     try:
-        image = read_image(path, name, access_in(request.app.state.settings.folder), None)
-        content = image.read()
+        item = read_media(path, name, access_in(request.app.state.settings.folder), None)
+        content = item.read()
     except (ConfigError, UnjudgeableError) as error:
         raise gone from error
-    if image.sha256 != sha256:
+    if item.sha256 != sha256:
         raise gone
-    return Response(content, media_type=image.media_type, headers={"cache-control": "private, max-age=3600"})
+    return Response(content, media_type=item.media_type, headers={"cache-control": "private, max-age=3600"})
 
 
-def _images(request: Request, run: RunRecord, case: CaseResult) -> list[ShownImage]:
-    """Return the images that a case names, with a link where the file is still in the served folder."""
+def _media(request: Request, run: RunRecord, case: CaseResult) -> list[ShownMedia]:
+    """Return what `media_of` does, with a link where the file is still in the served folder."""
     found = []
-    for image in images_of(case):
-        path = _image_path(request, run, image.name)
-        link = link_with(f"{run_link(run.id)}/images/{image.sha256}", {"name": image.name})
-        found.append(replace(image, link=link if path is not None and path.is_file() else None))
+    for item in media_of(case):
+        path = _media_path(request, run, item.name)
+        link = link_with(f"{run_link(run.id)}/media/{item.sha256}", {"name": item.name})
+        found.append(replace(item, link=link if path is not None and path.is_file() else None))
     return found
 
 
-def _image_path(request: Request, run: RunRecord, name: str) -> Path | None:
-    """Return the path of an image beside the config of a run; None where it leads out of the served folder."""
+def _media_path(request: Request, run: RunRecord, name: str) -> Path | None:
+    """Return the path of such a file beside the config of a run; None where it leads out of the served folder."""
     folder = request.app.state.settings.folder
     try:
         path = (folder / run.config_path).parent / name
-        is_served = names_image(f"file://{name}") and path.resolve().is_relative_to(folder.resolve())
+        is_served = names_media(f"file://{name}") and path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):  # a NUL, too long, a loop of links
         return None
     return path if is_served else None

@@ -1,0 +1,584 @@
+"""Images and audio in tests: read and checked once, named by their hash everywhere, sent as bytes to models alone.
+
+In texts (variables, prompts, results, logs) an image is its marker, `[image: cat.png sha256:...]`, and a recording is
+`[audio: call.wav sha256:...]`. What sends a request puts the bytes in the places of the markers (`with_media`). So
+templates, judges and reports handle both as they handle a word, and the bytes are nowhere but in the file and on their
+way to the model.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from weakref import WeakValueDictionary
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import ConfigError, Location, Problem, UnjudgeableError
+from geval_cli.patterns import compile_later
+from geval_cli.records import CHARACTERS_PER_IMAGE, CHARACTERS_PER_SECOND, JsonValue, Message, ModelRequest
+from geval_cli.source.access import TRUSTED, Access, open_regular
+from geval_cli.source.files import FILE_PREFIX, SourceFiles, open_problem
+
+MAX_MEDIA = 20
+"""So many images and recordings one request may hold."""
+
+MAX_MEDIA_BYTES = 20 * 1024 * 1024
+"""So many bytes these may have together."""
+
+DATA_URL_NAME = "data URL"
+"""The name of what is written out where a file would be named."""
+
+_MB = 1024 * 1024
+_SUFFIXES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".wav": "audio/wav",
+    ".mp3": "audio/mpeg",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
+}
+FORMATS = {
+    "image": "images are png, jpeg, gif or webp",
+    "audio": "audio is wav, mp3, flac or ogg",
+}
+EXAMPLES = {"image": "file://cat.png", "audio": "file://call.wav"}
+_A = {"image": "an image", "audio": "audio"}
+_OTHER_NAMES = {
+    "image/jpg": "image/jpeg",
+    **dict.fromkeys(("audio/x-wav", "audio/wave", "audio/vnd.wave"), "audio/wav"),
+    **dict.fromkeys(("audio/mp3", "audio/x-mp3"), "audio/mpeg"),
+    "audio/x-flac": "audio/flac",
+}
+"""Media types that mean another."""
+_STARTS = (
+    (b"ID3", "audio/mpeg"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_LONGEST_NAME = 200
+_MARKER = compile_later(r"\[(?:image|audio): [^\[\]\n]{1,200} sha256:[0-9a-f]{64}\]")
+_PIECE = compile_later(
+    r"\[(?:image|audio): [^\[\]\n]{1,200} sha256:[0-9a-f]{64}\]"
+    r"|data:(?:image|audio)/[\w.+-]{1,40};base64,[A-Za-z0-9+/]+={0,2}"
+)
+_DATA_URL = compile_later(r"data:((?:image|audio)/[\w.+-]{1,40});base64,(.*)\Z")
+_MARKER_STARTS = ("[image: ", "[audio: ")
+_DATA_URL_STARTS = ("data:image/", "data:audio/")
+_NOT_IN_NAMES = compile_later(r"[\[\]\x00-\x1f\x7f]")
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+class Media(Struct, frozen=True, weakref=True):
+    """An image or a recording whose form was checked. Its bytes are in the file at `path`, or else in `data`.
+
+    Attributes:
+        name: the path as the config has it.
+        sha256: of the bytes, in hexadecimal.
+        size: in bytes.
+        bytes_per_s: of a recording, about.
+    """
+
+    name: str
+    media_type: str
+    sha256: str
+    size: int
+    path: Path | None = None
+    access: Access = TRUSTED
+    data: bytes = b""
+    bytes_per_s: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Return `image` or `audio`."""
+        return self.media_type.partition("/")[0]
+
+    @property
+    def characters(self) -> int:
+        """Return how long a text would be that takes as many tokens, about."""
+        if self.kind == "image":
+            return CHARACTERS_PER_IMAGE
+        return CHARACTERS_PER_SECOND * (1 + self.size // max(1, self.bytes_per_s))
+
+    @property
+    def marker(self) -> str:
+        """Return what stands for it in texts."""
+        return f"[{self.kind}: {_NOT_IN_NAMES.sub('_', self.name)[:_LONGEST_NAME]} sha256:{self.sha256}]"
+
+    def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises:
+            UnjudgeableError: the file is gone, or holds something else than when it was checked.
+        """
+        if self.path is None:
+            return self.data
+        try:
+            with open_regular(self.path, self.access) as stream:
+                content = stream.read(MAX_MEDIA_BYTES + 1)
+        except OSError as error:
+            raise UnjudgeableError(open_problem(self.path, error, None).message) from error
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise UnjudgeableError(f"`{self.name}` has changed since the run began", hint="run again")
+        return content
+
+
+_KNOWN: WeakValueDictionary[str, Media] = WeakValueDictionary()
+"""All that somebody holds, by its marker: a config's files as long as the config is in use."""
+
+
+def keep(item: Media) -> Media:
+    """Return what its marker leads to as long as somebody holds it: an equal one, or this."""
+    return _KNOWN.setdefault(item.marker, item)
+
+
+def find_media(marker: str) -> Media | None:
+    """Return what a marker stands for; None when nobody holds it."""
+    return _KNOWN.get(marker)
+
+
+def named_kind(value: JsonValue) -> str:
+    """Return `image` or `audio` for a text that names such a file (`file://`) or is its data URL or marker; else ""."""
+    if not isinstance(value, str):
+        return ""
+    if value.startswith(FILE_PREFIX):
+        return _SUFFIXES.get(PurePosixPath(value).suffix.lower(), "").partition("/")[0]
+    if value.startswith(_DATA_URL_STARTS):
+        return value[5:10]
+    return value[1:6] if is_marker(value) else ""
+
+
+def names_media(value: JsonValue) -> bool:
+    """Return whether a text is a `file://` with the ending of an image or of audio, or such a data URL."""
+    return bool(named_kind(value)) and not is_marker(value)
+
+
+def is_marker(value: JsonValue) -> bool:
+    """Return whether a text is a marker and nothing else."""
+    return (
+        isinstance(value, str) and value.startswith(_MARKER_STARTS) and _MARKER.fullmatch(value) is not None
+    )
+
+
+def named_and_hashed(marker: str) -> tuple[str, str]:
+    """Return the name and the SHA-256 of a marker."""
+    name, _, digest = marker.partition(": ")[2].removesuffix("]").rpartition(" sha256:")
+    return name, digest
+
+
+def markers_in(value: JsonValue) -> Iterator[str]:
+    """Yield the markers in a text, or in the texts of a list or mapping, as often as they are there."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if any(start in item for start in _MARKER_STARTS):
+                yield from _MARKER.findall(item)
+        elif isinstance(item, list | tuple):
+            pending.extend(reversed(item))
+        elif isinstance(item, Mapping):
+            pending.extend(reversed([*item.values()]))
+
+
+def read_media(path: Path, name: str, access: Access, asked_at: Location | None) -> Media:
+    """Return the image or the recording in a file.
+
+    Args:
+        path: of the file.
+        name: the path as it is written.
+        access: what may be read.
+        asked_at: where the file is named.
+
+    Raises:
+        ConfigError: one problem: the file cannot be read, is too large, or is of no known form.
+    """
+    try:
+        with open_regular(path, access) as stream:
+            content = stream.read(MAX_MEDIA_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error
+    media_type = _checked(content, f"`{path}`", _SUFFIXES.get(path.suffix.lower(), "image/"), asked_at)
+    digest = hashlib.sha256(content).hexdigest()
+    return keep(
+        Media(
+            name,
+            media_type,
+            digest,
+            len(content),
+            path,
+            access,
+            bytes_per_s=_bytes_per_s(content, media_type),
+        )
+    )
+
+
+def data_url_media(url: str, asked_at: Location | None) -> Media:
+    """Return the image or the recording that a data URL spells.
+
+    Raises:
+        ConfigError: one problem: it is no base64, is too large, or is of no known form.
+    """
+    match = _DATA_URL.fullmatch(url.strip())
+    try:
+        content = base64.b64decode(match[2], validate=True) if match else b""
+    except binascii.Error:
+        match = None
+    if match is None:
+        kind = "audio" if url.strip().startswith("data:audio/") else "image"
+        example = {"image": "data:image/png", "audio": "data:audio/wav"}[kind]
+        hint = f"write {example};base64,... or use a file: {EXAMPLES[kind]}"
+        raise ConfigError(
+            [
+                Problem(
+                    f"this data URL is not {'a base64 image' if kind == 'image' else 'base64 audio'}",
+                    asked_at,
+                    hint,
+                )
+            ]
+        )
+    written = match[1].lower()
+    media_type = _checked(content, "the data URL", _OTHER_NAMES.get(written, written), asked_at)
+    digest = hashlib.sha256(content).hexdigest()
+    speed = _bytes_per_s(content, media_type)
+    return keep(Media(DATA_URL_NAME, media_type, digest, len(content), data=content, bytes_per_s=speed))
+
+
+class ConfigMedia:
+    """The images and recordings that one config names, held as long as the config is in use."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path | str, Media] = {}
+        self._written_out = 0
+
+    def find(self, value: str, files: SourceFiles, asked_at: Location | None) -> Media:
+        """Return what a config names: a file, which is read once, or a data URL.
+
+        Raises:
+            ConfigError: one problem: it cannot be read, is of no known form, or is a marker whose file no one has.
+        """
+        if is_marker(value):
+            hint = "use the config file, which has all of it"
+            what = "this image" if named_kind(value) == "image" else "this audio"
+            raise ConfigError([Problem(f"the run kept only the hash of {what}", asked_at, hint)])
+        if not value.startswith(FILE_PREFIX):
+            return self._written(data_url_media(value, asked_at), asked_at)
+        path = files.resolve(value, asked_at)
+        if path not in self._held:
+            self._held[path] = read_media(path, value.removeprefix(FILE_PREFIX), files.access, asked_at)
+        return self._held[path]
+
+    def _written(self, item: Media, asked_at: Location | None) -> Media:
+        if item.sha256 not in self._held:
+            self._written_out += item.size
+            if self._written_out > _MOST_WRITTEN_OUT:
+                message = f"the data URLs of the tests add up to more than {_MOST_WRITTEN_OUT // _MB} MB"
+                hint = f"use files instead: {EXAMPLES[item.kind]}"
+                raise ConfigError([Problem(message, asked_at, hint)])
+            self._held[item.sha256] = item
+        return item
+
+
+_MOST_WRITTEN_OUT = 256 * _MB
+
+
+def _checked(content: bytes, what: str, expected: str, asked_at: Location | None) -> str:
+    """Return the media type by the first bytes, which must be the one that the name promises, if it names one."""
+    kind = expected.partition("/")[0]
+    found = media_type_of(content)
+    if not content:
+        message, hint = f"{what} is empty", f"use {_A[kind]}"
+    elif len(content) > MAX_MEDIA_BYTES:
+        smaller = "make the image smaller" if kind == "image" else "use a shorter or compressed recording"
+        message, hint = f"{what} is larger than {MAX_MEDIA_BYTES // _MB} MB", smaller
+    elif found is None:
+        message, hint = f"{what} is not {_A[kind]}, judging by its first bytes", FORMATS[kind]
+    elif found != expected and not expected.endswith("/"):
+        message = f"{what} is named {called(expected)} but contains {called(found)}"
+        hint = "give it the right file extension or media type"
+    else:
+        return found
+    raise ConfigError([Problem(message, asked_at, hint)])
+
+
+def media_type_of(content: bytes) -> str | None:
+    """Return the media type of an image or a recording by its first bytes; None for what is of no known form."""
+    if content[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(content[8:12])
+    if _is_mp3_frame(content[:4]):
+        return "audio/mpeg"
+    return next((kind for start, kind in _STARTS if content.startswith(start)), None)
+
+
+def _is_mp3_frame(start: bytes) -> bool:
+    """Return whether a file begins with a frame of MPEG audio, layer III, at a bit rate and sample rate that exist."""
+    is_layer_3 = len(start) > 2 and start[0] == 0xFF and start[1] & 0xE6 == 0xE2 and start[1] & 0x18 != 0x08  # noqa: PLR2004
+    return is_layer_3 and 0x10 <= start[2] < 0xF0 and start[2] & 0x0C != 0x0C  # noqa: PLR2004
+
+
+def _bytes_per_s(content: bytes, media_type: str) -> int:
+    """Return how many bytes a second of a recording takes; a WAV file says it, for others a usual rate is taken."""
+    if media_type == "audio/wav" and content[12:16] == b"fmt ":
+        return int.from_bytes(content[28:32], "little") or _USUAL_BYTES_PER_S
+    return _USUAL_BYTES_PER_S
+
+
+_USUAL_BYTES_PER_S = 16_000
+
+
+def called(media_type: str) -> str:
+    """Return the name of a form, as people write it."""
+    return "MP3" if media_type == "audio/mpeg" else media_type.partition("/")[2].upper()
+
+
+# -- in requests ------------------------------------------------------------------------------------------------
+
+
+def with_media(request: ModelRequest, without: Collection[str] = ()) -> ModelRequest:
+    """Return a request with images and recordings in the places of their markers and data URLs, if it has any.
+
+    A part of a message that is one then holds its hash and its kind, by which equal requests are found, and the
+    request holds all of them. Those of the media types `without` stay texts.
+
+    Raises:
+        UnjudgeableError: it holds more of them, or larger ones, than a request may.
+    """
+    found: dict[str, Media] = {}
+    messages = tuple(_with_parts(message, found, without) for message in request.messages)
+    if not found:
+        return request
+    problem = too_many(shown_media(messages, found))
+    if problem:
+        raise UnjudgeableError(problem, hint=FEWER_HINT)
+    return replace(request, messages=messages, media=tuple(found.values()))
+
+
+FEWER_HINT = "use fewer or smaller files"
+
+
+def too_many(shown: Sequence[Media]) -> str:
+    """Return why a request may not hold all these, of which one may be there twice; "" when it may."""
+    kinds = {item.kind for item in shown}
+    called = (
+        {"image": "images", "audio": "recordings"}[kinds.pop()]
+        if len(kinds) == 1
+        else "images and recordings"
+    )
+    if len(shown) > MAX_MEDIA:
+        return f"one request has {len(shown)} {called}; at most {MAX_MEDIA} are allowed"
+    size = sum(item.size for item in shown)
+    if size > MAX_MEDIA_BYTES:
+        most = MAX_MEDIA_BYTES // _MB
+        return f"the {called} of one request add up to {size / _MB:.1f} MB; at most {most} MB are allowed"
+    return ""
+
+
+def counted(shown: Sequence[Media]) -> str:
+    """Return how many images and recordings these are, in words."""
+    images = sum(item.kind == "image" for item in shown)
+    recordings = len(shown) - images
+    words = [
+        "an image" if images == 1 else f"{images} images",
+        "a recording" if recordings == 1 else f"{recordings} recordings",
+    ]
+    return " and ".join(word for word, count in zip(words, (images, recordings), strict=True) if count)
+
+
+def shown_media(messages: tuple[Message, ...], found: Mapping[str, Media]) -> list[Media]:
+    """Return the images and recordings of messages in order, as often as they are there; `found` has them by hash."""
+    return [found[part["sha256"]] for message in messages for part in media_parts(message)]
+
+
+def media_of_messages(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], dict[str, Media]]:
+    """Return messages with images and recordings in the places of their markers, and these by their hash."""
+    found: dict[str, Media] = {}
+    return tuple(_with_parts(message, found) for message in messages), found
+
+
+def media_parts(message: Message) -> list[dict[str, JsonValue]]:
+    """Return the parts of a message that are images or recordings, as `with_media` leaves them."""
+    content = message.content if isinstance(message.content, list) else []
+    return [part for part in content if is_media_part(part)]
+
+
+def is_media_part(part: JsonValue) -> bool:
+    """Return whether a part of a message is an image or a recording, as `with_media` leaves it."""
+    return isinstance(part, dict) and part.get("type") in ("image", "audio") and "sha256" in part
+
+
+def with_parts_of(
+    request: ModelRequest, form: Callable[[str, str, Mapping[str, JsonValue]], JsonValue]
+) -> tuple[Message, ...]:
+    """Return the messages with each image and recording in the form of an API.
+
+    Args:
+        request: as `with_media` leaves it.
+        form: makes a part of the media type, the bytes in base64, and the part as it was.
+
+    Raises:
+        UnjudgeableError: a file cannot be read any more.
+    """
+    if not request.media:
+        return request.messages
+    encoded = {item.sha256: base64.b64encode(item.read()).decode("ascii") for item in request.media}
+
+    def converted(part: JsonValue) -> JsonValue:
+        return form(part["media_type"], encoded[part["sha256"]], part) if is_media_part(part) else part
+
+    return tuple(
+        replace(message, content=[converted(part) for part in message.content])
+        if isinstance(message.content, list)
+        else message
+        for message in request.messages
+    )
+
+
+def _with_parts(message: Message, found: dict[str, Media], without: Collection[str] = ()) -> Message:
+    content = message.content
+    if message.role in _SYSTEM_ROLES or not _may_hold_media(content):
+        return message
+    if isinstance(content, str):
+        parts = _parts_of_text(content, found, without)
+    else:
+        parts = [item for part in content for item in _parts_of_part(part, found, without)]
+    if not any(map(is_media_part, parts)):
+        return message
+    return replace(message, content=parts)
+
+
+def _may_hold_media(content: JsonValue) -> bool:
+    if isinstance(content, str):
+        return any(start in content for start in (*_MARKER_STARTS, *_DATA_URL_STARTS))
+    return isinstance(content, list)
+
+
+def _parts_of_text(text: str, found: dict[str, Media], without: Collection[str]) -> list[JsonValue]:
+    """Return a text cut at its images and recordings, each of which is a part of its own."""
+    parts: list[JsonValue] = []
+    position = 0
+    for match in _PIECE.finditer(text):
+        item = _media_of(match[0])
+        if item is None or item.media_type in without:
+            continue
+        if match.start() > position:
+            parts.append({"type": "text", "text": text[position : match.start()]})
+        parts.append(_part_of(item, found))
+        position = match.end()
+    if position < len(text):
+        parts.append({"type": "text", "text": text[position:]})
+    return parts
+
+
+def _parts_of_part(part: JsonValue, found: dict[str, Media], without: Collection[str]) -> list[JsonValue]:
+    """Return a part of a message, or what it is cut into: a text, or an image or audio in the form of any API."""
+    if isinstance(part, str):
+        return _parts_of_text(part, found, without) if _may_hold_media(part) else [part]
+    if not isinstance(part, dict):
+        return [part]
+    if isinstance(part.get("text"), str) and part.get("type") in (None, "text", "input_text"):
+        cut = _parts_of_text(part["text"], found, without) if _may_hold_media(part["text"]) else [part]
+        return cut if len(cut) > 1 or any(map(is_media_part, cut)) else [part]
+    written, detail = _written_media(part)
+    item = None if written is None else _media_of(written)
+    return [part] if item is None or item.media_type in without else [{**_part_of(item, found), **detail}]
+
+
+def _written_media(part: Mapping[str, JsonValue]) -> tuple[str | None, dict[str, JsonValue]]:
+    """Return the marker or data URL that a part has in the form of one of the APIs, and what OpenAI adds."""
+    url = part.get("image_url")
+    if isinstance(url, dict):
+        detail = {"detail": url["detail"]} if "detail" in url else {}
+        return (url["url"] if isinstance(url.get("url"), str) else None), detail
+    if isinstance(url, str):
+        return url, {"detail": part["detail"]} if "detail" in part else {}
+    source = (
+        part.get("source") or part.get("inlineData") or part.get("inline_data") or part.get("input_audio")
+    )
+    if not isinstance(source, dict) or not isinstance(source.get("data"), str):
+        return None, {}
+    data, kind = source["data"], source.get("media_type") or source.get("mimeType") or source.get("mime_type")
+    if kind is None and isinstance(source.get("format"), str):
+        kind = f"audio/{source['format']}"
+    return (data if data.startswith(("data:", *_MARKER_STARTS)) else f"data:{kind};base64,{data}"), {}
+
+
+def _part_of(item: Media, found: dict[str, Media]) -> dict[str, JsonValue]:
+    found[item.sha256] = item
+    return {"type": item.kind, "media_type": item.media_type, "sha256": item.sha256}
+
+
+def _media_of(written: str) -> Media | None:
+    """Return what a marker or a data URL stands for; None for what is neither, which stays what it is."""
+    if written.startswith(_MARKER_STARTS):
+        return find_media(written)
+    if not written.startswith(_DATA_URL_STARTS):
+        return None
+    try:
+        return data_url_media(written, None)
+    except ConfigError:
+        return None
+
+
+def written_out(value: JsonValue) -> JsonValue:
+    """Return data with data URLs in the places of the markers that its texts are, for a file that stands for itself.
+
+    Raises:
+        UnjudgeableError: a file cannot be read any more.
+    """
+    if isinstance(value, str):
+        item = find_media(value) if is_marker(value) else None
+        if item is None:
+            return value
+        return f"data:{item.media_type};base64,{base64.b64encode(item.read()).decode('ascii')}"
+    if isinstance(value, list | tuple):
+        return [written_out(item) for item in value]
+    if isinstance(value, dict):
+        return {key: written_out(item) for key, item in value.items()}
+    return value
+
+
+# -- in results -------------------------------------------------------------------------------------------------
+
+
+def without_media_data(value: JsonValue) -> JsonValue:
+    """Return data with markers in the places of the data URLs in its texts: no result and no log holds bytes."""
+    return _without(value) if _holds_data_url(value) else value
+
+
+def _holds_data_url(value: JsonValue) -> bool:
+    if isinstance(value, str):
+        return any(start in value for start in _DATA_URL_STARTS)
+    if isinstance(value, list | tuple):
+        return any(map(_holds_data_url, value))
+    return isinstance(value, dict) and any(map(_holds_data_url, value.values()))
+
+
+def _without(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return _DATA_URLS.sub(_hashed, value)
+    if isinstance(value, list | tuple):
+        return [_without(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without(item) for key, item in value.items()}
+    return value
+
+
+_DATA_URLS = compile_later(r"data:(image|audio)/[\w.+-]{1,40};base64,([A-Za-z0-9+/]+={0,2})")
+
+
+def _hashed(match: re.Match[str]) -> str:
+    text = match[2]
+    try:
+        content = base64.b64decode(text)
+    except binascii.Error:
+        content = text.encode()
+    return f"[{match[1]}: {DATA_URL_NAME} sha256:{hashlib.sha256(content).hexdigest()}]"
