@@ -173,6 +173,20 @@ def test_an_assistant_checks_plans_starts_and_follows_a_run(root: Path) -> None:
                 call, "judge_text", output="x", dimension="fluncy"
             )
             assert "either" in await refusal(call, "judge_text", output="x")
+            for tool, words, told in (
+                ("judge_text", {}, "`output` is missing"),
+                ("show_case", {"test": 0}, "`test` must be greater than or equal to 1"),
+                ("run_status", {"wait_seconds": 61}, "`wait_seconds` must be less than or equal to 60"),
+                ("start_run", {"config": 5}, "`config` must be text"),
+                (
+                    "start_run",
+                    {"config": "config.yaml", "max_request": 1},
+                    "start_run has no argument `max_request` (did you mean `max_requests`?)",
+                ),
+                ("stop_run", {"now": True}, "stop_run has no argument `now` (it takes none)"),
+                ("start_runs", {}, "there is no tool `start_runs` (did you mean `start_run`?)"),
+            ):
+                assert (await refusal(call, tool, **words)).partition("\n")[0] == told
             assert "at most 200" in await refusal(call, "start_run", config="config.yaml", max_requests=10**6)
 
             run_id = facts(await call("start_run", config="below/dear.yaml"))["run_id"]
@@ -346,7 +360,7 @@ def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -
             assert "the user makes anchors with `geval drift --save" in missing
             home = str(labelled.parent / "state")
             run_geval("drift", "--save", "anchors.jsonl", "--home", home, cwd=labelled)
-            assert "not an anchor" in await refusal(call, "start_drift", anchors="labels.jsonl")
+            assert "is not a file of anchors" in await refusal(call, "start_drift", anchors="labels.jsonl")
             begun = facts(await call("start_drift", anchors="anchors.jsonl", max_requests=10))
             assert (begun["ratings"], "stop early" in begun["note"]) == (LABELLED, True)
             part = facts(await call("judge_status", wait_seconds=60))

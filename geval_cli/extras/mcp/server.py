@@ -23,9 +23,9 @@ from typing import Annotated, Any, ParamSpec
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from pydantic import Field, ValidationError
 from rich.console import Console
 
 from geval_cli.assertions.graded.geval_fields import GEvalFields
@@ -51,6 +51,7 @@ from geval_cli.extras.trust.labelling import kept_labels
 from geval_cli.extras.trust.labels import read_labels
 from geval_cli.extras.trust.looks import Look, keep_look, looks_before
 from geval_cli.extras.trust.options import ImproveOptions
+from geval_cli.gateway.budget import HINT as OUT_OF_BUDGET_HINT
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
@@ -77,7 +78,7 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.session import Session, call_policy, open_session
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
-from geval_cli.source.problems import render_problems
+from geval_cli.source.problems import hint_among, render_problems
 from geval_cli.source.yaml_text import write_yaml
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.home import current_folder
@@ -169,9 +170,55 @@ def _end_on_signals(tools: "AssistantTools") -> None:
             loop.add_signal_handler(number, begin_end, number)
 
 
+class _PlainServer(MCPServer):
+    """A server whose errors are told in geval's words, and which ignores no argument."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool.
+
+        Raises:
+            ToolError: there is no such tool, an argument is wrong, or it refuses.
+        """
+        known = {tool.name: tool.input_schema.get("properties", {}) for tool in await self.list_tools()}
+        if name not in known:
+            raise ToolError(f"there is no tool `{name}` ({hint_among(name, known, 'there are')})")
+        for given in arguments:
+            if given not in known[name]:
+                hint = hint_among(given, known[name], "it has") if known[name] else "it takes none"
+                raise ToolError(sanitize(f"{name} has no argument `{given[:60]}` ({hint})"))
+        try:
+            return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            raise
+        except ToolError as error:
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                wrong = [
+                    f"`{'.'.join(map(str, item['loc'][:1]))}` {_WRONG.get(item['type']) or _must(item['msg'])}"
+                    for item in cause.errors()
+                ]
+                raise ToolError(sanitize("; ".join(dict.fromkeys(wrong)))) from error
+            raise ToolError(str(cause if isinstance(cause, ToolError) else error)) from error
+
+
+_WRONG = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+}
+
+
+def _must(message: str) -> str:
+    return message.replace("Input should", "must").replace("String should", "must")
+
+
 def build_server(tools: "AssistantTools") -> MCPServer:
     """Return the server with its tools."""
-    server = MCPServer("geval", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _PlainServer("geval", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
     asks = ToolAnnotations(readOnlyHint=False, destructiveHint=False, openWorldHint=True)
     for tool, annotations in (
@@ -309,7 +356,8 @@ class AssistantTools:
             name: {"mean": item.mean, "n": item.n, "errored": item.errored}
             for name, item in report.summary.metrics.items()
         }
-        texts = {"config": report.run.config_path, "metrics": metrics, "warnings": list(report.run.warnings)}
+        warnings = [text.replace(OUT_OF_BUDGET_HINT, _MORE_MONEY) for text in report.run.warnings]
+        texts = {"config": report.run.config_path, "metrics": metrics, "warnings": warnings}
         return told({**facts, **self._money()}, broken, json_text(texts, indent=1))
 
     @_told

@@ -157,6 +157,9 @@ def read_anchors(path: Path, access: Access = TRUSTED) -> AnchorSet:
             try:
                 anchor = _anchor(row)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
+                if not found and "anchor_version" not in row:
+                    problems.append(Problem(f"`{path}` is not a file of anchors", where, _FORM))
+                    break
                 problems.append(Problem(f"this is not an anchor: {error}", where, _FORM))
                 continue
             if anchor.id in found:
