@@ -61,7 +61,7 @@ EXTRAS: Mapping[str, str] = {
     "simulated users": "geval_cli.extras.simulation.users",
     # Says what such a user says next: `SimulatedTalk`.
     "simulated talk": "geval_cli.extras.simulation.talk",
-    # Signs requests with AWS credentials: `uses_credentials`, `check_sign`, `missing_for_sign`, `signer_of`.
+    # Signs requests with AWS credentials: `signer_of`, `check_sign`, `missing_for_sign`, `uses_credentials`.
     "signatures of AWS": "geval_cli.extras.aws.signing",
     # Finds the credentials of Google Cloud and Azure: `credentials_for`, `lack_of`.
     "cloud credentials": "geval_cli.extras.clouds.credentials",

@@ -43,6 +43,7 @@ _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
 _MAY_SIGN = frozenset({*_ADDRESSES, "bedrock"})
 _AWS = "signatures of AWS"
+_SERVER_HINT = "start the server with --allow-code if you trust every config"
 _WITH_FILES = frozenset({"scripted", "local"})
 
 
@@ -65,10 +66,13 @@ def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | 
         key = next(name for name in KEY_COMMAND.spellings if name in spec.config)
         message = f"`{key}` of `{spec.public_id}` runs a program, which {access.refuser} not allow"
         return Problem(message, spec.place.value("config", key), TRUST_HINT)
-    uses_aws = _kind(spec) in _MAY_SIGN and not access.runs_code and extra(_AWS).uses_credentials(source)
-    if uses_aws:
-        what = f"`{spec.public_id}` uses this machine's AWS credentials, which {access.refuser} not allow"
-        return Problem(what, spec.place.value("id"), TRUST_HINT)
+    if (
+        _kind(spec) in _MAY_SIGN
+        and not access.runs_code
+        and (what := extra(_AWS).misused_credentials(source))
+    ):
+        message = f"`{spec.public_id}` uses {what} of this machine, which {access.refuser} not allow"
+        return Problem(message, spec.place.value("id"), TRUST_HINT if access.is_strangers else _SERVER_HINT)
     if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)
     return None if access.reaches_any_host else _stranger_problem(source, kinds)
@@ -169,6 +173,8 @@ def variables_of(source: ProviderSource) -> frozenset[str]:
     preset = PRESETS.get(_kind(source.spec))
     if preset is None:
         return frozenset({MODELS_DIR_VARIABLE})
+    if source.access.runs_code and _kind(source.spec) in _MAY_SIGN and extra(_AWS).uses_credentials(source):
+        return frozenset(name for name in source.env if name.startswith("AWS_"))
     return frozenset({*preset.key_envs, *preset.base_url_envs, *preset.account_envs, *_VERSION_VARIABLES})
 
 

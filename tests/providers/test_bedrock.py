@@ -33,10 +33,10 @@ from geval_cli.errors import (
     UnknownModelError,
 )
 from geval_cli.extras.aws import signing
-from geval_cli.providers.registry import check_provider, check_ready, provider_access_problem
+from geval_cli.providers.registry import check_provider, check_ready, needs_of, provider_access_problem
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.records import Message, ModelRequest, Role
-from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.source.access import TRUSTED, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
 
 NOW = datetime.datetime(2026, 11, 26, 12, 0, 0, tzinfo=datetime.UTC)
@@ -427,9 +427,6 @@ def test_id_and_credentials_decide_which_api_is_called(
 
 
 @pytest.mark.parametrize(
-    "access", [access_of_stranger([Path()]), access_in(Path())], ids=["stranger", "served"]
-)
-@pytest.mark.parametrize(
     ("name", "config", "env", "is_refused"),
     [
         (MODEL, {}, KEYS, True),
@@ -441,11 +438,36 @@ def test_id_and_credentials_decide_which_api_is_called(
     ],
 )
 def test_a_config_that_is_not_trusted_gets_no_credentials_of_the_machine(
-    access: Access, name: str, config: dict[str, Any], env: dict[str, str], is_refused: bool
+    name: str, config: dict[str, Any], env: dict[str, str], is_refused: bool
+) -> None:
+    spec, access = ProviderSpec(id=name, config=config), access_of_stranger([Path()])
+    problem = provider_access_problem(spec, env={**REGION, **env}, base_dir=Path(), access=access)
+    assert (problem is not None and "uses the AWS credentials" in problem.message) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "what"),
+    [
+        (MODEL, {}, ""),
+        (MODEL, {"profile": "admin"}, "uses a profile of this machine"),
+        (MODEL, {"base_url": "https://x.example"}, "uses the AWS credentials of this machine"),
+        ("https://iam.amazonaws.com/?Action=CreateUser", {"sign": "aws"}, "uses the AWS credentials"),
+    ],
+)
+def test_a_config_on_a_server_calls_bedrock_and_nothing_else_of_the_account(
+    name: str, config: dict[str, Any], what: str
 ) -> None:
     spec = ProviderSpec(id=name, config=config)
-    problem = provider_access_problem(spec, env={**REGION, **env}, base_dir=Path(), access=access)
-    assert (problem is not None and "AWS credentials" in problem.message) is is_refused
+    problem = provider_access_problem(spec, env={**KEYS, **REGION}, base_dir=Path(), access=access_in(Path()))
+    assert (problem.message if problem else "").count(what or "uses") == bool(what)
+    assert problem is None or "--allow-code" in problem.hint
+
+
+def test_a_judge_that_the_user_named_keeps_its_credentials_beside_a_strangers_config() -> None:
+    env = {**KEYS, **REGION, "OTHER_KEY": "k-0123456789"}
+    names, ports = needs_of([ProviderSpec(id=MODEL)], env=env, base_dir=Path(), access=TRUSTED)
+    assert names == {*KEYS, *REGION}
+    assert ports == {443}
 
 
 def payload(

@@ -44,6 +44,11 @@ def google_reply() -> Reply:
     return Reply(body={"candidates": [found]})
 
 
+def converse_reply() -> Reply:
+    message = {"role": "assistant", "content": [{"text": "A cat."}]}
+    return Reply(body={"output": {"message": message}, "stopReason": "end_turn"})
+
+
 Vendor = tuple[str, Callable[[], Reply], str, list[Any]]
 VENDORS: dict[str, Vendor] = {
     "chat": (
@@ -83,6 +88,16 @@ VENDORS: dict[str, Vendor] = {
         [
             {"text": "What is "},
             {"inlineData": {"mimeType": "image/png", "data": ENCODED}},
+            {"text": "?"},
+        ],
+    ),
+    "converse": (
+        "bedrock:converse:amazon.nova-lite-v1:0",
+        converse_reply,
+        "messages",
+        [
+            {"text": "What is "},
+            {"image": {"format": "png", "source": {"bytes": ENCODED}}},
             {"text": "?"},
         ],
     ),

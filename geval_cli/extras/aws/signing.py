@@ -334,7 +334,7 @@ def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     named = settings.get("region") or next(
         (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), ""
     )
-    if named or not source.access.runs_code or not is_installed():
+    if named or source.access.is_strangers or not is_installed():
         return str(named)
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - an extra
 
@@ -387,6 +387,24 @@ def uses_credentials(source: ProviderSource) -> bool:
     if source.kind != "bedrock" or not speaks_converse(source) or has_bearer_key(source):
         return False
     return _written_keys(own_settings(source.spec.config, STATIC_KEYS)) is None
+
+
+def misused_credentials(source: ProviderSource) -> str:
+    """Return which credentials of the machine a config uses that may run no code; empty for none that it may not.
+
+    A server's configs may call Bedrock, as they may call other vendors with the server's keys: by the default
+    credentials, at Amazon's own address. What else they sign could ask anything of an account.
+    """
+    if not uses_credentials(source):
+        return ""
+    config = source.spec.config
+    if not source.access.is_strangers and source.kind == "bedrock":
+        if "profile" in config:
+            return "a profile"
+        settings = own_settings(config, ENDPOINT_KEYS)
+        if not any(key in settings for key in _ADDRESS_KEYS):
+            return ""
+    return "the AWS credentials"
 
 
 # A service is signed for by this name where it is not the first part of its host name.
