@@ -23,7 +23,7 @@ def server() -> Any:
 
 
 def geval(suite: BatchSuite, *words: str, timeout_s: float = 120) -> Finished:
-    env = clean_environment(**suite.environ)
+    env = clean_environment(**suite.environ, COLUMNS="80")
     return run_geval(*words, "--home", "home", cwd=suite.folder, env=env, timeout_s=timeout_s)
 
 

@@ -27,6 +27,7 @@ from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs
 
 _ID_WIDTH = 30
+_WIDTH_WITH_TIMES = 100
 
 T = TypeVar("T")
 
@@ -56,15 +57,18 @@ def print_batches(home: Path | None, folder: Path | None, *, as_json: bool) -> N
         told += f"; {come:,} of {plural(asked, 'request')} in the others answered"
     console.print(Text(f"{told}\n", style="bold"))
     table = plain_table(console)
+    has_times = console.width >= _WIDTH_WITH_TIMES
     for heading in ("batch", "state", "provider", "role"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading != "provider", overflow="fold")
     for heading in ("answered", "failed"):
-        table.add_column(heading, justify="right")
-    table.add_column("since")
+        table.add_column(heading, justify="right", no_wrap=True)
+    if has_times:
+        table.add_column("since", no_wrap=True)
     for batch in batches:
         answered = f"{batch.answered:,} of {batch.requests:,}"
         names = (batch.id, batch.state.value, one_line(batch.provider_id, _ID_WIDTH), batch.role.value)
-        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", format_time(batch.created_at))
+        since = [format_time(batch.created_at)] if has_times else []
+        table.add_row(*map(Text, names), answered, f"{batch.failed:,}", *since)
     print_trimmed(indented(table), console)
 
 
