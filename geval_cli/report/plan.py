@@ -19,8 +19,8 @@ _PROVIDER_WIDTH = 28
 _PURPOSES = list(Purpose)
 _TOKENS = ("input_least", "input_most", "output_most")
 _DIRECTLY = (
-    "the first request of each kind, and a wave of fewer than 20, are sent directly at the usual price, which is not"
-    " counted here"
+    "the first request of each kind, and a wave of fewer than 20 (Bedrock: 100), are sent directly at the usual price,"
+    " which is not counted here"
 )
 _WIDTH_FOR_TOKENS_OUT = 90
 _REMARKS = (

@@ -31,6 +31,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
     UnknownModelError,
+    UnsupportedParameterError,
 )
 from geval_cli.extras.aws import signing
 from geval_cli.providers.registry import check_provider, check_ready, needs_of, provider_access_problem
@@ -753,6 +754,41 @@ def test_each_error_of_the_service_is_retried_or_explained(
     assert hint in caught.value.hint
     if kind in (ProviderRateLimitError, ProviderUnavailableError) and reply.status != 424:
         assert caught.value.retry_after_s == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "parameter"),
+    [
+        ("output_config.format: Extra inputs are not permitted", "response_format"),
+        ("This model doesn't support the outputConfig.textFormat field.", "response_format"),
+        ("`temperature` and `top_p` cannot both be specified for this model.", "temperature"),
+        ("Malformed input request: #: extraneous key [temperature] is not permitted", "temperature"),
+    ],
+)
+def test_what_a_judge_can_do_without_is_named_by_the_refusal(message: str, parameter: str) -> None:
+    said = f"The model returned the following errors: {message}"
+    with LoopbackServer(error(400, "ValidationException", said)) as server:
+        model = provider("bedrock:converse:m", {"base_url": server.url}, env={**KEYS, **REGION})
+        with pytest.raises(UnsupportedParameterError) as caught:
+            run(answer(model, ask(role=Role.JUDGE, params={"temperature": 0}, response_schema=SCHEMA)))
+    assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "is_sent"),
+    [
+        (MODEL, {}, True),
+        (MODEL, {"top_p": 0.5}, False),
+        ("bedrock:amazon.nova-lite-v1:0", {"topP": 0.5}, True),
+        (MODEL, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, False),
+        ("bedrock:us.anthropic.claude-opus-4-7-v1:0", {}, False),
+    ],
+)
+def test_a_judge_sends_the_temperature_that_the_model_takes(
+    model: str, config: dict[str, Any], is_sent: bool
+) -> None:
+    request = ask(role=Role.JUDGE, params={"temperature": 0})
+    assert ("temperature" in payload(config, request, model).get("inferenceConfig", {})) is is_sent
 
 
 BATCH = {"batch_s3": "s3://geval-bucket/runs", "batch_role_arn": "arn:aws:iam::123456789012:role/batches"}

@@ -194,9 +194,12 @@ def _left_out(endpoint: Endpoint, request: ModelRequest, settings: Mapping[str, 
         for name in _SAMPLING
         if name in settings and name in added and (thinks or not takes_sampling(endpoint.model))
     ]
+    has_top_p = any(settings.get(name) is not None for name in ("top_p", "topP"))
+    if "temperature" in added & settings.keys() and has_top_p and "claude" in endpoint.model:
+        left_out.append("temperature")
     if "response_format" in added & settings.keys() and schema_of(settings["response_format"]) is None:
         left_out.append("response_format")  # plain JSON, which this API has no parameter for
-    return left_out
+    return list(dict.fromkeys(left_out))
 
 
 def _inference(settings: dict[str, Any]) -> Any:

@@ -188,7 +188,7 @@ class AwsSigner:
         Raises:
             ProviderAuthError: there are no credentials.
         """
-        keys = await asyncio.to_thread(self._keys) if self._written is None else self._written
+        keys = await asyncio.to_thread(self._keys)
         return signed(call, keys, self._service, self._region)
 
     async def sign_again(self, refused: HttpCall, error: ProviderAuthError) -> HttpCall:
@@ -214,8 +214,11 @@ class AwsSigner:
 
     def _keys(self, refused: str = "") -> _Keys:
         """Return the credentials, other ones than those that were `refused` if there are any."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+        # Importing them takes long as well; `signed` needs the first.
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
+        if self._written is not None:
+            return self._written
         try:
             keys = (self._chain.renewed(refused) if refused else None) or self._chain.keys()
         except (BotoCoreError, ClientError) as error:
