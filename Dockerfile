@@ -12,7 +12,7 @@ FROM python:3.12-slim-bookworm
 COPY --from=build /opt/geval /opt/geval
 RUN useradd --uid 10001 --create-home geval
 ENV PATH="/opt/geval/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
-USER geval
+USER 10001
 WORKDIR /work
 ENTRYPOINT ["geval"]
 CMD ["--help"]

@@ -91,6 +91,7 @@ release: $(STAMP)
 	@$(PYTHON) -m venv --clear dist/env && dist/env/bin/pip install --quiet --disable-pip-version-check \
 	"$$(echo dist/*.whl)[$(RELEASED)]"
 	@dist/env/bin/pip freeze --exclude geval-cli >dist/constraints.txt
+	@rm -f dist/env/lib/python*/site-packages/geval_cli-*.dist-info/direct_url.json  # where the wheel was built
 	@$(PYTHON) -m venv --clear dist/tools && dist/tools/bin/pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7,<8"
 	@dist/tools/bin/cyclonedx-py environment --output-reproducible --output-file dist/sbom.cdx.json dist/env
 	@rm -rf dist/env dist/tools && ls dist

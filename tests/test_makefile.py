@@ -108,7 +108,9 @@ def test_the_dockerfile_follows_the_rules_of_hadolint_that_apply() -> None:
     assert not any(re.search(r"\bsudo\b|\bapt\b|\bcd\b", words) for words in runs)  # DL3004, DL3027, DL3003
     users = [words for name, words in lines if name == "USER"]
     assert users
-    assert users[-1] not in {"root", "0"}  # DL3002
+    assert users[-1] != "0"  # DL3002
+    assert users[-1].isdigit()  # DL3066
+    assert f"--uid {users[-1]} " in text
     assert all(words.startswith("[") for name, words in lines if name in {"CMD", "ENTRYPOINT"})  # DL3025
     assert all(words.startswith("/") for name, words in lines if name == "WORKDIR")  # DL3000
     assert {name for name, _ in lines} <= {
@@ -121,6 +123,12 @@ def test_the_dockerfile_follows_the_rules_of_hadolint_that_apply() -> None:
         "ENTRYPOINT",
         "CMD",
     }
+
+
+def test_no_path_of_the_machine_that_builds_a_release_is_in_its_bill_of_materials() -> None:
+    """pip notes where a wheel was installed from, and the bill of materials would name that."""
+    recipe = (HERE / "Makefile").read_text("utf-8").partition("\nrelease:")[2].partition("\nclean:")[0]
+    assert recipe.index("/direct_url.json") < recipe.index("cyclonedx-py environment")
 
 
 def test_the_image_has_the_extras_whose_versions_a_release_pins() -> None:
