@@ -8,6 +8,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from geval_cli.errors import Problem, Severity
+from geval_cli.extras.aws.bedrock import BATCH_KEYS
 from geval_cli.providers.options import ENDPOINT_KEYS
 from geval_cli.providers.registry import check_provider
 from geval_cli.specs.dialect import Dialect
@@ -151,7 +152,7 @@ def test_no_known_key_is_taken_for_a_slip(tmp_path: Path, name: str) -> None:
 
 def test_editors_know_the_keys_that_are_checked() -> None:
     shown = {spelling for spellings in OWN_SETTINGS for spelling in spellings}
-    checked = {spelling for key in ENDPOINT_KEYS for spelling in key.spellings}
+    checked = {spelling for key in (*ENDPOINT_KEYS, *BATCH_KEYS) for spelling in key.spellings}
     assert shown <= checked
     assert checked - shown == {"account_id", "accountId", "organization", "region"}
 
