@@ -266,7 +266,7 @@ def test_event_loops_of_several_threads_share_a_token(
 @pytest.mark.parametrize(
     ("status", "is_same", "requests", "hint"),
     [
-        (401, False, 2, "was refused"),
+        (401, False, 2, "the server refuses Google Cloud's default credentials: check the account"),
         (401, True, 1, "the same token again: run `gcloud auth application-default login`"),
         (403, False, 1, "roles/aiplatform.user"),
     ],
@@ -470,8 +470,11 @@ def test_a_refused_and_an_unreachable_token_server_are_told_apart(
         assert "Google Cloud gives no token: invalid_grant: account was deleted | run `gcloud" in problem
         with LoopbackServer() as server, pytest.raises(ProviderAuthError, match="account was deleted"):
             run(answer(vertex(server, env)))
+    assert missing("vertex:gemini-x", env, **NOTHING) == [problem]  # a while it is not tried again
+    (tmp_path / "gone").mkdir()
+    env = service_account(tmp_path / "gone", tokens, private_key)
     [problem] = missing("vertex:gemini-x", env, **NOTHING)
-    assert "the token server of Google Cloud cannot be reached: " in problem
+    assert "the token server of Google Cloud cannot be reached (127.0.0.1: connection refused)" in problem
     assert " | check the network; or set VERTEX_ACCESS_TOKEN" in problem
     with LoopbackServer() as server, pytest.raises(ProviderUnavailableError):
         run(answer(vertex(server, env)))

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC
 from functools import partial
 from http import HTTPStatus
@@ -38,10 +38,17 @@ _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _PRINCIPAL = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
 # A link of Azure's chain that was there and failed: those that are not there say "unavailable", or what to install.
 _FAILED_LINK = compile_later(
-    r"^\t(\w+Credential: .*(?:AADSTS|failed|expired|refused|denied|timed out).*)$", re.MULTILINE
+    r"^\t(\w+Credential: .*(?:AADSTS|failed|expired|refused|denied|timed out).*)$",
+    re.MULTILINE | re.IGNORECASE,
 )
 
 _AWAY = compile_later(r"HTTPS?Connection|Max retries|Failed to resolve|Connection (?:refused|aborted|reset)")
+_HOST = compile_later(r"host='([^']+)'")
+_CAUSE = compile_later(
+    r"name or service not known|failed to resolve|timed out|certificate verify failed|network is unreachable"
+    r"|no route to host|connection (?:refused|aborted|reset)",
+    re.IGNORECASE,
+)
 
 
 class _Fetched(NamedTuple):
@@ -277,7 +284,13 @@ class CloudCredentials(TokenSigner):
         """Return in words why there is no token, and what to do."""
         reason = self._secrets.excerpt(str(error)).strip().rstrip(".")
         if error.is_away:
-            return f"the token server of {self._cloud.title} cannot be reached: {reason}", "check the network"
+            host, cause = _HOST.search(reason), _CAUSE.search(reason)
+            if host is not None and cause is not None:
+                reason = f"{host[1]}: {cause[0].lower()}"
+            return (
+                f"the token server of {self._cloud.title} cannot be reached ({reason})",
+                "check the network",
+            )
         return reason, error.hint or f"run `{self._cloud.login}`"
 
     def fetch_now(self) -> Token:
@@ -336,11 +349,22 @@ def lack_of(
         return what, f"to use them, {cloud.install}"
     signer = credentials_for(source, name, url, settings)
     assert signer is not None
+    tried_at, lack = _LACKS.get(signer.asked, (0.0, None))
+    if lack is not None and time.monotonic() - tried_at < _AS_BEFORE_S:
+        return lack
     try:
         signer.fetch_now()
     except _NoTokenError as error:
-        return signer.said(error)
+        lack = signer.said(error)
+        _LACKS[signer.asked] = time.monotonic(), lack
+        return lack
     return None
+
+
+_AS_BEFORE_S = 5.0
+"""So long a failure holds: an editor checks a config with each key that is pressed."""
+
+_LACKS: dict[Hashable, tuple[float, tuple[str, str]]] = {}
 
 
 def _refused(

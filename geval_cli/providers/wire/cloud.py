@@ -10,6 +10,7 @@ from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.messages import Signer
 from geval_cli.providers.wire.key_command import has_key_command
+from geval_cli.providers.wire.refusals import CLOUD_CREDENTIALS
 from geval_cli.source.secrets import secret_values
 
 _EXTRA = "cloud credentials"
@@ -28,7 +29,7 @@ class CloudLogin(Struct, frozen=True):
     @property
     def title(self) -> str:
         """Return what they are, for messages."""
-        return {"google": "Google Cloud's", "azure": "Azure's"}[self.cloud] + " default credentials"
+        return f"{'Google Cloud' if self.cloud == 'google' else 'Azure'}'s {CLOUD_CREDENTIALS}"
 
     @property
     def signer(self) -> Signer | None:

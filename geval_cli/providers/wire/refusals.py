@@ -123,6 +123,9 @@ def _seconds_until_iso(value: str, now_s: float) -> float | None:
         return None
 
 
+CLOUD_CREDENTIALS = "default credentials"
+"""How the source of a key ends that is no key of the user's but a token of a cloud's."""
+
 _MESSAGE_CHARS = 400
 _SHORT = 80
 _VALUE_CHARS = 60
@@ -308,6 +311,10 @@ def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: b
     if is_out_of_money:
         account = f"the account of the key from {context.key_source}" if context.key_source else "the account"
         hint = f"add credit to {account}, or raise its limit"
+    elif context.key_source.endswith(CLOUD_CREDENTIALS):
+        hint = (
+            f"the server refuses {context.key_source}: check the account, its project or tenant, and its role"
+        )
     elif context.key_source:
         hint = f"the key came from {context.key_source} and was refused: set a valid one there"
     else:

@@ -54,7 +54,7 @@ class TokenSigner:
     def __init__(
         self, asked: Hashable, *, key_header: str = _BEARER, clock: Callable[[], float] = time.time
     ) -> None:
-        self._asked = asked
+        self.asked = asked
         self._key_header = key_header
         self._clock = clock
 
@@ -93,11 +93,11 @@ class TokenSigner:
         """
         if not self.is_about_the_token(error):
             raise error
-        token = _TOKENS.get(self._asked)
+        token = _TOKENS.get(self.asked)
         if token is not None and _has(refused, token):
-            del _TOKENS[self._asked]
+            del _TOKENS[self.asked]
         again = await self.sign(refused)
-        token = _TOKENS.get(self._asked)
+        token = _TOKENS.get(self.asked)
         if token is not None and _has(refused, token):
             error.hint = self.hint_for_the_same()
             raise error
@@ -105,14 +105,14 @@ class TokenSigner:
 
     def known(self) -> Token | None:
         """Return the token that is there already and may still be used."""
-        token = _TOKENS.get(self._asked)
+        token = _TOKENS.get(self.asked)
         is_fresh = token is not None and (token.until is None or self._clock() < token.until)
         return token if is_fresh else None
 
     def keep(self, token: Token) -> Token:
         """Keep a token for all who ask for the same, and hide it in all that is shown."""
         learn_secret(token.text)
-        _TOKENS[self._asked] = token
+        _TOKENS[self.asked] = token
         return token
 
     def replaced_at(self, end: float | None, *, margin_s: float) -> float | None:
@@ -127,11 +127,11 @@ class TokenSigner:
     async def _ask(self) -> Token:
         """Return a new token; callers that want one at the same time share one fetch and what comes of it."""
         asking = _ASKING.setdefault(asyncio.get_running_loop(), {})
-        task = asking.get(self._asked)
+        task = asking.get(self.asked)
         if task is None:
-            task = asking[self._asked] = asyncio.create_task(self.fetch())
+            task = asking[self.asked] = asyncio.create_task(self.fetch())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            task.add_done_callback(lambda _: asking.pop(self._asked, None))
+            task.add_done_callback(lambda _: asking.pop(self.asked, None))
         return await asyncio.shield(task)
 
 
