@@ -36,6 +36,9 @@ _HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
 ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
+_VERTEX_HOST = "aiplatform.googleapis.com"
+_VERTEX_REGIONS = (f"-{_VERTEX_HOST}", ".rep.googleapis.com")
+"""Where Gemini costs what it does everywhere, and Claude more."""
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -200,6 +203,8 @@ def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> 
     host = (split_url(url).hostname or "").lower()
     if host.endswith(_AZURE_DOMAINS):
         return ListPrice(_AZURE, "")
+    if host == _VERTEX_HOST or (host.endswith(_VERTEX_REGIONS) and not model.startswith("claude")):
+        return ListPrice("google", model)
     vendor = _VENDOR_OF_HOST.get(host)
     return None if vendor is None else ListPrice(vendor, model)
 

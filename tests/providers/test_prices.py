@@ -89,6 +89,14 @@ def test_batches_cost_half_where_the_vendor_says_so_for_all_models(
     assert batched == (None if share is None else pytest.approx(direct * share))
 
 
+def test_claude_has_its_list_price_at_vertex_where_it_costs_the_same_everywhere() -> None:
+    name, tokens = "claude-sonnet-4-5@20250929", TokenUsage(1_000, 1_000)
+    price = price_of({}, url="https://aiplatform.googleapis.com/v1/x", model=name)
+    assert price is not None
+    assert price.cost_usd(tokens) == pytest.approx(0.018)
+    assert price_of({}, url="https://us-east5-aiplatform.googleapis.com/v1/x", model=name) is None
+
+
 def test_only_openrouter_is_believed_what_it_charged() -> None:
     tokens = TokenUsage(1000, charged_usd=0.7)
     assert ListPrice("openrouter", "openai/gpt-4").cost_usd(tokens) == 0.7
@@ -126,6 +134,9 @@ def test_every_vendor_whose_prices_are_listed_is_named() -> None:
         *((preset.base_url, preset.price_vendor) for preset in PRESETS.values() if preset.price_vendor),
         ("https://me.openai.azure.com/openai/deployments/d/chat/completions", "azure"),
         ("https://API.OpenAI.com:443/v1", "openai"),
+        ("https://aiplatform.googleapis.com/v1/projects/p", "google"),
+        ("https://europe-west4-aiplatform.googleapis.com/v1/projects/p", "google"),
+        ("https://aiplatform.eu.rep.googleapis.com/v1/projects/p", "google"),
     ],
 )
 def test_the_host_says_who_sends_the_bill(url: str, vendor: str) -> None:
