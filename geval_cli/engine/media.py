@@ -112,6 +112,7 @@ def _doubtful(
         any(item.kind == "audio" for item in shown)
         and provider.id.startswith("openai:")
         and "audio" not in provider.id
+        and hears_audio(provider)
         and not {"base_url", "apiBaseUrl", "api_host", "apiHost", "api_endpoint", "apiEndpoint"}
         & provider.config.keys()
     ):

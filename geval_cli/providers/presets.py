@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlunsplit
 
@@ -82,8 +83,13 @@ _FREE_NAMES = frozenset(
 )
 """Vendors whose users name models as they like, also with a colon in the name."""
 CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
-_PRINCIPAL_KEYS = frozenset({"azureClientId", "azureClientSecret", "azureTenantId", "azureAuthorityHost"})
-"""Credentials in promptfoo's configs, which must not go to a model as parameters."""
+_PRINCIPAL_KEYS: Mapping[str, str] = {
+    "azureTenantId": "AZURE_TENANT_ID",
+    "azureClientId": "AZURE_CLIENT_ID",
+    "azureClientSecret": "AZURE_CLIENT_SECRET",
+    "azureAuthorityHost": "AZURE_AUTHORITY_HOST",
+}
+"""A service principal in promptfoo's configs, by the variables that it is in otherwise."""
 _COMPATIBLE = "/compatibility/v1"
 _COHERE_EMBED = "/v2/embed"
 """Cohere has OpenAI's API at the first path; its own embeddings, at the second, know what the vectors are for."""
@@ -108,20 +114,16 @@ def speaks_responses(source: ProviderSource) -> bool:
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the config of a provider that a preset describes."""
     config, changed = source.spec.config, {}
-    if preset_of(source).wire_format == "azure" and (
-        principal := [key for key in config if key in _PRINCIPAL_KEYS]
-    ):
-        hint = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET (and AZURE_AUTHORITY_HOST)"
-        message = f"`{principal[0]}`: geval reads a service principal from the environment"
-        return [source.key_problem(message, key=principal[0], hint=hint)]
     if source.rules.adds_params:
         changed = promptfoo_params(source.spec, config, own_env_of(source.spec))
     changed = {name: value for name, value in changed.items() if config.get(name) is not None}
-    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT, further=changed)
+    is_azure = preset_of(source).wire_format == "azure"
+    further = {*changed, *(_PRINCIPAL_KEYS if is_azure else ())}
+    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT, further=further)
     problems += _left_out(source, changed)
     problems += check_certificate(source)
     problems += [*check_key_command(source), *_batch_problems(source)]
-    problems += check_cloud_login(source, is_cloud=preset_of(source).wire_format == "azure")
+    problems += check_cloud_login(source, is_cloud=is_azure)
     if kind_of(source.spec.id) == TEXT:
         wire_format = preset_of(source).wire_format
         problems += check_parameters(source, wire_format, is_responses=speaks_responses(source), told=changed)
@@ -256,6 +258,9 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     call = _Call(model, _path_of(source), _api_version(source, settings))
     url = str(written_out) if written_out else _request_url(preset, base_url, call)
     is_listed = settings.get("price") == LIST_PRICE
+    wire = wire_parameters(source.spec.config, ENDPOINT_KEYS)
+    if preset.wire_format == "azure":
+        wire = {name: value for name, value in wire.items() if name not in _PRINCIPAL_KEYS}
     login = None if key else _login(source, settings, url)
     cloud = login and login.signer
     secrets = Secrets(
@@ -272,7 +277,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         secrets=secrets,
         key_source=login.title if login and cloud else key_source,
         limits=limits_of(settings),
-        wire=parameters_of(source, wire_parameters(source.spec.config, ENDPOINT_KEYS), preset.wire_format),
+        wire=parameters_of(source, wire, preset.wire_format),
         places=places_of(source),
         place=source.place,
         price=_price(source, settings, url, model),
@@ -364,8 +369,11 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
 
 def _login(source: ProviderSource, settings: Mapping[str, Any], url: str) -> CloudLogin | None:
     """Return the credentials of its cloud for a provider without a key; None where there is no such cloud."""
-    is_azure = preset_of(source).wire_format == "azure" and "@" not in split_url(url).netloc
-    return cloud_login(source, "azure", url, settings) if is_azure else None
+    if preset_of(source).wire_format != "azure" or "@" in split_url(url).netloc:
+        return None
+    config = source.spec.config
+    own = {variable: str(config[key]) for key, variable in _PRINCIPAL_KEYS.items() if config.get(key)}
+    return cloud_login(replace(source, env={**source.env, **own}), "azure", url, settings)
 
 
 def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:

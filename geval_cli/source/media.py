@@ -296,7 +296,10 @@ def _checked(content: bytes, what: str, expected: str, asked_at: Location | None
     kind = expected.partition("/")[0]
     found = media_type_of(content)
     if not content:
-        message, hint = f"{what} is empty", f"use {_A[kind]}"
+        message, hint = (
+            f"{what} is empty",
+            "use another image" if kind == "image" else "use another recording",
+        )
     elif len(content) > MAX_MEDIA_BYTES:
         smaller = "make the image smaller" if kind == "image" else "use a shorter or compressed recording"
         message, hint = f"{what} is larger than {MAX_MEDIA_BYTES // _MB} MB", smaller
