@@ -32,7 +32,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "installing geval and its development tools into $(VENV) ..."
 	@$(INSTALL) "pip>=25.1"
-	@$(INSTALL) --no-compile --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers,gepa,gcp,azure]" --group dev
+	@$(INSTALL) --no-compile --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers,gepa,aws,gcp,azure]" --group dev
 	@touch $(RUNTIME) $@
 
 # A real run with a real model as judge.

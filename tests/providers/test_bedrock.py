@@ -395,6 +395,60 @@ def test_what_is_missing_is_said_before_anything_is_sent(
     assert hint in problem.hint
 
 
+BROKEN = {
+    "half": ("[profile p]\naws_access_key_id = AKID\n", "missing: aws_secret_access_key", "until `aws sts"),
+    "program": ("[profile p]\ncredential_process = /no/such/program\n", "No such file", "until `aws sts"),
+    "output": ("[profile p]\ncredential_process = echo hello\n", "Expecting value", "until `aws sts"),
+    "refusal": (
+        '[profile p]\ncredential_process = sh -c "echo sealed >&2; exit 3"\n',
+        "sealed",
+        "until `aws sts",
+    ),
+    "loop": (
+        "[profile p]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = q\n",
+        '"q" referenced',
+        "until `aws sts",
+    ),
+    "identity": (
+        "[profile p]\nrole_arn = arn:aws:iam::1:role/x\nweb_identity_token_file = /no/token\n",
+        "No such file",
+        "until `aws sts",
+    ),
+    "login": (
+        "[profile p]\nsso_session = s\nsso_account_id = 1\nsso_role_name = r\n"
+        "[sso-session s]\nsso_region = eu-west-1\nsso_start_url = https://x.example\n",
+        "Token for s does not exist",
+        "run `aws sso login --profile p`",
+    ),
+    "syntax": ("broken [", "Unable to parse config file", "until `aws sts"),
+}
+
+
+@pytest.mark.parametrize(("config", "message", "hint"), BROKEN.values(), ids=BROKEN)
+def test_credentials_that_cannot_be_had_are_a_problem_in_amazons_words(
+    tmp_path: Path, config: str, message: str, hint: str
+) -> None:
+    env = {**folder_with(tmp_path, config), **REGION, "AWS_PROFILE": "p"}
+    [problem] = ready(MODEL, {}, env)
+    assert message in problem.message
+    assert hint in problem.hint
+    with pytest.raises(ProviderAuthError) as caught:
+        run(answer(provider(MODEL, {"base_url": "http://127.0.0.1:9"}, env=env)))
+    assert message in str(caught.value)
+
+
+def test_an_endpoint_of_sagemaker_says_which_permission_is_missing() -> None:
+    refusal = error(
+        403, "AccessDeniedException", "User: a is not authorized to perform: sagemaker:InvokeEndpoint"
+    )
+    with LoopbackServer(refusal, error(403, "InvalidSignatureException", "wrong signature")) as server:
+        config = {"sign": {"aws": {"service": "sagemaker", "region": "eu-west-1"}}}
+        for hint in ("allow `sagemaker:InvokeEndpoint`", "check the AWS credentials"):
+            with pytest.raises(ProviderAuthError) as caught:
+                run(answer(provider(f"{server.url}/x", config, env=KEYS)))
+            assert hint in caught.value.hint
+
+
 def test_without_the_package_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signing, "find_spec", lambda name: None if name == "botocore" else find_spec(name))
     [problem] = ready(MODEL, {}, {**KEYS, **REGION})

@@ -93,7 +93,7 @@ class CredentialChain:
         """Return the credentials, renewed when they are about to expire; None when there are none.
 
         Raises:
-            botocore.exceptions.BotoCoreError, ClientError: they cannot be had.
+            one of `failures`: they cannot be had.
         """
         with self._lock:
             return self._keys()
@@ -214,16 +214,15 @@ class AwsSigner:
 
     def _keys(self, refused: str = "") -> _Keys:
         """Return the credentials, other ones than those that were `refused` if there are any."""
-        # Importing them takes long as well; `signed` needs the first.
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        from botocore.auth import SigV4Auth  # noqa: F401, PLC0415 - an extra; `signed` would import it on the loop
 
         if self._written is not None:
             return self._written
         try:
             keys = (self._chain.renewed(refused) if refused else None) or self._chain.keys()
-        except (BotoCoreError, ClientError) as error:
+        except failures() as error:
             what = f"no AWS credentials for {self._provider_id}: {_said(error)}"
-            hint = _login_hint(self._chain)
+            hint = _fix_hint(self._chain, error)
             raise ProviderAuthError(what, provider_id=self._provider_id, hint=hint) from None
         if keys is None:
             what = f"no AWS credentials for {self._provider_id} were found"
@@ -278,9 +277,28 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
+def failures() -> tuple[type[Exception], ...]:
+    """Return the exceptions of botocore where credentials cannot be had.
+
+    Files and programs that profiles name may be missing, and what programs print may be anything.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+
+    return (BotoCoreError, ClientError, OSError, ValueError, LookupError, TypeError)
+
+
 def _login_hint(chain: CredentialChain) -> str:
-    profile = f" --profile {chain.profile}" if chain.profile else ""
-    return f"run `aws sso login{profile}`, or renew them where they come from"
+    return f"run `aws sso login{_option(chain)}`, or renew them where they come from"
+
+
+def _fix_hint(chain: CredentialChain, error: Exception) -> str:
+    if "SSO" in type(error).__name__ or "Login" in type(error).__name__:
+        return f"run `aws sso login{_option(chain)}`"
+    return f"fix them until `aws sts get-caller-identity{_option(chain)}` works"
+
+
+def _option(chain: CredentialChain) -> str:
+    return f" --profile {chain.profile}" if chain.profile else ""
 
 
 def check_keys(source: ProviderSource) -> list[Problem]:
@@ -313,7 +331,7 @@ def missing_credentials(
         return [source.problem(message, hint=f"install it {install_hint('aws')}{otherwise}")]
     if _written_keys(settings) is not None:
         return []
-    from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound  # noqa: PLC0415 - an extra
+    from botocore.exceptions import ProfileNotFound  # noqa: PLC0415 - an extra
 
     chain = chain_of(str(settings.get("profile") or ""), source.env)
     key = "profile" if "profile" in source.spec.config else None
@@ -323,9 +341,9 @@ def missing_credentials(
         message = f"there is no AWS profile `{chain.profile}`"
         hint = "`aws configure list-profiles` lists them"
         return [source.problem(message, key=key, hint=hint)]
-    except (BotoCoreError, ClientError) as error:
+    except failures() as error:
         message = f"no AWS credentials for {source.id}: {_said(error)}"
-        return [source.problem(message, key=key, hint=_login_hint(chain) + otherwise)]
+        return [source.problem(message, key=key, hint=_fix_hint(chain, error) + otherwise)]
     if found is None:
         message = f"no AWS credentials for {source.id} were found"
         return [source.problem(message, key=key, hint=_FIND_HINT + otherwise)]
@@ -339,11 +357,9 @@ def region_of(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     )
     if named or source.access.is_strangers or not is_installed():
         return str(named)
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - an extra
-
     try:
         return chain_of(str(settings.get("profile") or ""), source.env).region()
-    except BotoCoreError:
+    except failures():
         return ""  # `missing_credentials` says what is wrong with the profile
 
 
