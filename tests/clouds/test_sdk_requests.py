@@ -1,7 +1,6 @@
 """What geval sends to Google, Vertex and Azure, beside what the vendors' own clients send for the same."""
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.pictures import png
+from support.recordings import audio_url, wav
 
 from geval_cli.records import Message, ModelRequest
 from geval_cli.source.media import data_url_media, with_media
@@ -43,7 +43,9 @@ REQUESTS: Mapping[str, ModelRequest] = {
     "conversation": TALK,
     "schema": ask("Rate it.", response_schema=SCHEMA),
     "image": ask(f"What is this?\n{PICTURE}"),
+    "audio": ask(f"What is this?\n{audio_url(wav())}"),
 }
+SEEN = [kind for kind in REQUESTS if kind != "audio"]
 SETTINGS = {"temperature": 0, "max_tokens": 50, "stop": ["END"], "top_p": 0.5}
 
 
@@ -90,6 +92,8 @@ def test_gemini_is_sent_what_googles_client_sends(kind: str, is_vertex: bool) ->
         parts = [types.Part(text=text)]
         if kind == "image":
             parts.append(types.Part.from_bytes(data=png(), mime_type="image/png"))
+        if kind == "audio":
+            parts.append(types.Part.from_bytes(data=wav(), mime_type="audio/wav"))
         contents.append(types.Content(role="model" if message.role == "assistant" else "user", parts=parts))
     settings: dict[str, Any] = {
         "temperature": 0,
@@ -120,13 +124,18 @@ def test_gemini_is_sent_what_googles_client_sends(kind: str, is_vertex: bool) ->
                 model="gemini-x", contents=contents, config=types.GenerateContentConfig(**settings)
             )
         [theirs] = server.requests
-    body = json.loads(theirs.body.replace(b'"mime_type"', b'"mimeType"'))  # Google takes both
+    body = theirs.json
+    for part in body["contents"][-1]["parts"]:
+        if "inlineData" in part:  # Google takes both spellings of the type, and both alphabets of base64
+            inline = part["inlineData"]
+            data = base64.b64encode(base64.urlsafe_b64decode(inline["data"])).decode()
+            part["inlineData"] = {"mimeType": inline["mime_type"], "data": data}
     assert (ours.method, ours.path, ours.json) == (theirs.method, theirs.path, body)
     key = "authorization" if is_vertex else "x-goog-api-key"
     assert ours.headers[key] == theirs.headers[key]
 
 
-@pytest.mark.parametrize("kind", list(REQUESTS))
+@pytest.mark.parametrize("kind", SEEN)
 @pytest.mark.parametrize("region", ["us-east5", "global"])
 def test_claude_at_vertex_is_sent_what_anthropics_client_sends(kind: str, region: str) -> None:
     anthropic = pytest.importorskip("anthropic")
@@ -178,6 +187,10 @@ def test_azure_is_sent_what_openais_client_sends(kind: str, is_v1: bool) -> None
             if kind == "image":
                 text = {"type": "text", "text": text_of(message).partition("data:")[0]}
                 content = [text, {"type": "image_url", "image_url": {"url": PICTURE}}]
+            if kind == "audio":
+                data = base64.b64encode(wav()).decode()
+                text = {"type": "text", "text": text_of(message).partition("data:")[0]}
+                content = [text, {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}]
             messages.append({"role": message.role, "content": content})
         more: dict[str, Any] = dict(SETTINGS)
         if kind == "schema":
