@@ -94,6 +94,9 @@ def _google_token(env: Mapping[str, str], scope: str) -> _Fetched:
     except GoogleAuthError as error:
         said = error.args[0] if error.args else error
         raise _NoTokenError(f"Google Cloud gives no token: {said}") from error
+    except PermissionError as error:
+        hint = "check its permissions; with --untrusted, geval cannot read it"
+        raise _NoTokenError(f"{error.filename} cannot be read", hint=hint) from error
     except (OSError, ValueError) as error:
         raise _NoTokenError(str(error)) from error
     # The library writes moments in UTC, without saying so.
