@@ -456,6 +456,38 @@ def test_without_the_package_one_line_says_how_to_install_it(monkeypatch: pytest
     assert ready(MODEL, {}, {**BEARER, **REGION}) == []
 
 
+AT_AMAZON = "https://runtime.sagemaker.eu-west-1.amazonaws.com/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "words"),
+    [
+        (MODEL, {"accessKeyId": "A"}, "`accessKeyId` needs `secret_access_key` beside it"),
+        (MODEL, {"profile": "a", "accessKeyId": "A", "secretAccessKey": "s"}, "both supply credentials"),
+        (MODEL, {"headers": {"Authorization": "x"}}, "the header `Authorization` and the signature exclude"),
+        (MODEL, {"region": "eu-west-1.example/"}, "`region` must be the name of a region"),
+        ("bedrock:converse:", {}, "has no model name"),
+        ("bedrock:chat:m", {"secretAccessKey": "s"}, "`secretAccessKey` is for Bedrock's Converse API"),
+        ("bedrock:embedding:m", {"profile": "a"}, "`profile` is for Bedrock's Converse API"),
+        (AT_AMAZON, {"sign": "gcp"}, "`sign` must be `aws`, or a mapping"),
+        (AT_AMAZON, {"sign": {"aws": {"servise": "x"}}}, "`sign` must be `aws`, or a mapping"),
+        (AT_AMAZON, {"sign": {"aws": {"accessKeyId": "A"}}}, "`access_key_id` and `secret_access_key`, both"),
+        (
+            AT_AMAZON,
+            {"sign": "aws", "headers": {"x-amz-date": "x"}},
+            "the header `x-amz-date` and the signature",
+        ),
+        ("https://x.example/", {"sign": "aws"}, "`sign: aws` needs a service"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_a_problem(
+    name: str, config: dict[str, Any], words: str
+) -> None:
+    spec = ProviderSpec(id=name, config=config)
+    [problem] = check_provider(spec, env={**KEYS, **REGION}, base_dir=Path())
+    assert words in problem.message
+
+
 @pytest.mark.parametrize(
     ("name", "config", "env", "url"),
     [

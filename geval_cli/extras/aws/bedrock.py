@@ -58,6 +58,15 @@ def _is_role(value: Any) -> bool:
 
 _S3_FOLDER = compile_later(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w./-]*)?")
 _ROLE = compile_later(r"arn:aws(?:-[^:]+)?:iam::\d{12}:role/[^\s]{1,512}")
+_NOT_HERE = (
+    "region",
+    "batch",
+    "batch_deployment",
+    "account_id",
+    "api_version",
+    "organization",
+    "cloud_login",
+)
 BATCH_KEYS = (
     OwnKey(("batch_s3", "batchS3"), "an address such as s3://my-bucket/geval", _is_s3_folder),
     OwnKey(("batch_role_arn", "batchRoleArn"), "the ARN of a role", _is_role),
@@ -67,7 +76,7 @@ BEDROCK_KEYS = (
     OwnKey(("batch",), "false", lambda value: value is False),
     OwnKey(("region",), "the name of a region, for example us-east-1", is_region),
     *SIGNING_KEYS,
-    *(key for key in ENDPOINT_KEYS if key.spellings[0] not in ("region", "batch")),
+    *(key for key in ENDPOINT_KEYS if key.spellings[0] not in _NOT_HERE),
 )
 _SIGNING_NAME = "bedrock"
 _KEY_HINT = ", or set AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key"
@@ -76,6 +85,13 @@ _KEY_HINT = ", or set AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key"
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the model and the config."""
     if not speaks_converse(source):
+        # They must not go to a model as parameters.
+        misplaced = [name for key in (*SIGNING_KEYS, *BATCH_KEYS) for name in key.spellings]
+        found = [name for name in misplaced if source.spec.config.get(name) is not None]
+        if found:
+            message = f"`{found[0]}` is for Bedrock's Converse API, and `{source.id}` uses the OpenAI-compatible one"
+            hint = "write `bedrock:converse:MODEL`, or leave it out and set AWS_BEARER_TOKEN_BEDROCK"
+            return [source.key_problem(message, key=found[0], hint=hint)]
         return presets.check(source)
     problems = check_settings(source, BEDROCK_KEYS, Others.SENT, further=WRITTEN_KEYS)
     problems += check_certificate(source)

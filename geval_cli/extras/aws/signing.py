@@ -315,7 +315,21 @@ def check_keys(source: ProviderSource) -> list[Problem]:
         key = _spelling(source, written[0])
         message = f"`profile` and `{key}` both supply credentials: keep one"
         problems.append(source.problem(message, key="profile"))
-    return problems
+    return [*problems, *_header_problems(source)] if uses_signature(source) else problems
+
+
+def _header_problems(source: ProviderSource) -> list[Problem]:
+    """Return a problem for each header of a config that its signature would replace."""
+    headers = source.spec.config.get("headers")
+    return [
+        source.problem(
+            f"the header `{name}` and the signature exclude each other",
+            key="headers",
+            hint="leave the header out",
+        )
+        for name in (headers if isinstance(headers, dict) else ())
+        if str(name).lower() in _OF_SIGNATURE
+    ]
 
 
 def _spelling(source: ProviderSource, key: OwnKey) -> str:
@@ -399,12 +413,17 @@ def has_bearer_key(source: ProviderSource) -> bool:
     return any(source.env.get(name) for name in BEDROCK.key_envs)
 
 
-def uses_credentials(source: ProviderSource) -> bool:
-    """Return whether a provider's requests are signed with credentials of this machine."""
+def uses_signature(source: ProviderSource) -> bool:
+    """Return whether a provider's requests are signed."""
     if source.kind in ("http", "https"):
         return source.spec.config.get("sign") is not None
-    if source.kind != "bedrock" or not speaks_converse(source) or has_bearer_key(source):
-        return False
+    return source.kind == "bedrock" and speaks_converse(source) and not has_bearer_key(source)
+
+
+def uses_credentials(source: ProviderSource) -> bool:
+    """Return whether a provider's requests are signed with credentials of this machine."""
+    if not uses_signature(source) or source.kind != "bedrock":
+        return uses_signature(source)
     return _written_keys(own_settings(source.spec.config, STATIC_KEYS)) is None
 
 
@@ -456,13 +475,17 @@ def check_sign(source: ProviderSource) -> list[Problem]:
     written = source.spec.config.get("sign")
     if written is None or not is_sign(written):
         return []
-    settings = _sign_settings(written)
+    settings, problems = _sign_settings(written), _header_problems(source)
+    if any(key.spellings[0] in settings for key in STATIC_KEYS) and _written_keys(settings) is None:
+        message = "credentials in `sign` are `access_key_id` and `secret_access_key`, both"
+        problems.append(source.problem(message, key="sign"))
     service, _ = _place_of(source)
     if service or "service" in settings:
-        return []
+        return problems
     hint = "write `sign: {aws: {service: sagemaker}}`, with the service's name"
     return [
-        source.problem("`sign: aws` needs a service, which the address does not name", key="sign", hint=hint)
+        *problems,
+        source.problem("`sign: aws` needs a service, which the address does not name", key="sign", hint=hint),
     ]
 
 
