@@ -15,6 +15,7 @@ answered with 200 and this text).
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import queue
@@ -60,6 +61,7 @@ class BatchServer(LoopThread):
         self.files: dict[str, Lines] = {}
         self.stored: dict[str, bytes] = {}
         self.seen: set[str] = set()
+        self.checksums: dict[str, str] = {}
         self.faults: defaultdict[str, list[str]] = defaultdict(list)
         self.looks = 2
         self.is_held = False
@@ -196,7 +198,7 @@ class BatchServer(LoopThread):
         if vendor.uploads_elsewhere:
             self.stored[file_id] = b""
             target = f"http://127.0.0.1:{self.port}{vendor.prefix}{vendor.store}/{file_id}"
-            return await vendor.place(request, target, file_id)
+            return await vendor.place(request, target, file_id, self.checksums)
         form = await request.post()
         upload = form["file"]
         assert form["purpose"] == "batch"
@@ -212,6 +214,7 @@ class BatchServer(LoopThread):
         self.stored[file_id] += await request.read()
         is_last = "finalize" in request.headers.get("x-goog-upload-command", "finalize")
         if is_last:
+            self.checksums[hashlib.sha256(self.stored[file_id]).hexdigest()] = file_id
             lines = self.stored[file_id].splitlines()
             self.files[file_id] = [json.loads(line) for line in lines]
         headers = {"x-goog-upload-status": "final" if is_last else "active"}

@@ -88,8 +88,10 @@ class Vendor:
             "status": status,
         }
 
-    async def place(self, request: web.Request, target: str, file_id: str) -> web.Response:
-        """Say where a file goes."""
+    async def place(
+        self, request: web.Request, target: str, file_id: str, known: Mapping[str, str]
+    ) -> web.Response:
+        """Say where a file goes; `known` are files that are there already, by their checksums."""
         raise NotImplementedError
 
     def read(self, item: Any) -> tuple[str, Any]:
@@ -355,10 +357,14 @@ class Together(Vendor):
     def file(self, file_id: str, status: str) -> Any:
         return {**super().file(file_id, status), "FileType": "jsonl", "purpose": "batch-api"}
 
-    async def place(self, request: web.Request, target: str, file_id: str) -> web.Response:
+    async def place(
+        self, request: web.Request, target: str, file_id: str, known: Mapping[str, str]
+    ) -> web.Response:
         form = await request.post()
         assert form.keys() == {"purpose", "file_name", "file_type", "checksum"}
         assert (form["purpose"], form["file_type"]) == ("batch-api", "jsonl")
+        if form["checksum"] in known:
+            return web.json_response({"file_id": known[str(form["checksum"])]}, status=409)
         return web.Response(status=302, headers={"location": target, "x-together-file-id": file_id})
 
     def read(self, item: Any) -> tuple[str, Any]:
@@ -432,7 +438,9 @@ class Google(Vendor):
     def file_id(self, number: int) -> str:
         return f"files/{number}"
 
-    async def place(self, request: web.Request, target: str, file_id: str) -> web.Response:
+    async def place(
+        self, request: web.Request, target: str, file_id: str, known: Mapping[str, str]
+    ) -> web.Response:
         assert (request.headers["x-goog-upload-protocol"], request.headers["x-goog-upload-command"]) == (
             "resumable",
             "start",
