@@ -166,7 +166,8 @@ def everything_written(tmp_path_factory: pytest.TempPathFactory) -> str:
         for path in folder.rglob("*")
         if path.is_file() and path.name not in before
     }
-    written["rows of results.parquet"] = str(parquet.read_table(folder / "results.parquet").to_pylist())
+    for name in ("results.parquet", "results.tests.parquet"):
+        written[f"rows of {name}"] = str(parquet.read_table(folder / name).to_pylist())
     assert {"plan.json", "requests.jsonl", "results.json", "suite.json"} <= written.keys()
     assert any(name.endswith("cache.db") for name in written)
     said = [text for item in finished for text in (item.stdout, item.stderr)]

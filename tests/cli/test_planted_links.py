@@ -107,6 +107,7 @@ def _reported(path: Path) -> None:
 
 WRITERS = {
     **dict.fromkeys(FORMATS, _reported),
+    ".tests.parquet": lambda path: _reported(path.with_name("r.parquet")),
     ".jsonl as it comes": _streamed,
     ".log": _logged,
     ".yaml": _written,
@@ -141,12 +142,13 @@ def test_a_repository_within_a_repository_is_no_end_of_the_checkout(checkout: Pa
     assert harm(checkout.parent / "outside") == []
 
 
+@pytest.mark.parametrize(("planted", "named"), [("r.json", "r.json"), ("r.tests.parquet", "r.parquet")])
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name not in {"hard link"}])
-def test_it_is_told_before_a_run(checkout: Path, attack: str) -> None:
-    name = checkout / "a" / "b" / "r.json"
+def test_it_is_told_before_a_run(checkout: Path, attack: str, planted: str, named: str) -> None:
+    name = checkout / "a" / "b" / planted
     distrust_links([checkout])
     plant(attack, name, checkout.parent / "outside")
-    problem = check_output_path(name)
+    problem = check_output_path(name.with_name(named))
     assert problem is not None
     assert problem.hint
     assert harm(checkout.parent / "outside") == []
