@@ -464,7 +464,7 @@ AT_AMAZON = "https://runtime.sagemaker.eu-west-1.amazonaws.com/x"
     [
         (MODEL, {"accessKeyId": "A"}, "`accessKeyId` needs `secret_access_key` beside it"),
         (MODEL, {"profile": "a", "accessKeyId": "A", "secretAccessKey": "s"}, "both supply credentials"),
-        (MODEL, {"headers": {"Authorization": "x"}}, "the header `Authorization` and the signature exclude"),
+        (MODEL, {"headers": {"Authorization": "x"}}, "the header `Authorization` is set by the signature"),
         (MODEL, {"region": "eu-west-1.example/"}, "`region` must be the name of a region"),
         ("bedrock:converse:", {}, "has no model name"),
         ("bedrock:chat:m", {"secretAccessKey": "s"}, "`secretAccessKey` is for Bedrock's Converse API"),
@@ -475,7 +475,7 @@ AT_AMAZON = "https://runtime.sagemaker.eu-west-1.amazonaws.com/x"
         (
             AT_AMAZON,
             {"sign": "aws", "headers": {"x-amz-date": "x"}},
-            "the header `x-amz-date` and the signature",
+            "the header `x-amz-date` is set by the signature",
         ),
         ("https://x.example/", {"sign": "aws"}, "`sign: aws` needs a service"),
     ],
@@ -978,14 +978,18 @@ def test_the_words_for_the_end_are_those_of_the_installed_description() -> None:
     assert set(service["shapes"]["StopReason"]["enum"]) == known.reasons.keys()
 
 
-def test_a_secret_is_shown_nowhere() -> None:
-    reply = error(
-        403,
-        "SignatureDoesNotMatch",
-        f"wrong signature by {KEYS['AWS_SECRET_ACCESS_KEY']} {TOKEN['AWS_SESSION_TOKEN']}",
-    )
-    with LoopbackServer(reply) as server, pytest.raises(ProviderAuthError) as caught:
-        run(answer(provider(MODEL, {"base_url": server.url}, env={**KEYS, **TOKEN, **REGION})))
-    shown = f"{caught.value} {caught.value.hint} {caught.value.body} {caught.value.__notes__}"
-    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in shown
-    assert TOKEN["AWS_SESSION_TOKEN"] not in shown
+@pytest.mark.parametrize("is_written", [False, True], ids=["found", "in the config"])
+def test_a_secret_is_shown_nowhere(is_written: bool) -> None:
+    secret, token = f"{is_written}-secret/0123456789", f"{is_written}-token//0123456789=="
+    env = {**REGION, "AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": token}
+    config = {"accessKeyId": "A", "secretAccessKey": secret, "sessionToken": token} if is_written else {}
+    reply = error(403, "SignatureDoesNotMatch", f"wrong signature by {secret} and {token}")
+    with LoopbackServer(reply) as server:
+        model = provider(MODEL, {"base_url": server.url, **config}, env=REGION if is_written else env)
+        with pytest.raises(ProviderAuthError) as caught:
+            run(answer(model))
+    failure = caught.value
+    shown = f"{failure} {failure.hint} {failure.body} {failure.__notes__} {model!r}"
+    assert secret not in shown
+    assert token not in shown
+    assert server.requests[0].headers["x-amz-security-token"] == token

@@ -115,8 +115,7 @@ class CredentialChain:
             return None
         frozen = self._found.get_frozen_credentials()
         keys = _Keys(frozen.access_key, frozen.secret_key, frozen.token)
-        learn_secret(keys.secret_key)
-        learn_secret(keys.token or "")
+        _hide(keys)
         return keys
 
     def _opened(self) -> Any:
@@ -157,6 +156,11 @@ def _session(profile: str, env: Mapping[str, str]) -> Any:
     return session
 
 
+def _hide(keys: _Keys) -> None:
+    learn_secret(keys.secret_key)
+    learn_secret(keys.token or "")
+
+
 def _mark(keys: _Keys) -> str:
     return f"{keys.access_key} {keys.token or ''}"
 
@@ -177,6 +181,8 @@ class AwsSigner:
         self._service = service
         self._region = region
         self._written = _written_keys(settings)
+        if self._written is not None:
+            _hide(self._written)
         self._chain = chain_of(str(settings.get("profile") or ""), source.env)
 
     def __repr__(self) -> str:
@@ -323,9 +329,9 @@ def _header_problems(source: ProviderSource) -> list[Problem]:
     headers = source.spec.config.get("headers")
     return [
         source.problem(
-            f"the header `{name}` and the signature exclude each other",
+            f"the header `{name}` is set by the signature",
             key="headers",
-            hint="leave the header out",
+            hint="leave it out",
         )
         for name in (headers if isinstance(headers, dict) else ())
         if str(name).lower() in _OF_SIGNATURE
