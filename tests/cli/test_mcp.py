@@ -326,7 +326,7 @@ def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -
 
             sent = len(server.requests)
             plan = facts(await call("start_improve", **named, max_requests=100, only_plan=True))
-            assert (plan["status"], plan["labels"]["held-out"], plan["ratings"] > 100) == (
+            assert (plan["status"], plan["labels"]["held-out"], plan["ratings"]["most"] > 100) == (
                 "planned",
                 24,
                 True,
@@ -350,7 +350,7 @@ def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -
             await call.client.call_tool(  # type: ignore[attr-defined]
                 "judge_status", {"wait_seconds": 60}, progress_callback=note
             )
-            assert seen[-1] == (plan["ratings"], plan["ratings"])
+            assert seen[-1] == (plan["ratings"]["most"], plan["ratings"]["most"])
             found = await call("judge_status")
             assert (facts(found)["status"], facts(found)["accepted"]) == ("completed", True)
             assert facts(found)["gain_interval"][0] > 0
@@ -362,7 +362,7 @@ def test_an_assistant_improves_a_judge_and_checks_it_for_drift(labelled: Path) -
             run_geval("drift", "--save", "anchors.jsonl", "--home", home, cwd=labelled)
             assert "is not a file of anchors" in await refusal(call, "start_drift", anchors="labels.jsonl")
             begun = facts(await call("start_drift", anchors="anchors.jsonl", max_requests=10))
-            assert (begun["ratings"], "stop early" in begun["note"]) == (LABELLED, True)
+            assert (begun["ratings"]["most"], "stop early" in begun["note"]) == (LABELLED, True)
             part = facts(await call("judge_status", wait_seconds=60))
             assert (part["status"], part["ratings"]) == ("stopped", {"done": 10, "most": LABELLED})
             await call("start_drift", anchors="anchors.jsonl")

@@ -636,6 +636,7 @@ class AssistantTools:
             "work": work.kind,
             "status": "planned" if only_plan else "running",
             **plan,
+            "ratings": {"done": 0, "most": work.most},
             "max_requests": most,
         }
         if asks > most:
