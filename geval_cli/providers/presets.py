@@ -227,7 +227,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
         problems.append(source.problem(message, hint=f"set `base_url` in its config, or fix {names}"))
     problems += missing_program(source)
     key, _ = _find_key(source, settings)
-    login = _login(source, settings, endpoint_of(source).url) if url and key is None else None
+    login = None if key or problems else _login(source, settings, endpoint_of(source).url)
     if login is not None:
         missing = login.missing(preset.key_envs[0])
         if missing is not None and (settings.get(CLOUD_LOGIN) or _needs_key(source, settings)):

@@ -391,9 +391,16 @@ def test_a_stranger_gets_no_token_of_this_machine(tmp_path: Path, tokens: Tokens
 
 
 def test_a_served_config_gets_a_token_for_the_cloud_alone(
-    tmp_path: Path, tokens: Tokens, private_key: str
+    tmp_path: Path, tokens: Tokens, private_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = service_account(tmp_path, tokens, private_key)
+    mine = ProviderSpec(id="vertex:gemini-x", config={"project_id": "p"})
+    # The key file of a config could have any file of the machine sent to any server.
+    [problem] = check_ready(mine, env=env, base_dir=tmp_path, access=access_in(tmp_path))
+    assert "default credentials were not found" in problem.message
+    (tmp_path / "mine").mkdir()
+    env = service_account(tmp_path / "mine", tokens, private_key)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", env["GOOGLE_APPLICATION_CREDENTIALS"])
     config = {"project_id": "p", "cloud_login": True, "base_url": tokens.url}
     elsewhere = ProviderSpec(id="vertex:gemini-x", config=config)
     [problem] = check_ready(elsewhere, env=env, base_dir=tmp_path, access=access_in(tmp_path))
@@ -401,6 +408,24 @@ def test_a_served_config_gets_a_token_for_the_cloud_alone(
     there = ProviderSpec(id="vertex:gemini-x", config={"project_id": "p"})
     assert tokens.given == 0
     assert check_ready(there, env=env, base_dir=tmp_path, access=access_in(tmp_path)) == []
+
+
+def test_a_config_cannot_have_the_secret_of_this_machine_sent_to_another_authority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = {
+        "AZURE_TENANT_ID": "t",
+        "AZURE_CLIENT_ID": "c",
+        "AZURE_CLIENT_SECRET": "the-secret-of-this-machine",
+    }
+    for name, value in mine.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    evil = "http://127.0.0.1:1"  # Azure's library says so if it is given this one
+    found = missing("azure:m", {**mine, "AZURE_AUTHORITY_HOST": evil}, base_url=AZURE)
+    found += missing("azure:m", mine, base_url=AZURE, azureAuthorityHost=evil)
+    assert len(found) == 2
+    assert "authority" not in " ".join(found)
 
 
 # -- what is said when there are none ----------------------------------------------------------------------------

@@ -36,12 +36,13 @@ _TIME_LIMIT_S = 10.0
 _MARGIN_S = 225.0
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _PRINCIPAL = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
+_AUTHORITY = "AZURE_AUTHORITY_HOST"
 # A link of Azure's chain that was there and failed: those that are not there say "unavailable", or what to install.
 _FAILED_LINK = compile_later(
     r"^\t(\w+Credential: .*(?:AADSTS|failed|expired|refused|denied|timed out).*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-
+# What libraries say of a server that does not answer, the host in it, and the reason.
 _AWAY = compile_later(r"HTTPS?Connection|Max retries|Failed to resolve|Connection (?:refused|aborted|reset)")
 _HOST = compile_later(r"host='([^']+)'")
 _CAUSE = compile_later(
@@ -109,20 +110,22 @@ def _azure_token(env: Mapping[str, str], scope: str) -> _Fetched:
     from azure.core.exceptions import AzureError, ServiceRequestError, ServiceResponseError  # noqa: PLC0415
     from azure.identity import ClientSecretCredential, DefaultAzureCredential  # noqa: PLC0415
 
-    for name in ("azure", "msal", "urllib3"):  # they would print what the error says
-        logging.getLogger(name).addHandler(logging.NullHandler())
+    for logger in map(logging.getLogger, ("azure", "msal", "urllib3")):
+        if not logger.handlers:  # without one they print what the error says
+            logger.addHandler(logging.NullHandler())
     options: dict[str, Any] = {
         "retry_total": 2,
         "connection_timeout": _TIME_LIMIT_S,
         "read_timeout": _TIME_LIMIT_S,
         "process_timeout": int(_TIME_LIMIT_S),
     }
-    if env.get("AZURE_AUTHORITY_HOST"):
-        options["authority"] = env["AZURE_AUTHORITY_HOST"]
     principal = [env.get(name) or "" for name in _PRINCIPAL]
     try:
-        if all(principal) and principal != [os.environ.get(name) for name in _PRINCIPAL]:
-            with ClientSecretCredential(*principal, **options) as credential:  # of an env file, or the config
+        # An env file, or the config, may name another authority for a secret of its own, never for this machine's.
+        if all(principal) and principal[-1] != os.environ.get(_PRINCIPAL[-1]):
+            if env.get(_AUTHORITY):
+                options["authority"] = env[_AUTHORITY]
+            with ClientSecretCredential(*principal, **options) as credential:
                 token = credential.get_token(scope)
         else:
             with DefaultAzureCredential(**options) as chain:
@@ -243,13 +246,14 @@ class CloudCredentials(TokenSigner):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cloud = cloud
-        self._env = source.env
+        # A key file may name other files, and servers that get them: that is for configs that may run code.
+        self._env = source.env if source.access.runs_code else os.environ
         self._scope = _scope_of(cloud, url, scope)
         self._goes_anywhere = goes_anywhere
         self._secrets = Secrets(source.secret_values)
         self._provider_id = source.id
         self._fetching = _lock_of((cloud.title, self._scope))
-        named = frozenset((name, source.env.get(name, "")) for name in (_KEY_FILE, *_PRINCIPAL))
+        named = frozenset((name, self._env.get(name, "")) for name in (_KEY_FILE, *_PRINCIPAL, _AUTHORITY))
         super().__init__((cloud.title, self._scope, named), clock=clock)
 
     def __repr__(self) -> str:
