@@ -20,7 +20,7 @@ def pytest_sessionfinish():
     print("crashed:", crashed)
 """
 ODD = """
-import os, pytest
+import asyncio, os, pytest, uvloop
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
@@ -30,13 +30,17 @@ def test_passes(process): assert process == os.getpid() != os.getppid()
 def test_fails(process): print("said before"); assert "a" == "b"
 def test_ends_its_process(): os._exit(3)
 def test_comes_after(process, tmp_path): assert (process, tmp_path.parent.name[:8]) == (os.getpid(), "process-")
+def test_hangs():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner: runner.run(asyncio.sleep(1000))
 @pytest.mark.skip(reason="no need")
 def test_is_skipped(): pass
 """
 MORE = "import pytest\n\n@pytest.mark.parametrize('n', range(20))\ndef test_it(n): assert n != 7\n"
 
 
-def test_each_test_is_run_once_in_the_process_of_its_group_and_a_crash_costs_one(tmp_path: Path) -> None:
+def test_each_test_is_run_once_in_the_process_of_its_group_and_a_crash_or_a_hang_costs_one(
+    tmp_path: Path,
+) -> None:
     files = {"conftest.py": CONFTEST.replace("TESTS", repr(str(Path(__file__).parent))), "test_odd.py": ODD}
     files |= {f"test_more_{number}.py": MORE for number in range(4)}
     for name, content in files.items():
@@ -52,10 +56,13 @@ def test_each_test_is_run_once_in_the_process_of_its_group_and_a_crash_costs_one
         "no:xdist",
         "-p",
         "no:hypothesispytest",
+        "-o",
+        "timeout=2",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert "6 failed, 78 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "7 failed, 78 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
-    assert "crashed: ['test_odd.py::test_ends_its_process']" in done.stdout
+    assert "crashed: ['test_odd.py::test_ends_its_process', 'test_odd.py::test_hangs']" in done.stdout
     assert "its process ended with 3" in done.stdout
+    assert "its process ended with -9" in done.stdout
     assert "said before" in done.stdout

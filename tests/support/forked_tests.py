@@ -8,7 +8,9 @@ import atexit
 import io
 import multiprocessing.util
 import os
+import signal
 import sys
+import time
 import traceback
 import warnings
 import weakref
@@ -23,13 +25,14 @@ import pytest
 
 @dataclass
 class Worker:
-    """A process, its end of the line, what it was given, and the test that it is doing."""
+    """A process, its end of the line, what it was given, and the test that it is doing, since when."""
 
     number: int
     pid: int
     line: Connection
     given: deque[int]
     doing: int | None = None
+    since: float = 0.0
 
 
 def run_in_forks(
@@ -40,13 +43,18 @@ def run_in_forks(
     for place, item in enumerate(session.items):
         groups.setdefault(group_of(item.nodeid), []).append(place)
     session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    # A time limit is an exception that a signal raises, and uvloop goes on after any: then the process has to end.
+    most_s = 2 * float(session.config.getini("timeout") or 180)
     waiting = deque(groups.values())
     workers: dict[Connection, Worker] = {}
     try:
         for number in range(min(count, len(waiting))):
             _start(session, workers, number)
         while workers:
-            for line in wait(list(workers)):
+            for worker in workers.values():
+                if worker.doing is not None and time.monotonic() - worker.since > most_s:
+                    os.kill(worker.pid, signal.SIGKILL)
+            for line in wait(list(workers), timeout=most_s / 10):
                 _listen(session, workers, workers[line], waiting, on_crash)  # type: ignore[index]
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
@@ -109,7 +117,7 @@ def _listen(
         worker.given.extend(group or ())
         worker.line.send(group)
     elif kind == "begins":
-        worker.doing = value
+        worker.doing, worker.since = value, time.monotonic()
         worker.given.remove(value)
     else:
         hook, item = session.config.hook, session.items[worker.doing or 0]
