@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.problems import print_note, print_warnings
 from geval_cli.cli.run import prepare_all, state_folders
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.gateway.call import Wire
 from geval_cli.numbers import plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.event_loop import run_async
+from geval_cli.runs.event_loop import run_stoppable
 from geval_cli.runs.lock_file import lock_path, write_lock
 from geval_cli.runs.locking import LockedSuites, lock_suites
 from geval_cli.runs.requests import RunRequest
@@ -51,7 +52,9 @@ def lock_configs(
         wall.narrow(prepared)
     with open_state(home, os.environ, cache) as state:
         print_warnings(state.warnings)
-        locked = run_async(lock_suites(prepared, state.cache, removes_unused=updates))
+        wire = Wire()
+        locking = lock_suites(prepared, state.cache, removes_unused=updates, wire=wire)
+        locked = run_stoppable(locking, wire, print_note)
     before = prepared[0].lock
     if before is None or before.entries != locked.entries:
         write_lock(requests[0].config, locked.entries)

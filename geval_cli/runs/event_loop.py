@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -62,6 +62,15 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire, tell: Callable[[str]
     if is_stopped:
         raise KeyboardInterrupt
     return found
+
+
+async def all_or_first_error(tasks: Sequence[Awaitable[T]]) -> list[T]:
+    """Return what all of `tasks` return; raise the first error only once all of them have ended."""
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

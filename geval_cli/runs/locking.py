@@ -1,6 +1,5 @@
 """The evaluation steps that a plan needs: which they are, what a lock file lacks of them, and asking for that."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +12,11 @@ from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Location, Problem
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.grading import steps_needed, write_steps
 from geval_cli.judge.prompt import prompt_version
+from geval_cli.runs.event_loop import all_or_first_error
 from geval_cli.runs.lock_file import LOCK_NAME, LockEntry, LockFile, StepsKey, is_stale
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.session import open_suite_session, unasked_tools
@@ -72,9 +73,11 @@ class LockedSuites(Struct, frozen=True):
 
 
 async def lock_suites(
-    suites: Sequence[PreparedRun], cache: ResponseCache, *, removes_unused: bool
+    suites: Sequence[PreparedRun], cache: ResponseCache, *, removes_unused: bool, wire: Wire | None = None
 ) -> LockedSuites:
     """Return the entries that the configs of one folder need; judges are asked for those that are missing or stale.
+
+    Requests leave through `wire`.
 
     Raises:
         JudgeError, ProviderError: a judge did not answer.
@@ -87,7 +90,7 @@ async def lock_suites(
     asked = 0
     for suite, need in zip(suites, needs, strict=True):
         missing = [item for item in need.found.values() if item.key not in known or is_stale(known[item.key])]
-        for entry in await _ask(missing, suite, cache):
+        for entry in await _ask(missing, suite, cache, wire or Wire()):
             known[entry.key] = entry
         asked += len(missing)
     if removes_unused:
@@ -98,17 +101,17 @@ async def lock_suites(
 
 
 async def _ask(
-    missing: Sequence[NeededSteps], prepared: PreparedRun, cache: ResponseCache
+    missing: Sequence[NeededSteps], prepared: PreparedRun, cache: ResponseCache, wire: Wire
 ) -> list[LockEntry]:
     request = prepared.request
     budget = request.budget or Budget(request.max_cost, request.max_requests)
-    policy = CallPolicy(budget, is_offline=request.is_offline)
+    policy = CallPolicy(budget, is_offline=request.is_offline, wire=wire)
     async with open_suite_session(prepared, cache, policy, locked_steps={}) as session:
         asked = [
             write_steps(item.criteria, item.params, session.model_for(item.judge), session.memory)
             for item in missing
         ]
-        written = await asyncio.gather(*asked)
+        written = await all_or_first_error(asked)
         return [
             LockEntry(
                 criteria=item.criteria,

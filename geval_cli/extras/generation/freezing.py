@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.generation.generating import all_or_first_error, row_id
+from geval_cli.extras.generation.generating import row_id
 from geval_cli.extras.generation.options import GenerateTestsOptions
 from geval_cli.extras.generation.questions import (
     GROUPED_AT,
@@ -25,6 +25,7 @@ from geval_cli.numbers import plural
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, Purpose, Role, Status, to_json
 from geval_cli.report.report import case_number, case_reason
 from geval_cli.report.sanitize import one_line
+from geval_cli.runs.event_loop import all_or_first_error
 from geval_cli.runs.results_file import open_report
 from geval_cli.source.secrets import mask_text
 from geval_cli.version import install_hint

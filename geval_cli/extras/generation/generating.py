@@ -1,11 +1,9 @@
 """Generate tests from documents: what is asked for, which of it counts, and why the rest does not."""
 
-import asyncio
 import hashlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,8 +26,7 @@ from geval_cli.extras.generation.quotations import LEAST_WORDS, FoldedText, Unfo
 from geval_cli.judge.metric import Judge
 from geval_cli.numbers import plural
 from geval_cli.records import JsonValue, ModelRequest, Usage
-
-T = TypeVar("T")
+from geval_cli.runs.event_loop import all_or_first_error
 
 ROUNDS, FRUITLESS_ROUNDS = 5, 2
 """How often what is still missing is asked for, and how often in a row if nothing comes of it."""
@@ -306,15 +303,6 @@ class Writer:
             self._listen(self._done, self._begun)
         found.usage += response.usage
         return response.choices[0].text if response.choices else ""
-
-
-async def all_or_first_error(tasks: Sequence[Awaitable[T]]) -> list[T]:
-    """Return what all of `tasks` return; raise the first error only once all of them have ended."""
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
 async def generate(
