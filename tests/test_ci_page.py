@@ -424,6 +424,7 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
 
     assert named == {
         *(
+            "aws",
             "azure",
             "compression",
             "gcp",
