@@ -265,6 +265,64 @@ def test_credentials_and_region_are_found_where_amazons_tools_find_them(
     assert credential_of(server.requests[0]) == used
 
 
+LATER = (NOW + datetime.timedelta(hours=6)).isoformat()
+ISSUED = {
+    "AccessKeyId": "ASIAISSUED",
+    "SecretAccessKey": "issued",
+    "Token": "issued-token",
+    "Expiration": LATER,
+}
+ASSUMED = (
+    '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
+    "<AccessKeyId>ASIAISSUED</AccessKeyId><SecretAccessKey>issued</SecretAccessKey>"
+    f"<SessionToken>issued-token</SessionToken><Expiration>{LATER}</Expiration>"
+    "</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+)
+ROLE = "role_arn = arn:aws:iam::123456789012:role/evaluation"
+ISSUERS: dict[str, tuple[str, dict[str, str], list[Reply]]] = {
+    "container": ("", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{url}/keys"}, [Reply(body=ISSUED)]),
+    "machine": (
+        "",
+        {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "{url}", "AWS_EC2_METADATA_DISABLED": "false"},
+        [Reply(body=b"imds-token"), Reply(body=b"my-role"), Reply(body={**ISSUED, "Code": "Success"})],
+    ),
+    "role": (
+        f"[profile source]\n{keys_of('AKIDSOURCE')}[profile p]\n{ROLE}\nsource_profile = source\n",
+        {"AWS_ENDPOINT_URL_STS": "{url}", "AWS_PROFILE": "p"},
+        [Reply(headers={"content-type": "text/xml"}, body=ASSUMED)],
+    ),
+    "web identity": (
+        f"[profile p]\n{ROLE}\nweb_identity_token_file = {{folder}}/config\n",
+        {"AWS_ENDPOINT_URL_STS": "{url}", "AWS_PROFILE": "p"},
+        [
+            Reply(
+                headers={"content-type": "text/xml"},
+                body=ASSUMED.replace("AssumeRole", "AssumeRoleWithWebIdentity"),
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "variables", "replies"), ISSUERS.values(), ids=ISSUERS)
+def test_credentials_that_a_server_issues_are_asked_for_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: str,
+    variables: dict[str, str],
+    replies: list[Reply],
+) -> None:
+    with LoopbackServer(*replies, Reply(body=REPLY), Reply(body=REPLY)) as server:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.format(url=server.url))
+        env = {**os.environ, **folder_with(tmp_path, config.format(folder=tmp_path)), **REGION}
+        for _ in range(2):
+            run(answer(provider(MODEL, {"base_url": server.url}, env=env)))
+    asked = server.requests[len(replies) :]
+    assert [credential_of(request) for request in asked] == [("ASIAISSUED", "eu-west-1")] * 2
+    assert [request.headers["x-amz-security-token"] for request in asked] == ["issued-token"] * 2
+
+
 class Issuer:
     """A program that a profile names for its credentials: each time it runs it prints the next ones."""
 
@@ -966,7 +1024,7 @@ def test_what_s3_refuses_is_said_in_its_words() -> None:
         env = {**KEYS, **REGION, "AWS_ENDPOINT_URL_S3": server.url}
         with pytest.raises(ProviderAuthError) as caught:
             run(one_batch(env))
-    assert "S3 says AccessDenied: Access Denied" in str(caught.value)
+    assert str(caught.value) == "bedrock:converse:m: S3 answered HTTP 403: AccessDenied: Access Denied"
     assert "check `batch_s3` (s3://geval-bucket)" in caught.value.hint
 
 

@@ -199,7 +199,9 @@ class BedrockBatches:
         """Return an error with the words of S3, which are XML."""
         said = _S3_ERROR.search(error.body) if isinstance(error.body, str) else None
         if said is not None:
-            error.remark(f"S3 says {said[1]}" + (f": {said[2]}" if said[2] else ""))
+            words = f"{said[1]}: {said[2].rstrip('.')}" if said[2] else said[1]
+            error.message = f"{self._endpoint.id}: S3 answered HTTP {error.status}: {words}"
+            error.args = (error.message,)
             error.hint = f"check `batch_s3` (s3://{self._place.bucket}) and the permissions for it"
         return error
 
