@@ -182,10 +182,18 @@ def test_anthropic_and_gemini_are_asked_in_their_own_forms() -> None:
             part = {"functionCall": {"name": "get_weather", "args": {"city": "Paris"}}}
         return {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}]}
 
-    for provider_id, respond in (("anthropic:c", claude), ("google:gemini-2.5-flash", gemini)):
+    token = {"headers": {"authorization": "Bearer t-0123456789"}, "project_id": "p", "max_retries": 0}
+    for provider_id, respond in (
+        ("anthropic:c", claude),
+        ("vertex:claude-c", claude),
+        ("google:gemini-2.5-flash", gemini),
+        ("vertex:gemini-2.5-flash", gemini),
+    ):
         with LoopbackServer(respond=respond) as server:
-            found = can(check(server, provider_id))
+            config = {**token, "base_url": server.url} if provider_id.startswith("vertex") else None
+            found = can(check(server, provider_id, config))
         assert [found[name] for name in ("structured output", "images", "tools")] == [True, True, True], found
+        assert found["audio"] is ("gemini" in provider_id)
         assert found["several answers"] is False
 
 
