@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
 
+from coverage import CoverageData
 from soak.core import CORE, EQUIVALENT
 from soak.mutant_worker import TIMED_OUT
 from soak.mutation import Mutant, mutants
@@ -34,6 +36,16 @@ LEAST = 3
 SLACK_S = 20.0
 TIMES = 5
 """A mistake may make the tests so many times slower, and `SLACK_S` more; then it counts as noticed."""
+TRIES = 3
+"""A test that fails without a mistake is unsteady, and would count as one that notices: it is tried again."""
+MOST_S = 40.0
+MOST_TESTS = 500
+"""A mistake is tried against so many of the tests that run its line: those named for its module, then quick ones."""
+ROOMS = (
+    "assertions", "cli", "engine", "gateway", "geval", "judge", "library", "report", "runs", "source", "statistics",
+    "store", "suite", "test_access_is_given.py",
+)  # fmt: skip
+"""Where tests of the core are."""
 FAILED = 1
 NOT_COLLECTED = 2
 """Exit codes of pytest: a test failed; a module of tests could not be loaded. Others are mistakes of ours."""
@@ -50,6 +62,83 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """Which tests run which lines of the core, by module and line, and how many seconds a test takes."""
+
+    tests: dict[str, dict[int, frozenset[str]]]
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, data: Path, durations: str) -> "Traced":
+        """Read what coverage has stored, and what pytest has printed of how long each test takes."""
+        found = CoverageData(str(data))
+        found.read()
+        tests = {
+            module: {
+                line: frozenset(context.rpartition("|")[0] for context in contexts if context)
+                for line, contexts in found.contexts_by_lineno(str(ROOT / module)).items()
+            }
+            for module in CORE
+        }
+        lines = re.findall(r"^([\d.]+)s call +(.+)$", durations, re.MULTILINE)
+        return cls(tests, {name: float(seconds) for seconds, name in lines})
+
+    def chosen(self, module: str, line: int) -> list[str]:
+        """Return tests that run a line; of what runs when the module is loaded, tests that run any line."""
+        by_line = self.tests[module]
+        running = by_line.get(line, frozenset())
+        # Of a statement over several lines, some are not counted.
+        for above in range(line - 1, max(0, line - 12), -1):
+            running = running or by_line.get(above, frozenset())
+        running = running or frozenset().union(*by_line.values())
+        stem = Path(module).stem
+        files: dict[str, list[str]] = {}
+        for test in sorted(running, key=lambda test: (self.seconds.get(test, 0.0), test)):
+            files.setdefault(test.partition("::")[0], []).append(test)
+        taken: list[str] = []
+        room_s = MOST_S
+        for _, tests in sorted(
+            files.items(), key=lambda item: (stem not in item[0], self._cost_s(item[1]), item[0])
+        ):
+            for test in tests:
+                room_s -= self.seconds.get(test, 0.0)
+                if room_s < 0 or len(taken) >= MOST_TESTS:
+                    return taken
+                taken.append(f"{ROOT}/{test}")
+        return taken
+
+    def _cost_s(self, tests: Sequence[str]) -> float:
+        return sum(self.seconds.get(test, 0.0) for test in tests)
+
+
+def trace(folder: Path) -> Traced:
+    """Run the tests of the core once, and note which of them runs which line."""
+    config = folder / "coveragerc"
+    # The tests measured alone are in one process: those of forks are not counted.
+    data, included = folder / "coverage.data", "\n    ".join(CORE)
+    config.write_text(f"[run]\ndata_file = {data}\ninclude =\n    {included}\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadgroup",
+        "--cov",
+        "--cov-report=",
+    ]
+    command += [f"--cov-config={config}", "--cov-context=test", "--durations=0", "--durations-min=0"]
+    command += ["-p", "no:cacheprovider", "-m", "not browser and not local_model"]
+    command += [f"tests/{room}" for room in ROOMS]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in {0, FAILED}:
+        raise SystemExit(f"the tests of the core cannot be run\n{done.stdout[-3000:]}")
+    return Traced.of(data, done.stdout)
+
+
+@dataclass(frozen=True)
 class Worker:
     """A process that runs tests against its own copy of the package."""
 
@@ -63,7 +152,7 @@ class Worker:
         arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         arguments += [f"--rootdir={ROOT}", f"--basetemp={self.folder / 'tmp'}", "--hypothesis-seed=0"]
         order = {
-            "arguments": arguments + [str(ROOT / test) for test in tests],
+            "arguments": arguments + list(tests),
             "copy": str(self.folder / "copy"),
             "limit_s": limit_s,
             "output": str(self.output),
@@ -112,10 +201,11 @@ def main(words: Sequence[str] | None = None) -> bool:
         idle: Queue[Worker] = Queue()
         for number in range(chosen.jobs):
             idle.put(stack.enter_context(started_worker(folder / str(number))))
+        traced = trace(folder)
         stop = threading.Event()
         try:
             jobs = [
-                pool.submit(_try_module, module, sample[module], idle, tallies[module], stop)
+                pool.submit(_try_module, module, sample[module], traced, idle, tallies[module], stop)
                 for module in modules
             ]
             for job in jobs:
@@ -147,18 +237,24 @@ def sampled(made: dict[str, list[Mutant]], size: int, seed: int) -> dict[str, li
 
 
 def _try_module(
-    module: str, chosen: Sequence[Mutant], idle: "Queue[Worker]", tally: Tally, stop: threading.Event
+    module: str,
+    chosen: Sequence[Mutant],
+    traced: Traced,
+    idle: "Queue[Worker]",
+    tally: Tally,
+    stop: threading.Event,
 ) -> None:
     """Try the mutants of one module, one after the other, on one worker."""
     source = (ROOT / module).read_text(encoding="utf-8")
     worker = idle.get()
     try:
-        limit_s = _time_limit_s(worker, module)
-        for number, mutant in enumerate(chosen, start=1):
+        tests = [traced.chosen(module, mutant.line) for mutant in chosen]
+        _check_steady(worker, module, sorted({test for some in tests for test in some}))
+        for number, (mutant, some) in enumerate(zip(chosen, tests, strict=True), start=1):
             if stop.is_set():
                 return
             with worker.with_text(module, mutant.text, number):
-                is_noticed = _is_noticed(worker, module, limit_s)
+                is_noticed = _is_noticed(worker, module, some)
             tally.made += 1
             if is_noticed:
                 tally.killed += 1
@@ -174,16 +270,17 @@ def _try_module(
         idle.put(worker)
 
 
-def _time_limit_s(worker: Worker, module: str) -> float:
-    """Return how long the module's tests may take; they must pass as it is."""
-    code, seconds = worker.test(CORE[module], 600)
-    if code:
-        raise SystemExit(f"{module}: its tests fail as it is ({code})\n{worker.output.read_text()[-3000:]}")
-    return seconds * TIMES + SLACK_S
+def _check_steady(worker: Worker, module: str, tests: Sequence[str]) -> None:
+    """Run the tests without a mistake: they must pass."""
+    for _ in range(TRIES):
+        code, _ = worker.test(tests, 1200)
+        if not code:
+            return
+    raise SystemExit(f"{module}: its tests fail as it is ({code})\n{worker.output.read_text()[-3000:]}")
 
 
-def _is_noticed(worker: Worker, module: str, limit_s: float) -> bool:
-    code, _ = worker.test(CORE[module], limit_s)
+def _is_noticed(worker: Worker, module: str, tests: Sequence[str]) -> bool:
+    code, _ = worker.test(tests, MOST_S * TIMES + SLACK_S)
     if code not in {0, FAILED, NOT_COLLECTED, TIMED_OUT}:
         raise SystemExit(f"{module}: pytest ended with {code}\n{worker.output.read_text()[-3000:]}")
     return code != 0
