@@ -31,6 +31,20 @@ _EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
+# These say where the clouds' libraries find a machine's credentials: in files that may name programs to run, or other
+# servers to ask.
+_OF_THE_MACHINE = frozenset(
+    {
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AZURE_AUTHORITY_HOST",
+    }
+)
+_AWS_ADDRESSES = "AWS_ENDPOINT_URL"
+"""How variables begin that say where signed requests go."""
 # Values that went into the config are hidden in messages. A short one (`1`, `true`) is in every message.
 _MIN_HIDDEN = 6
 
@@ -94,7 +108,7 @@ def gather_env(
         process: never overridden by a file.
         base_dir: the config's folder, where a `.env` may be.
         env_file: from the command line; it must exist.
-        access: the config's; a stranger's folder is not looked into.
+        access: the config's; a stranger's folder is not looked into, and what files found set is `settable`.
 
     Raises:
         ConfigError: `env_file` cannot be read, or one of the files has a line that is no assignment.
@@ -108,12 +122,22 @@ def gather_env(
             continue
         try:
             # None of these was named by the config.
-            values |= parse_env_file(read_text(path, TRUSTED), str(path))
+            found_values = parse_env_file(read_text(path, TRUSTED), str(path))
+            values |= found_values if path is env_file else settable(found_values, access)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(sort_problems(problems))
     return values | dict(process)
+
+
+def settable(values: Mapping[str, str], access: Access) -> dict[str, str]:
+    """Return those of `values` that a config may set, or a file beside it: all, if it may run code."""
+    return {
+        name: value
+        for name, value in values.items()
+        if access.runs_code or not (name in _OF_THE_MACHINE or name.startswith(_AWS_ADDRESSES))
+    }
 
 
 class EnvValues:

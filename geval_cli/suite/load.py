@@ -16,7 +16,7 @@ from geval_cli.plugins import EXTRAS, extra
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
-from geval_cli.source.env import EnvValues, gather_env
+from geval_cli.source.env import EnvValues, gather_env, settable
 from geval_cli.source.files import (
     FILE_PREFIX,
     SourceFiles,
@@ -176,7 +176,7 @@ def open_suite(
     if reading_rules.joined:
         raise ConfigError([_cannot_join(document)])
     # The config's own `env` wins, and must be known before any `{{ env.NAME }}` is filled in.
-    literal = _literal_env(_top_mapping(document))
+    literal = settable(_literal_env(_top_mapping(document)), access)
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
     filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
     reading = LoadContext(

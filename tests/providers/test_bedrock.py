@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
 from geval_cli.errors import (
+    ConfigError,
     Problem,
     ProviderAuthError,
     ProviderError,
@@ -37,7 +39,10 @@ from geval_cli.extras.aws import signing
 from geval_cli.providers.registry import check_provider, check_ready, needs_of, provider_access_problem
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.records import Message, ModelRequest, Role
-from geval_cli.source.access import TRUSTED, access_in, access_of_stranger
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.source.env import gather_env
 from geval_cli.specs.base import ProviderSpec
 
 NOW = datetime.datetime(2026, 11, 26, 12, 0, 0, tzinfo=datetime.UTC)
@@ -606,6 +611,60 @@ def test_a_config_on_a_server_calls_bedrock_and_nothing_else_of_the_account(
     problem = provider_access_problem(spec, env={**KEYS, **REGION}, base_dir=Path(), access=access_in(Path()))
     assert (problem.message if problem else "").count(what or "uses") == bool(what)
     assert problem is None or "--allow-code" in problem.hint
+
+
+CONFIGS = {
+    "env": "prompts: [hi]\nproviders: [{id: MODEL}]\nenv: {ENV}\ntests: [{}]\n",
+    "env of promptfoo": "prompts: [hi]\nproviders: [{id: MODEL}]\nenv: {ENV}\ntests: [{vars: {}}]\n",
+    "env of a provider": "prompts: [hi]\nproviders: [{id: MODEL, env: {ENV}}]\ntests: [{vars: {}}]\n",
+    "a file beside it": "prompts: [hi]\nproviders: [{id: MODEL}]\ntests: [{}]\n",
+    "env, and a judge of the server's": "prompts: [hi]\nproviders: [echo]\nenv: {ENV}\n"
+    "tests: [{assert: [{type: llm-rubric, value: polite}]}]\n",
+}
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+@pytest.mark.parametrize("where", list(CONFIGS))
+def test_a_config_on_a_server_leads_amazons_library_to_no_program(
+    tmp_path: Path, where: str, is_served: bool
+) -> None:
+    ran, shared = tmp_path / "ran", tmp_path / "aws.ini"
+    reply = json.dumps({"Version": 1, "AccessKeyId": "AKID", "SecretAccessKey": "secret-0123456789"})
+    program = tmp_path / "program.sh"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\necho '{reply}'\n")
+    program.chmod(0o755)
+    shared.write_text(f"[default]\nregion = eu-west-1\ncredential_process = {program}\n")
+    name = "promptfooconfig.yaml" if "promptfoo" in where or "provider" in where else "geval.yaml"
+    text = CONFIGS[where].replace("MODEL", MODEL).replace("{ENV}", f"{{AWS_CONFIG_FILE: {shared}}}")
+    (tmp_path / name).write_text(text)
+    if "file" in where:
+        (tmp_path / ".env").write_text(f"AWS_CONFIG_FILE={shared}\n")
+    request = RunRequest(
+        tmp_path / name,
+        {},
+        grader=MODEL if "judge" in where else None,
+        served=tmp_path if is_served else None,
+    )
+    outcome: Any = pytest.raises(ConfigError, match="problem") if is_served else nullcontext()
+    with outcome:
+        prepare(request)
+    assert ran.exists() is not is_served
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS"]
+)
+def test_only_the_user_says_where_the_credentials_of_a_machine_are_and_go(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".env").write_text(f"{name}=mine\nOTHER=1\n")
+    given = tmp_path / "given.env"
+    given.write_text(f"{name}=theirs\n")
+
+    def found(access: Access, env_file: Path | None = None) -> dict[str, str]:
+        return gather_env({}, base_dir=tmp_path, env_file=env_file, access=access)
+
+    assert found(TRUSTED) == {name: "mine", "OTHER": "1"}
+    assert found(access_in(tmp_path)) == {"OTHER": "1"}
+    assert found(access_in(tmp_path), given) == {name: "theirs", "OTHER": "1"}
 
 
 def test_a_judge_that_the_user_named_keeps_its_credentials_beside_a_strangers_config() -> None:

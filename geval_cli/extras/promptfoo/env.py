@@ -7,7 +7,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, environment_problem
-from geval_cli.source.env import EnvValues
+from geval_cli.source.env import EnvValues, settable
 from geval_cli.source.source_map import SourcePath
 from geval_cli.templating.js_text import js_string
 
@@ -72,7 +72,7 @@ def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> di
     for _ in range(2):
         filled = PromptfooEnv({**around, **values}, access)
         values = {name: filled.fill(text, SourcePath.nowhere(), []) for name, text in values.items()}
-    return values
+    return settable(values, access)
 
 
 def _unquoted(text: str) -> str:
