@@ -10,6 +10,7 @@ still be meant; what could become several ratings, or none, is left out and lowe
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -147,9 +148,9 @@ def weigh_by_logprobs(
         Masses given everything that stands before the score; empty when the score's tokens cannot be found.
     """
     start, end = span
-    path = [item for item in place_tokens(tokens, text) if item.end > start]
+    path = _side_by_side([item for item in place_tokens(tokens, text) if item.end > start])
     chosen = _as_float(text[start:end])
-    if chosen is None or not _is_connected(path, start, end):
+    if chosen is None or not path or path[0].start > start or path[-1].end < end:
         return Distribution()
     scale = Scale.of(score_range, score_step)
     if scale.rating(chosen) is None:
@@ -157,26 +158,17 @@ def weigh_by_logprobs(
         scale = Scale.of(score_range, _step_of(text[start:end]))
     walk = _Walk(scale, text[start:end], chosen)
     for item in path:
-        if walk.is_over:
+        if walk.ends_with(item, text[item.start : start]):
             break
-        walk.step(item, text[item.start : start])
     masses = {rating: math.fsum(parts) for rating, parts in walk.masses.items()}
     masses = {rating: mass for rating, mass in masses.items() if mass > 0}
     return Distribution(masses, min(math.fsum(masses.values()), 1.0))
 
 
-def _is_connected(path: Sequence[PlacedToken], start: int, end: int) -> bool:
-    """Return whether the tokens stand side by side from the score's first character to its last."""
-    if not path or path[0].start > start:
-        return False
-    position = path[0].end
-    for item in path[1:]:
-        if position >= end:
-            return True
-        if item.start != position:
-            return False
-        position = item.end
-    return position >= end
+def _side_by_side(path: Sequence[PlacedToken]) -> Sequence[PlacedToken]:
+    """Return the tokens before the first gap: what stands behind one does not go on with the score."""
+    gaps = (place for place, (left, right) in enumerate(pairwise(path), 1) if left.end != right.start)
+    return path[: next(gaps, len(path))]
 
 
 class _Walk:
@@ -187,17 +179,11 @@ class _Walk:
         self.spelling = spelling
         self.chosen = chosen
         self.masses: dict[float, list[float]] = {}
-        self.is_over = False
         self._spelled = ""
         self._mass = 1.0
-        self._position: int | None = None
 
-    def step(self, item: PlacedToken, lead: str) -> None:
-        """Take one token; `lead` is the part of it that stands before the score."""
-        if self._position not in (None, item.start):
-            self.is_over = True
-            return
-        self._position = item.end
+    def ends_with(self, item: PlacedToken, lead: str) -> bool:
+        """Take one token, and return whether none behind it counts; `lead` is the part of it before the score."""
         probabilities = _probabilities(item.token)
         # The tokens that were not chosen decide a rating here or never; the chosen one may only begin to spell its own.
         for text, probability in probabilities.items():
@@ -208,9 +194,8 @@ class _Walk:
         self._spelled += _beginning(item.token.text, lead, is_first=not self._spelled) or ""
         if rating == self.chosen or self._has_ended():
             self._count(self.chosen, self._mass)
-            self.is_over = True
-        elif not _NUMBER_START.fullmatch(self._spelled):
-            self.is_over = True
+            return True
+        return not _NUMBER_START.fullmatch(self._spelled)
 
     def _count(self, rating: float | None, mass: float) -> None:
         if rating is not None:

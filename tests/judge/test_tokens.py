@@ -88,5 +88,17 @@ def test_matching_resumes_further_away_the_more_tokens_were_lost():
     ]
 
 
+@pytest.mark.parametrize(("missing", "is_found"), [("é", True), ("日本語の", True), ("日本語のも", False)])
+def test_a_few_characters_may_have_no_token_at_all(missing, is_found):
+    placed = spans(["a", " ok", "}"], f"a{missing} ok}}")
+
+    start = 1 + len(missing)
+    assert placed[1:] == (
+        [(" ok", start, start + 3), ("}", start + 3, start + 4)]
+        if is_found
+        else [("}", start + 3, start + 4)]
+    )
+
+
 def test_once_found_again_tokens_may_differ_in_white_space_as_before():
     assert spans(["\ufffd", "ok ", "then", " 8"], "日 ok then\n8")[-2:] == [("then", 5, 9), (" 8", 9, 11)]

@@ -482,6 +482,15 @@ def test_a_score_of_which_the_first_token_is_missing_is_not_weighed_by_its_rest(
     assert found.coverage == 0
 
 
+@pytest.mark.parametrize(("score", "first"), [("10", "1"), ("1.5", "1.")])
+def test_a_score_of_which_a_later_token_is_missing_is_not_weighed_by_its_beginning(score, first):
+    tokens = [token(first, 0.2, [("9}", 0.8)]), token("\ufffd", 1), token("}", 1)]
+
+    found = weigh(tokens, score, text=f"{score}}}", score_step=0.5)
+
+    assert (found.masses, found.coverage) == ({}, 0)
+
+
 def test_how_sure_the_judge_was_before_the_score_does_not_lower_the_coverage():
     tokens = [token("{", 0.2), token('"score": ', 0.1), token("8", 0.7, [("9", 0.3)]), token("}", 1)]
 
@@ -514,6 +523,40 @@ def test_a_gap_right_behind_the_score_does_not_matter():
     tokens = [token("8", 0.7, [("9", 0.3)]), token("\ufffd", 1), token("}", 1)]
 
     assert weigh(tokens, "8", text="8日}").masses == pytest.approx({8: 0.7, 9: 0.3})
+
+
+def test_what_stands_behind_a_decimal_comma_is_not_taken_for_the_end_of_a_rating():
+    tokens = [token("7", 1), token(",", 0.8, [("}", 0.2)]), token("5", 0.6, [("2", 0.4)]), token("}", 1)]
+
+    assert weigh(tokens, "7,5", score_step=0.5).masses == pytest.approx({7: 0.2})
+
+
+def test_what_stands_behind_a_gap_does_not_go_on_with_the_score():
+    tokens = [token("1", 0.6, [("9", 0.4)]), token("\ufffd", 1), token("0", 0.7, [("}", 0.3)])]
+
+    assert weigh(tokens, "1", text="1日0").masses == pytest.approx({9: 0.4})
+
+
+def test_an_end_mark_without_text_is_no_place_where_the_score_goes_on():
+    tokens = [token("1", 0.6, [("9", 0.4)]), token("", 0.8, [("0", 0.2)])]
+
+    assert weigh(tokens, "1").masses == pytest.approx({9: 0.4})
+
+
+@pytest.mark.parametrize("end", [["}"], [",", "\n"], [".\n"]])
+def test_a_score_too_fine_for_any_scale_counts_alone_once_it_has_ended(end):
+    tokens = [token("0.87654", 0.8, [("0.9", 0.2)]), *(token(text, 1) for text in end)]
+
+    found = weigh(tokens, "0.87654", score_range=(0, 1), score_step=0.1)
+
+    assert found.masses == pytest.approx({0.87654: 0.8})
+
+
+@pytest.mark.parametrize("behind", ["3", "th", "-0.9", "%"])
+def test_a_score_too_fine_for_any_scale_does_not_count_where_the_number_goes_on(behind):
+    tokens = [token("0.87654", 0.8), token(behind, 1)]
+
+    assert weigh(tokens, "0.87654", score_range=(0, 1), score_step=0.1).masses == {}
 
 
 def test_a_full_stop_behind_decimals_ends_the_number_and_a_second_point_with_digits_makes_it_none():

@@ -29,11 +29,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if (abs(rating - value) < _SAME_RATING):",
     ): "no rating is exactly 1e-9 away from another number that is read",
     (
-        "geval_cli/judge/weighing.py",
-        "elif not _NUMBER_START.fullmatch(self._spelled): self.is_over = True",
-        "self.is_over = False",
-    ): "what is no beginning of a number becomes none by more tokens: going on counts nothing",
-    (
         "geval_cli/judge/scoring.py",
         "if not -_DUST <= score <= 1 + _DUST:",
         "if not (-_DUST < score <= 1 + _DUST):",
