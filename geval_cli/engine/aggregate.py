@@ -32,7 +32,6 @@ from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean,
 from geval_cli.suite.gates import DerivedMetric
 
 COUNT = "__count"
-_LARGEST_POWER = 1000.0
 _LONGEST = 2_000  # characters
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -41,7 +40,7 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
-    ast.Pow: lambda base, power: math.pow(base, min(power, _LARGEST_POWER)),
+    ast.Pow: math.pow,
 }
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "abs": abs,
@@ -53,7 +52,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "log2": math.log2,
     "max": max,
     "min": min,
-    "pow": lambda base, power: math.pow(base, min(power, _LARGEST_POWER)),
+    "pow": math.pow,
     "round": round,
     "sqrt": math.sqrt,
 }
@@ -276,7 +275,7 @@ class Notices(Struct):
         """Take note of an event, if it says something."""
         if isinstance(event, Noticed):
             self.say(event.message)
-        elif isinstance(event, ModelCalled) and event.dropped:
+        elif isinstance(event, ModelCalled):
             self._add_dropped(event)
 
     def say(self, text: str) -> None:

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 from support.specs import assertion_result
 
 from geval_cli.assertions.outcome import verdict_of, weighted_score
-from geval_cli.engine.aggregate import Tally, with_clustered_intervals
+from geval_cli.engine.aggregate import Notices, Tally, with_clustered_intervals
+from geval_cli.events import CaseStarted, ModelCalled, Noticed
 from geval_cli.metrics import named_scores
 from geval_cli.records import (
     AssertionResult,
@@ -215,3 +216,62 @@ def test_errors_are_counted_for_each_metric_by_itself() -> None:
         "broken": (None, 0, 2),
         "fine": (1.0, 1, 0),
     }
+
+
+CACHED, ASKED, HALF = (
+    Usage(1, 1, 1, cached_requests=1),
+    Usage(1, 1, 1),
+    Usage(2, 1, 1, cached_requests=1),
+)
+TEMPERATURE = (
+    "m does not accept `temperature` here: ratings and samples use the model's default instead of 0 and 1, "
+    "so another run may rate differently"
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "texts"),
+    [
+        ([(("seed",), CACHED)], ["m does not accept `seed`; its cached answers were generated without"]),
+        ([(("seed",), CACHED)] * 2, ["m does not accept `seed`; its cached answers were generated without"]),
+        (
+            [(("seed", "logprobs"), CACHED)],
+            ["m does not accept `seed`, `logprobs`; its cached answers were generated without"],
+        ),
+        # What is asked for now, the gateway tells.
+        ([(("seed",), ASKED)], []),
+        ([(("seed",), HALF)], []),
+        ([(("seed",), Usage())], []),
+        ([(("seed",), ASKED), (("seed",), CACHED)], []),
+        ([((), CACHED)], []),
+        ([(("temperature",), ASKED)], [TEMPERATURE]),
+        ([(("temperature",), CACHED)] * 2, [TEMPERATURE]),
+        (
+            [(("temperature", "seed"), CACHED)],
+            [TEMPERATURE, "m does not accept `seed`; its cached answers were generated without"],
+        ),
+    ],
+)
+def test_what_a_server_does_not_accept_is_said_once(
+    calls: list[tuple[tuple[str, ...], Usage]], texts: list[str]
+) -> None:
+    notices = Notices()
+    notices.add(CaseStarted("0.0.0", 0.0))
+    for dropped, usage in calls:
+        notices.add(ModelCalled(Role.JUDGE, "m", usage, dropped=dropped))
+    assert list(notices.texts) == texts
+
+
+def test_each_of_two_models_has_its_own_notice_and_equal_ones_are_said_once() -> None:
+    notices = Notices()
+    for name in ("m", "n", "m"):
+        notices.add(ModelCalled(Role.JUDGE, name, CACHED, dropped=("seed",)))
+        notices.add(Noticed("a word"))
+    assert [text.partition(" ")[0] for text in notices.texts] == ["m", "a", "n"]
+
+
+def test_a_hundred_notices_are_kept() -> None:
+    notices = Notices()
+    for number in range(102):
+        notices.say(f"{number}")
+    assert notices.texts == tuple(str(number) for number in range(100))

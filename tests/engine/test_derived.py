@@ -63,6 +63,11 @@ def value_of(formula: str) -> float | None:
         ("unheard_of", None),
         ("log(0)", None),
         ("10 ^ 10 ^ 10", None),
+        ("pow(x, 2)", 36.0),
+        ("pow(-1, 1001)", -1.0),
+        ("(-1) ^ 1001", -1.0),
+        ("pow(10, 1000)", None),
+        ("(-8) ^ 0.5", None),
         ("sqrt(1, 2)", None),
     ],
 )

@@ -3,10 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import make_case, make_judged
+from support.specs import TEMPLATES, case
 
-from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
-from geval_cli.records import CaseResult, GateResult, Role, Status, Usage
+from geval_cli.assertions.base import MergedTest
+from geval_cli.engine.gates import GateSubjects, errors_are_gated, judge_gates, passed_gate
+from geval_cli.records import AssertionResult, CaseResult, GateResult, Role, Status, Usage
 from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
@@ -263,3 +266,54 @@ def test_each_quantile_of_latency_is_its_own(name: str, actual: float) -> None:
 def test_tags_that_there_are_are_not_told_as_missing() -> None:
     broken = [make_case(0, status=Status.ERROR, metadata={"area": "billing"}, named_scores={})]
     assert result_of("pass_rate[area=billing] >= 1%", broken).note == "there is nothing to count"
+
+
+@pytest.mark.parametrize(
+    ("text", "actual"),
+    [
+        ("borderline <= 50%", 2 / 3),
+        ("coherence.borderline <= 50%", 1 / 3),
+        ("tone.borderline <= 50%", 1 / 2),
+        ("of a set.borderline <= 50%", 0),
+        ("style.borderline <= 50%", None),
+    ],
+)
+def test_a_case_is_borderline_when_one_of_its_calibrated_scores_is(text: str, actual: float | None) -> None:
+    def scored(metric: str, mark: object) -> AssertionResult:
+        return make_judged(
+            Status.PASSED, 0.5, metric=metric, detail={} if mark is None else {"borderline": mark}
+        )
+
+    group = make_judged(Status.PASSED, 0.5, metric="set", assertions=(scored("of a set", False),))
+    results = [
+        make_case(0, assertions=(scored("coherence", True), scored("tone", False))),
+        make_case(1, assertions=(scored("coherence", False), scored("tone", True))),
+        make_case(2, assertions=(scored("coherence", False), group)),
+        make_case(3, assertions=(scored("style", None),)),
+    ]
+    found = result_of(text, results)
+
+    assert found.actual == (None if actual is None else pytest.approx(actual))
+    if actual is None:
+        assert (found.status, found.note) == (
+            Status.ERROR,
+            "no case has a score calibrated with enough labels",
+        )
+
+
+@pytest.mark.parametrize(
+    ("tests", "is_unknown"),
+    [
+        ([case(0)], True),
+        ([case(0, promptfoo=PromptfooTestOptions(assertScoringFunction="file://score.py"))], False),
+        ([case(0, promptfoo=PromptfooTestOptions(assertScoringFunction="file://score.py")), case(1)], False),
+    ],
+)
+def test_what_computes_the_score_of_a_test_may_name_metrics(
+    tests: list[MergedTest], is_unknown: bool
+) -> None:
+    subjects = GateSubjects([gate("tone.mean >= 0.5")])
+    for test in tests:
+        subjects.note(test, (), TEMPLATES)
+
+    assert bool(list(subjects.problems())) is is_unknown

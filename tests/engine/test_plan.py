@@ -1,10 +1,21 @@
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.sample_run import make_case
 from support.specs import case, suite
 
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import DoneCases, Plan
+from geval_cli.records import CaseResult
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 PROMPTS = (PromptSpec(id="p1", label="short", raw=""), PromptSpec(id="p2", label="long", raw=""))
 PROVIDERS = (ProviderSpec(id="echo"), ProviderSpec(id="openai:x", label="X"))
+
+
+def done_case(test: int, repeat: int, column: int) -> CaseResult:
+    return replace(make_case(test), repeat_index=repeat, column=column)
 
 
 def test_columns_are_numbered_provider_by_provider() -> None:
@@ -47,6 +58,32 @@ def test_each_provider_has_a_lane_with_its_columns() -> None:
 def test_jobs_of_one_row_share_a_group() -> None:
     [queue] = Plan(suite([case(0), case(1)], prompts=PROMPTS)).queues
     assert [job.group for job in queue] == ["0.0", "0.0", "1.0", "1.0"]
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 1), st.integers(0, 2))),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
+def test_the_cases_that_are_done_are_those_that_were_added(
+    places: set[tuple[int, int, int]], first: int, length: int
+) -> None:
+    queues = Plan(suite([case(index) for index in range(6)], prompts=PROMPTS, providers=PROVIDERS[:1])).queues
+    whole = DoneCases(repeats=2, columns=3)
+    for test, repeat, column in places:
+        assert whole.add(done_case(test, repeat, column))
+    last = first + length
+    part = DoneCases(repeats=2, columns=3, first_test=first, marks=whole.marks_of(first, last))
+
+    assert len(whole) == len(places)
+    for place in itertools.product(range(6), range(2), range(3)):
+        assert whole.has(done_case(*place)) == (place in places)
+        if place[0] < last:
+            assert part.has(done_case(*place)) == (place[0] < first or place in places)
+    left = [(job.test.index, job.repeat_index, job.column) for job in whole.missing(*queues)]
+    assert left == [
+        (test, 0, column) for test in range(6) for column in range(2) if (test, 0, column) not in places
+    ]
 
 
 def test_without_providers_nothing_is_generated() -> None:
