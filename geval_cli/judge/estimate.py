@@ -238,7 +238,8 @@ async def _by_samples(
 ) -> RatingEstimate:
     """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
     rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
-    taken, decision = Taken[ParsedReply](), StopDecision(stops=True, p_pass=None)
+    taken = Taken[ParsedReply]()
+    decision: StopDecision | None = None
     for end in _sample_ends(metric):
         indexes = tuple(range(taken.requested, end))
         request = question.samples_request(
@@ -247,10 +248,10 @@ async def _by_samples(
         await taken.add(request, question, metric, calls)
         if rule is not None:
             decision = decide(rule, [reply.rating for reply in taken.replies], metric.samples - end)
-        if taken.is_lost(metric) or (decision.stops and taken.is_enough(metric)):
+        if taken.is_lost(metric) or (decision is not None and decision.stops and taken.is_enough(metric)):
             break
     await taken.check(metric, calls)
-    return _of_samples(taken, None if rule is None else _stopped(taken, metric, decision))
+    return _of_samples(taken, None if decision is None else _stopped(taken, metric, decision))
 
 
 def _sample_ends(metric: Metric) -> Iterable[int]:
@@ -426,7 +427,8 @@ def describe(estimate: RatingEstimate, score_range: ScoreRange) -> str:
     """Return the distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
     low, high = (format_number(end) for end in score_range)
     rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"
-    shares = sorted(estimate.distribution.shares.items(), key=lambda item: (-item[1], item[0]))
+    # Of equal shares that of the lower rating stays first.
+    shares = sorted(estimate.distribution.shares.items(), key=lambda item: -item[1])
     shown = ", ".join(
         f"{format_number(number)} {format_share(share)}" for number, share in shares[:_MOST_SHOWN]
     )

@@ -329,14 +329,14 @@ def _misfit(text: str, statistic: Statistic, limit: float, *, is_against: bool) 
     return (f"this is not a gate: `{text}`", _FORM) if limit < 0 else None
 
 
-def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str:
-    if statistic in DELTAS and limit < -1:
+def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str | None:
+    if limit < -1:
         return "a limit below -1 (or -100%)"
     if statistic in _SHARES and limit > 1:
         return "a limit above 1 (or 100%)"
     if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
         return "a percentage limit on a figure that is not a share"
-    return ""
+    return None
 
 
 def read_margins(value: JsonValue, place: SourcePath, reading: LoadContext) -> Margins:

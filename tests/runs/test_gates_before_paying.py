@@ -46,6 +46,26 @@ def test_a_margin_of_a_metric_that_the_config_lacks_is_a_problem(tmp_path: Path)
     assert (found.location.line, found.location.column) == (10, 49)
 
 
+@pytest.mark.parametrize(
+    ("written", "found", "column"),
+    [
+        ("2", "the number 2", 9),
+        ("0", "the number 0", 9),
+        ("true", "true", 9),
+        ("[0.1]", "a list with 1 entry", 9),
+        ("{tone: 0.1, score: 1}", "the number 1", 28),
+        ("{tone: wide, score: 0.1}", 'the text "wide"', 16),
+    ],
+)
+def test_a_margin_that_is_none_is_told_at_its_place(
+    tmp_path: Path, written: str, found: str, column: int
+) -> None:
+    (problem,) = problems_of(tmp_path, f"{SUITE}margin: {written}\n")
+    assert problem.message == f"a margin must be a number between 0 and 1, found {found}"
+    assert problem.location is not None
+    assert (problem.location.line, problem.location.column) == (10, column)
+
+
 def test_a_gate_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     found = problems_of(tmp_path, f"{SUITE}gates: [speed >= 1, ton.mean >= 0.3, pas_rate >= 0.5]\n")
     assert [(problem.message, problem.hint) for problem in found[1:]] == [
