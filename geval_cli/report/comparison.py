@@ -5,7 +5,7 @@ the list of runs. Of the earlier run only scores and verdicts are held; the late
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -941,11 +941,12 @@ def headline(
     paired: int,
     overall: ComparedRow | None = None,
     names: tuple[str, str] = ("A", "B"),
+    quoted: Callable[[str], str] = str,
 ) -> tuple[str, str]:
     """Return what rows say together, in a word and in a sentence that names the worst and the best of them.
 
     `overall` is the pass rate of all columns together, which may show what no column shows alone. `names` are what the
-    sentence calls the two runs.
+    sentence calls the two runs; `quoted` writes a name of the config where it would be markup.
     """
     a, b = names
     this = b[:1].upper() + b[1:]
@@ -961,7 +962,7 @@ def headline(
     tests = plural(paired, "test")
 
     def said(row: ComparedRow) -> str:
-        return _moved(row, several=several)
+        return _moved(row, quoted, several=several)
 
     if worst is not None or best is not None:
         words = {row.verdict.value for row in (worst, best, together) if row is not None}
@@ -971,7 +972,9 @@ def headline(
                 f" in {counts[DifferenceVerdict.BETTER]:,}: worst is {said(worst)}, best is {said(best)}"
             )
             if together is not None:
-                sentence += f"; {together.verdict} over all columns: {_moved(together, several=False)}"
+                sentence += (
+                    f"; {together.verdict} over all columns: {_moved(together, quoted, several=False)}"
+                )
             return words.pop() if len(words) == 1 else "mixed", sentence
         shown, other = (worst, highest) if worst is not None else (best, lowest)
         assert shown is not None  # there are better or worse ones
@@ -980,7 +983,7 @@ def headline(
         among += f"{':' if count == 1 else ', most in'} {said(shown)}"
         if together is not None:
             sentence = (
-                f"{this} is {together.verdict} than {a} over all columns: {_moved(together, several=False)}"
+                f"{this} is {together.verdict} than {a} over all columns: {_moved(together, quoted, several=False)}"
                 f"; {'also ' if shown.verdict == together.verdict else ''}{shown.verdict} in {among}"
             )
         elif len(rows) == 1:
@@ -1000,7 +1003,7 @@ def headline(
         )
     if together is not None:
         return together.verdict, (
-            f"{this} is {together.verdict} than {a} over all columns: {_moved(together, several=False)};"
+            f"{this} is {together.verdict} than {a} over all columns: {_moved(together, quoted, several=False)};"
             " no single column shows a clear difference"
         )
     undecided = [row for row in rows if row.verdict is DifferenceVerdict.UNDECIDED]
@@ -1042,9 +1045,11 @@ def _value(row: ComparedRow) -> float:
     return row.delta.value or 0.0
 
 
-def _moved(row: ComparedRow, *, several: bool) -> str:
+def _moved(row: ComparedRow, quoted: Callable[[str], str], *, several: bool) -> str:
     """Return `relevance 0.75 to 0.45 (-0.30, 95 % CI -0.36 to -0.24)`, or `relevance at 0.75 in both`."""
-    name = row_title(row) + (f" of {one_line(row.column, _NAME_WIDTH)}" if several else "")
+    title = row_title(row)
+    name = title if title in {"pass rate", "score"} else quoted(title)
+    name += f" of {quoted(one_line(row.column, _NAME_WIDTH))}" if several else ""
     if not row.delta.differing:
         return f"{name} at {level_text(row, row.b)} in both"
     change = f"{shift_text(row, _value(row))}{' points' if is_rate(row) else ''}"

@@ -37,9 +37,9 @@ _SPELLING_JOINER = compile_later(
 _SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
 
 
-def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table whose first column is aligned left; a cell may hold anything but markup of its own."""
-    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
+def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, names: int = 1) -> str:
+    """Return a table whose first columns, `names` of them, are aligned left; a cell may hold anything but markup."""
+    lines = [header, tuple("---" if index < names else "---:" for index, _ in enumerate(header)), *rows]
     # A bar ends a cell even inside a code span.
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
 

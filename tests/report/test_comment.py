@@ -140,7 +140,7 @@ def test_the_comment_names_the_decision_the_broken_case_and_its_diff(results: Pa
 
     assert done.code == 0, done.stderr
     assert text.startswith("<!-- geval: evals.yaml -->\n### ❌ geval: `evals.yaml` failed\n")
-    assert "100 % | 80 % | -20 pts" in text
+    assert "100\u00a0% | 80\u00a0% | -20\u00a0pts" in text
     assert "16 passed · 4 failed" in text
     assert "Worst changes</summary>" in text
     assert "passed → failed" in text
@@ -174,7 +174,7 @@ def test_a_comment_is_posted_once_and_then_updated(host: Host, results: Path, tm
     assert again.code == 0, again.stderr
 
     assert len(host.comments) == 122
-    assert "than trunk" in host.comments[-1]["body"]
+    assert "than `trunk`" in host.comments[-1]["body"]
     assert forged["body"].endswith("looks like ours")
     assert host.calls[-1] == "PATCH /repos/octo/app/issues/comments/122"
 
@@ -327,7 +327,7 @@ def marks_outside_code(text: str, status: Status = Status.FAILED) -> list[str]:
     """Return what could be markup in a comment whose case became worse, with `text` wherever a model writes."""
 
     def case(output: str, status: Status) -> CaseResult:
-        judged = make_judged(status, 0.1 if status is Status.FAILED else 0.9, metric="m", reason=text)
+        judged = make_judged(status, 0.1 if status is Status.FAILED else 0.9, metric="m" + text, reason=text)
         return make_case(0, status=status, output=output, description="d" + text, assertions=(judged,))
 
     comment = comment_text(run_of(case(text + " b", status)), run_of(case("a " + text, Status.PASSED)))

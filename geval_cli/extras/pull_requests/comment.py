@@ -95,8 +95,9 @@ def comment_text(
 
 
 def _decision(found: RunComparison, base: str) -> str:
-    _, sentence = headline(found.rows, found.paired, found.overall, (base, "this pull request"))
-    lines = [f"**{code_span(one_line(sentence, 1_000))}**", ""]
+    names = code_span(one_line(base, _NAME_WIDTH)), "this pull request"
+    _, sentence = headline(found.rows, found.paired, found.overall, names, code_span)
+    lines = [f"**{sentence}**", ""]
     lines += [f"- {code_span(one_line(text, _REASON_WIDTH))}" for text in found.warnings]
     return "\n".join(lines) + ("\n" if found.warnings else "")
 
@@ -122,17 +123,18 @@ def _changes(found: RunComparison, base: str) -> str:
             (
                 code_span(one_line(words.name, _TITLE_WIDTH)),
                 *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
-                words.before,
-                words.after,
-                words.change,
-                words.interval,
+                # In narrow columns a number would be parted from its unit.
+                *(
+                    text.replace(" ", "\u00a0")
+                    for text in (words.before, words.after, words.change, words.interval)
+                ),
                 f"**{row.verdict.value}**" if row.verdict in decided else row.verdict.value,
             )
         )
     if not cells:
         return ""
     header = ("", *(("column",) if several else ()), code_span(one_line(base, _NAME_WIDTH)), "now")
-    table = markdown_table((*header, "change", "95 % CI", "verdict"), cells)
+    table = markdown_table((*header, "change", "95 % CI", "verdict"), cells, names=1 + several)
     more = len(rows) - len(cells)
     return f"{table}\n" + (f"and {plural(more, 'more row')}\n" if more else "")
 
