@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.wire.placeholders import follow_path, parse_path
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
+SIGNED_BY = {"accessKeyId": "A", "secretAccessKey": "secret-0123456789", "sessionToken": "session-0123456789"}
 TRICKY = 'He said "no"\nand \\left {{ messages }}'
 
 
@@ -159,6 +161,35 @@ def test_secrets_are_in_the_identity_as_hashes_only() -> None:
     headers = {"headers": {"Cookie": "session=hunter2000"}}
     identity = provider("http://me:hunter2001@x.example/a?api_key=hunter2002", headers).identity
     assert "hunter" not in repr(identity)
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "secret"),
+    [
+        ({"headers": {"Authorization": "Bearer in-a-header-0123"}}, "/a", "in-a-header-0123"),
+        ({"headers": {"X-Corp": "in-another-0123"}}, "/a", "in-another-0123"),
+        ({"body": {"api_key": "in-the-body-0123"}}, "/a", "in-the-body-0123"),
+        ({}, "/a?api_key=in-the-address-0123", "in-the-address-0123"),
+        (
+            {"sign": {"aws": {"service": "x", "region": "eu-west-1", **SIGNED_BY}}},
+            "/a",
+            SIGNED_BY["sessionToken"],
+        ),
+    ],
+)
+def test_an_answer_that_says_the_request_back_shows_no_secret(
+    config: dict[str, Any], path: str, secret: str
+) -> None:
+    def say_back(body: Any, headers: Mapping[str, str]) -> Reply:
+        request = server.requests[-1]
+        return Reply(body={"said": f"{request.path} {dict(request.headers)} {body}"})
+
+    with LoopbackServer(respond=say_back) as server:
+        model = provider(f"{server.url}{path}", {"response_path": "said", **config}, base_dir=Path())
+        [response] = run(answer(model, ask("hi")))
+    assert secret in f"{server.requests[0].path} {server.requests[0].headers} {server.requests[0].body}"
+    assert "***" in response.text
+    assert secret not in response.text
 
 
 def test_what_is_not_supported_is_reported_as_dropped() -> None:

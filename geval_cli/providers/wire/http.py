@@ -176,7 +176,8 @@ class HttpProvider:
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
         usage = self._usage(reply, choice, call)
-        return ModelResponse((choice,), usage, reply.latency_ms, dropped=dropped)
+        said = settings.secrets.hide_echo(choice)
+        return ModelResponse((said,), usage, reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         if self._settings.response_code is not None:
