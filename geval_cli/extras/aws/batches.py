@@ -13,10 +13,9 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from geval_cli.errors import ProviderError
-from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.network.messages import HttpCall, HttpResponse, Signer, json_bytes
-from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.network.transport import Transport, object_in, response_error
 from geval_cli.providers.wire.batch_api import (
     BatchLine,
     BrokenResultsError,
@@ -103,7 +102,8 @@ class BedrockBatches:
             "inputDataConfig": {"s3InputDataConfig": {"s3Uri": self._uri_of(str(file_id))}},
             "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": self._uri_of(self._output_folder())}},
         }
-        found, reply = await self._exchange("POST", "/model-invocation-job", body=json_bytes(wish))
+        reply = await self._send("POST", "/model-invocation-job", body=json_bytes(wish))
+        found = object_in(reply, self._context)
         if not isinstance(found.get("jobArn"), str) or not found["jobArn"]:
             raise response_error("an answer without the ARN of a job", reply, self._context)
         return RemoteBatch(_short(found["jobArn"]), RemoteState.RUNNING, label=batch_id)
@@ -115,7 +115,7 @@ class BedrockBatches:
         token = ""
         while True:
             query = urlencode({**wanted, **({"nextToken": token} if token else {})})
-            page, _ = await self._exchange("GET", f"/model-invocation-jobs?{query}")
+            page = object_in(await self._send("GET", f"/model-invocation-jobs?{query}"), self._context)
             listed = page.get("invocationJobSummaries")
             for item in listed if isinstance(listed, list) else []:
                 if _is_job(item) and not is_too_old(moment(item.get("submitTime")), since):
@@ -127,13 +127,14 @@ class BedrockBatches:
             token = str(page["nextToken"])
 
     async def get(self, remote_id: str) -> RemoteBatch:
-        found, reply = await self._exchange("GET", f"/model-invocation-job/{quote(remote_id, safe='')}")
+        reply = await self._send("GET", f"/model-invocation-job/{quote(remote_id, safe='')}")
+        found = object_in(reply, self._context)
         if not _is_job(found):
             raise response_error("an answer that does not describe a job", reply, self._context)
         return self._remote(found)
 
     async def cancel(self, remote_id: str) -> None:
-        await self._exchange("POST", f"/model-invocation-job/{quote(remote_id, safe='')}/stop")
+        await self._send("POST", f"/model-invocation-job/{quote(remote_id, safe='')}/stop")
 
     async def results(self, batch: RemoteBatch) -> AsyncIterator[BatchLine]:
         for name in batch.results:
@@ -149,20 +150,11 @@ class BedrockBatches:
     async def aclose(self) -> None:
         await self._s3.aclose()
 
-    async def _exchange(
-        self, method: str, path: str, *, body: bytes = b""
-    ) -> tuple[Mapping[str, Any], HttpResponse]:
+    async def _send(self, method: str, path: str, *, body: bytes = b"") -> HttpResponse:
         headers = {"accept": "application/json", **({"content-type": "application/json"} if body else {})}
         url = self._place.control_url + path
         call = HttpCall(url, headers, body, method, self._endpoint.limits.timeout_s)
-        reply = await self._transport.send(call, self._context)
-        try:
-            found = decode_json(reply.body or b"{}")
-        except ValueError as error:
-            raise response_error("an answer that is not JSON", reply, self._context) from error
-        if not isinstance(found, dict):
-            raise response_error("JSON that is not an object", reply, self._context)
-        return found, reply
+        return await self._transport.send(call, self._context)
 
     def _remote(self, item: Mapping[str, Any]) -> RemoteBatch:
         job, name = _short(item["jobArn"]), str(item.get("jobName") or "")

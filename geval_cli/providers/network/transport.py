@@ -198,11 +198,7 @@ class Transport:
         body = json_bytes(payload)
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
         reply = await self.send(HttpCall(call.url, headers, body, call.method, call.timeout_s), context)
-        try:
-            return decode_json(reply.body), reply
-        except ValueError as error:
-            what = "an answer that is not JSON" if reply.body else "an answer with an empty body"
-            raise response_error(what, reply, context) from error
+        return json_in(reply, context), reply
 
     async def send(self, call: HttpCall, context: CallContext) -> HttpResponse:
         """Send `call` and read the whole answer.
@@ -325,6 +321,23 @@ def same_origin_target(call: HttpCall, reply: HttpResponse) -> str | None:
         return None
     is_same = (here.origin, here.user_info) == (there.origin, there.user_info)
     return target if is_same else None
+
+
+def json_in(reply: HttpResponse, context: CallContext) -> Any:
+    """Return the JSON in a 2xx `reply`. Raises ProviderResponseError when there is none."""
+    try:
+        return decode_json(reply.body)
+    except ValueError as error:
+        what = "an answer that is not JSON" if reply.body else "an answer with an empty body"
+        raise response_error(what, reply, context) from error
+
+
+def object_in(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
+    """Return the JSON object in a 2xx `reply`. Raises ProviderResponseError when there is none."""
+    found = json_in(reply, context)
+    if not isinstance(found, dict):
+        raise response_error("JSON that is not an object", reply, context)
+    return found
 
 
 def response_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderResponseError:

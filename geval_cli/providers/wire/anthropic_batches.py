@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
-from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.network.transport import Transport, object_in, response_error
 from geval_cli.providers.wire.batch_api import (
     BatchLine,
     BrokenResultsError,
@@ -110,13 +109,7 @@ class AnthropicBatches:
         self, method: str, path: str = "", *, query: str = "", body: bytes = b""
     ) -> tuple[Mapping[str, Any], HttpResponse]:
         reply = await self._transport.send(self._call(method, path, query=query, body=body), self._context)
-        try:
-            found = decode_json(reply.body)
-        except ValueError as error:
-            raise response_error("an answer that is not JSON", reply, self._context) from error
-        if not isinstance(found, dict):
-            raise response_error("JSON that is not an object", reply, self._context)
-        return found, reply
+        return object_in(reply, self._context), reply
 
     def _call(self, method: str, path: str, *, query: str = "", body: bytes = b"") -> HttpCall:
         parts = urlsplit(self._endpoint.url)

@@ -12,10 +12,9 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from geval_cli.errors import ProviderRequestError
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.network.addresses import public_origin
 from geval_cli.providers.network.messages import HttpCall, HttpResponse, json_bytes
-from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.network.transport import Transport, object_in, response_error
 from geval_cli.providers.wire.batch_api import (
     BatchLine,
     BrokenResultsError,
@@ -120,7 +119,7 @@ class GoogleBatches:
             put = HttpCall(target, headers, part, timeout_s=self._endpoint.limits.timeout_s)
             reply = await self._transport.send(put, self._context)
             sent += len(part)
-        found = self._object(reply)
+        found = object_in(reply, self._context)
         file_id = found["file"].get("name") if isinstance(found.get("file"), dict) else None
         if not isinstance(file_id, str) or not file_id:
             raise response_error("an answer without a file name", reply, self._context)
@@ -139,7 +138,7 @@ class GoogleBatches:
         token = ""
         while True:
             query = f"pageSize={_PAGE}" + (f"&pageToken={quote(token, safe='')}" if token else "")
-            page = self._object(await self._send("GET", f"{self._root}/batches", query=query))
+            page = object_in(await self._send("GET", f"{self._root}/batches", query=query), self._context)
             listed = page.get("operations")
             for item in listed if isinstance(listed, list) else []:
                 if _is_batch(item) and not is_too_old(moment(item["metadata"].get("createTime")), since):
@@ -179,17 +178,8 @@ class GoogleBatches:
     async def _send(self, method: str, url: str, **parts: Any) -> HttpResponse:
         return await self._transport.send(self._call(method, url, **parts), self._context)
 
-    def _object(self, reply: HttpResponse) -> Mapping[str, Any]:
-        try:
-            found = decode_json(reply.body)
-        except ValueError as error:
-            raise response_error("an answer that is not JSON", reply, self._context) from error
-        if not isinstance(found, dict):
-            raise response_error("JSON that is not an object", reply, self._context)
-        return found
-
     def _remote(self, reply: HttpResponse) -> RemoteBatch:
-        found = self._object(reply)
+        found = object_in(reply, self._context)
         if not _is_batch(found):
             raise response_error("an answer that does not describe a batch", reply, self._context)
         return _remote(found, self._endpoint)

@@ -9,10 +9,9 @@ from typing import Any
 from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
-from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
-from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.network.transport import Transport, json_in
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.client_model import ClientModel, is_async_client
@@ -60,10 +59,7 @@ class ClientTransport(Transport):
         reply, context = await self._post(payload, context)
         if not reply.is_success:
             raise refusal_error(reply, context, now_s=self._clock())
-        try:
-            return decode_json(reply.body), reply
-        except ValueError as error:
-            raise response_error("an answer that is not JSON", reply, context) from error
+        return json_in(reply, context), reply
 
     async def aclose(self) -> None:
         copy, self._copy = self._copy, None
