@@ -327,3 +327,63 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
     with pytest.raises(ProviderAuthError):
         asyncio.run(layer(call, never))
     assert budget.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "beside_usd", "is_room"),
+    [
+        (Budget(max_cost_usd=1.0, cost_usd=0.3, reserved_usd=0.4), 0.2, True),
+        (Budget(max_cost_usd=1.0, cost_usd=0.3, reserved_usd=0.4), 0.3, False),
+        (Budget(max_cost_usd=1.0, cost_usd=0.1 + 0.2, reserved_usd=0.7), 0.0, False),
+        (Budget(max_cost_usd=1.0, cost_usd=1.0), 0.0, False),
+        (Budget(cost_usd=9.0, reserved_usd=9.0), 9.0, True),
+    ],
+)
+def test_money_that_is_set_aside_is_as_good_as_spent(budget, beside_usd, is_room):
+    assert budget.leaves_room_beside(beside_usd) is is_room
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected_usd", "count"),
+    [
+        (Budget(), [1.0] * 4, 4),
+        (Budget(), [], 0),
+        (Budget(max_requests=5, requests=2), [0.0] * 9, 3),
+        (Budget(max_requests=5, requests=2), [0.0] * 2, 2),
+        (Budget(max_requests=2, requests=3), [0.0] * 9, 0),
+        (Budget(max_cost_usd=1.0), [0.4] * 3, 2),
+        (Budget(max_cost_usd=1.0, cost_usd=0.1, reserved_usd=0.2), [0.4] * 3, 1),
+        (Budget(max_cost_usd=1.0), [2.0], 0),
+        (Budget(max_cost_usd=1.0, max_requests=1), [0.4] * 3, 1),
+    ],
+)
+def test_of_a_batch_as_many_are_submitted_as_the_budget_has_room_for(budget, expected_usd, count):
+    assert budget.part_that_fits(expected_usd) == count
+
+
+def test_what_parts_of_a_budget_spend_is_spent_of_the_whole():
+    whole = Budget(max_cost_usd=1.0)
+    first, second = whole.part(3), whole.part(1)
+    first.hand_in(2, 0.25)
+    first.pay(0.5)
+
+    assert (first.requests, first.reserved_usd, first.cost_usd) == (2, 0.25, 0.5)
+    assert (whole.requests, whole.cost_usd) == (0, 0.5)
+    assert [first.leaves_room_beside(usd) for usd in (0.2, 0.25)] == [True, False]
+    assert [second.leaves_room_beside(usd) for usd in (0.45, 0.5)] == [True, False]
+    first.take_request()
+    for part, most in ((first, 3), (second, 1)):
+        part.requests = most
+        with pytest.raises(BudgetError, match="request"):
+            part.check()
+    third = whole.part(9)
+    second.give_up("fake:m")
+    assert (whole.unpriced, first.unpriced) == ("fake:m", None)
+    with pytest.raises(BudgetError, match="fake:m is unknown"):
+        third.check()
+    assert not third.is_ended
+    whole.end("the disk is full", hint="make room")
+    assert whole.is_ended
+    with pytest.raises(BudgetError, match="the disk is full") as caught:
+        third.check()
+    assert caught.value.hint == "make room"

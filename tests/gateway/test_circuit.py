@@ -4,7 +4,8 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.retry import RETRY_AFTER_S
+from geval_cli.gateway.call import ModelCall, OpenCase, ServerKey
+from geval_cli.gateway.retry import RETRY_AFTER_S, Circuit
 
 REFUSED = ProviderAuthError("the key was refused", provider_id="fake", status=401, hint="set it")
 
@@ -95,3 +96,52 @@ def test_another_failure_of_the_one_call_keeps_the_provider_closed(world):
         return (await gateway.complete(provider, ask("later"))).text
 
     assert world.time.run(body()) == "fine"
+
+
+def call_to(provider):
+    return ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"))
+
+
+async def refuse(_):
+    raise REFUSED
+
+
+async def never(_):
+    raise AssertionError("it must not be sent")
+
+
+@pytest.mark.parametrize(
+    ("judges", "is_refused"),
+    [
+        ([], False),
+        ([[]], False),
+        ([["good"]], False),
+        ([["bad"]], True),
+        ([["worse", "bad"]], True),
+        ([["bad", "good"]], False),
+        ([["good", "bad"]], False),
+        ([["good"], ["bad"]], True),
+        ([["bad", "good"], ["good", "bad"]], False),
+    ],
+)
+def test_no_answer_is_paid_for_when_one_of_its_assertions_has_no_judge_left(world, judges, is_refused):
+    circuit = Circuit(world.time.clock)
+    named = {name: FakeProvider() for name in ("good", "bad", "worse")}
+    case = OpenCase(judges=lambda: [[named[name] for name in members] for members in judges])
+    circuit.check_judges(case)  # nothing was refused yet
+    for name in ("bad", "worse"):
+        with pytest.raises(ProviderAuthError):
+            asyncio.run(circuit(call_to(named[name]), refuse))
+        with pytest.raises(ProviderAuthError):
+            asyncio.run(circuit(call_to(named[name]), never))
+
+    if is_refused:
+        with pytest.raises(ProviderAuthError) as caught:
+            circuit.check_judges(case)
+        said = "no answer was requested, since it could not be judged: the key was refused"
+        error = caught.value
+        assert (error.message, error.hint, error.status, error.provider_id) == (said, "set it", 401, "fake")
+    else:
+        circuit.check_judges(case)
+    world.time.now += RETRY_AFTER_S
+    circuit.check_judges(case)

@@ -13,6 +13,8 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from geval_cli.gateway.call import ModelCall, Runtime, ServerKey, Wire
+from geval_cli.gateway.retry import Pauses, Retry
 from geval_cli.providers.base import ProviderLimits
 
 
@@ -317,3 +319,90 @@ def test_a_refused_key_stops_only_the_provider_that_has_it(world):
         return await gateway.complete(right_key, ask("b"))
 
     assert world.time.run(body()).text == "answer 0"
+
+
+class TestPauses:
+    """The pauses by themselves, for one server."""
+
+    server = ServerKey("fake", "", "fake-1")
+
+    def test_each_pause_that_was_not_enough_doubles_the_next_up_to_a_minute(self, world):
+        pauses, found = Pauses(world.time.clock), []
+        for _ in range(8):
+            found.append(pauses.limited(self.server))
+            pauses.pause(self.server, found[-1])
+            world.time.now += found[-1] / 2
+            assert pauses.limited(self.server) == found[-1]  # refused together with the one before
+            world.time.now += found[-1] / 2
+
+        assert found == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert pauses.limited_since(self.server) == 1000
+        assert pauses.limited_for_s(self.server) == sum(found)
+        pauses.answered(self.server)
+        assert (pauses.limited_since(self.server), pauses.limited_for_s(self.server)) == (None, 0)
+        assert pauses.limited(self.server) == 1
+
+    def test_a_longer_pause_under_way_stays(self, world):
+        pauses = Pauses(world.time.clock)
+        assert pauses.remaining_s(self.server) == 0
+        for delay_s, remaining_s in ((10, 10), (2, 10), (12, 12)):
+            pauses.pause(self.server, delay_s)
+            assert pauses.remaining_s(self.server) == remaining_s
+        world.time.now += 13
+        assert pauses.remaining_s(self.server) == 0
+
+    @pytest.mark.parametrize(("delay_s", "remaining_s"), [(0, 0), (60, 60), (60.1, 0)])
+    def test_a_server_with_nothing_left_is_left_alone_for_a_minute_at_most(self, world, delay_s, remaining_s):
+        pauses = Pauses(world.time.clock)
+        pauses.hold(self.server, delay_s)
+        assert pauses.remaining_s(self.server) == remaining_s
+        world.time.now += remaining_s
+        pauses.sent(self.server)
+        assert pauses.remaining_s(self.server) == 0  # no gap between calls afterwards
+
+    @pytest.mark.parametrize(("delay_s", "gap_s"), [(4, 0.2), (20, 1), (60, 1)])
+    def test_after_a_pause_the_gap_between_calls_shrinks_by_a_tenth_with_each_answer(
+        self, world, delay_s, gap_s
+    ):
+        pauses = Pauses(world.time.clock)
+        pauses.pause(self.server, delay_s)
+        pauses.pause(self.server, 1)  # a shorter one makes it no smaller
+        world.time.now += delay_s
+        while gap_s >= 0.01:
+            pauses.sent(self.server)
+            assert pauses.remaining_s(self.server) == pytest.approx(gap_s)
+            pauses.answered(self.server)
+            world.time.now += gap_s + 1e-6
+            gap_s *= 0.9
+        pauses.sent(self.server)
+        assert pauses.remaining_s(self.server) == 0
+
+    def test_a_server_that_was_given_up_holds_nobody_back(self, world):
+        pauses = Pauses(world.time.clock)
+        pauses.pause(self.server, 20)
+        pauses.give_up(self.server)
+        world.time.now += 20
+        pauses.sent(self.server)
+        assert pauses.remaining_s(self.server) == 0
+
+
+def test_each_repetition_has_its_number(world):
+    async def body():
+        attempts = []
+
+        async def send(call):
+            attempts.append(call.attempt)
+            raise unavailable()
+
+        retry = Retry(
+            pauses=Pauses(world.time.clock),
+            runtime=Runtime(clock=world.time.clock, sleep=world.time.sleep, random=lambda: 1.0),
+            notice=lambda text: None,
+            wire=Wire(),
+        )
+        provider = FakeProvider(limits=ProviderLimits(max_retries=3))
+        with pytest.raises(ProviderUnavailableError):
+            await retry(ModelCall(provider, ask(), TestPauses.server), send)
+        return attempts
+
+    assert world.time.run(body()) == [1, 2, 3, 4]

@@ -4,12 +4,21 @@ import math
 import statistics
 from collections.abc import Iterable
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, mean_interval, share_interval
+from geval_cli.statistics.intervals import (
+    ClusteredMean,
+    Estimate,
+    Interval,
+    RunningMean,
+    clustered_estimate,
+    mean_interval,
+    share_interval,
+)
 
 SCORES = st.lists(st.floats(0, 1), min_size=2, max_size=20)
 CLUSTERS = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=2, max_size=8)
@@ -186,3 +195,45 @@ def test_a_large_mean_loses_no_digits() -> None:
     near = clustered((0, 0.25), (1, 0.75), (2, 1.5))
     far = clustered((0, 1e12 + 0.25), (1, 1e12 + 0.75), (2, 1e12 + 1.5))
     assert far.standard_error() == pytest.approx(near.standard_error(), rel=1e-9)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.3, 1.0])
+def test_two_tests_have_an_interval_and_one_has_none(mean: float) -> None:
+    assert mean_interval(mean, mean * (1 - mean), 2) is not None
+    assert mean_interval(mean, 0.0, 1) is None
+    assert (share_interval(mean, 1), share_interval(2 * mean, 2) is None) == (None, False)
+
+
+@pytest.mark.parametrize("dust", [1e-15, 1e-13])
+def test_a_mean_that_leaves_the_range_by_rounding_has_the_interval_of_its_end(dust: float) -> None:
+    assert mean_interval(1 + dust, 0.0, 5) == mean_interval(1.0, 0.0, 5)
+    assert mean_interval(-dust, 0.0, 5) == mean_interval(0.0, 0.0, 5)
+    assert mean_interval(-1 - dust, 0.0, 5, lowest=-1) == mean_interval(-1.0, 0.0, 5, lowest=-1)
+
+
+def test_fewer_degrees_of_freedom_are_less_sure() -> None:
+    usual = mean_interval(0.6, 0.01, 20)
+    assert usual is not None
+    assert mean_interval(0.6, 0.01, 20, freedom=19) == usual
+    few = mean_interval(0.6, 0.01, 20, freedom=3.5)
+    assert few is not None
+    assert few[0] < usual[0] - 0.03
+    assert usual[1] + 0.03 < few[1]
+
+
+def test_an_estimate_in_another_unit_keeps_its_number_of_items() -> None:
+    assert Estimate(0.5, (0.25, 0.75), 8, 4).times(4) == Estimate(2, (1, 3), 8, 4)
+    assert Estimate(0.5, None, 1, 1).times(4) == Estimate(2, None, 1, 1)
+    assert Estimate(None).times(4) == Estimate(None, None, 0, 0)
+
+
+@given(CLUSTERS, st.randoms(use_true_random=False))
+def test_clusters_may_be_named_in_any_order(values: list[list[float]], chance: Random) -> None:
+    pairs = [(f"test {cluster}", value) for cluster, row in enumerate(values) for value in row]
+    chance.shuffle(pairs)
+    found = clustered_estimate([value for _, value in pairs], [name for name, _ in pairs])
+
+    sums = of_clusters(values)
+    assert found.value == pytest.approx(sums.mean, abs=1e-12)
+    assert found.interval == pytest.approx(sums.interval(), abs=1e-6)
+    assert (found.n, found.clusters) == (len(pairs), len(values))
