@@ -1,6 +1,6 @@
 """Which geval this is, and how more of it is installed."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 
 def install_hint(extra: str) -> str:
