@@ -76,13 +76,20 @@ def _test(order: dict[str, Any]) -> None:
 
         if not Path(geval_cli.__file__).is_relative_to(order["copy"]):
             os._exit(BROKEN)  # the tests would try the original, and every mistake would seem to survive
-        code = int(pytest.main(order["arguments"]))
+        code = int(pytest.main(order["arguments"], plugins=[_InTheOrderOfTheFile()]))
     except BaseException:  # noqa: BLE001 - this process ends here, whatever it is
         traceback.print_exc()
         code = BROKEN
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+class _InTheOrderOfTheFile:
+    """Has the tests of a file run in its order, whatever the order that they are named in: some build on others."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items.sort(key=lambda item: (str(item.path), item.location[1]))
 
 
 if __name__ == "__main__":
