@@ -29,7 +29,8 @@ def print_warnings(texts: Sequence[str]) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what is good to know, at once."""
+    """Print what is good to know, at once, in place of the progress that is shown."""
+    print_progress("")
     sys.stderr.write(f"note: {text}\n")
     sys.stderr.flush()
 

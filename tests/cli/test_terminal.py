@@ -1,6 +1,7 @@
 """geval in a real (pseudo) terminal: live progress, colours, widths, Ctrl-C from the keyboard."""
 
 import re
+import sys
 from pathlib import Path
 
 import pexpect
@@ -93,3 +94,12 @@ def test_while_it_stops_the_progress_says_how_much_it_waits_for(tmp_path: Path) 
         server.release()
         _, code = finish(child)
     assert code == 130
+
+
+def test_a_note_takes_the_line_of_the_progress() -> None:
+    code = (
+        "from geval_cli.cli.problems import print_note, print_progress\n"
+        "print_progress('1 of 2 requests'); print_note('Ctrl-C: waiting')"
+    )
+    with pexpect.spawn(sys.executable, ["-c", code], encoding="utf-8", timeout=60) as process:
+        assert process.read() == "\r\x1b[K1 of 2 requests\r\x1b[Knote: Ctrl-C: waiting\r\n"

@@ -246,20 +246,14 @@ def _in_session(
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
         try:
-            return run_stoppable(run(), wire, _tell_stop)
+            return run_stoppable(run(), wire, print_note)
         except KeyboardInterrupt:
-            _tell_progress(0, 0)
             print_note(
                 "nothing was written; the answers so far are cached, and the same command continues with them"
             )
             raise
         finally:
             _tell_progress(0, 0)
-
-
-def _tell_stop(text: str) -> None:
-    _tell_progress(0, 0)
-    print_note(text)
 
 
 def _tell_progress(done: int, all_of: int) -> None:

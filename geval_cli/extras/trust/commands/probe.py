@@ -56,18 +56,13 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
         print_note(_plan_text(plan))
         wire = Wire()
         probing = run_probe(prepared, state.cache, options, _tell_progress, wire)
-        report = run_stoppable(probing, wire, _tell_stop)
+        report = run_stoppable(probing, wire, print_note)
         _tell_progress(0, 0)
     deliver(probe_document(report), given)
     if ProbeVerdict.FAILS in report.verdicts:
         return ExitCode.FAILED
     is_incomplete = report.stopped or report.errored or report.unanswered
     return ExitCode.NOT_JUDGED if is_incomplete else ExitCode.OK
-
-
-def _tell_stop(text: str) -> None:
-    _tell_progress(0, 0)
-    print_note(text)
 
 
 def _tell_progress(asked: int, planned: int) -> None:
