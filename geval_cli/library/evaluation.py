@@ -189,34 +189,28 @@ def _media_of(case: TestCase, evaluation: Evaluation) -> list[Media]:
     """
     found, files = ConfigMedia(), SourceFiles(Path(), TRUSTED)
     held: list[Media] = []
-    for given, kind in ((case.images, "image"), (case.audio, "audio")):
-        what = "an image" if kind == "image" else "audio"
+    for given, kind, what in ((case.images, "image", "an image"), (case.audio, "audio", "audio")):
         try:
             items = [found.find(written_media(item, kind), files, None) for item in given_media(given)]
         except ConfigError as error:
-            raise UsageError.of(f"{what} cannot be shown", error.problems) from error
+            raise UsageError.of(f"{what} cannot be used", error.problems) from error
         for item in items:
             if item.kind != kind:
-                raise UsageError(
-                    f"`{item.name}` is not {what}",
-                    hint=f"pass it as `{item.kind.replace('image', 'images')}`",
-                )
+                hint = f"pass it as `{'images' if item.kind == 'image' else 'audio'}`"
+                raise UsageError(f"`{item.name}` is not {what}", hint=hint)
         held += items
     if problem := too_many(held):
         raise UsageError(problem, hint=FEWER_HINT)
+    has_images = any(item.kind == "image" for item in held)
     sounds = {item.media_type for item in held if item.kind == "audio"}
     for judge in _all_judges(evaluation) if held else ():
-        is_client = isinstance(judge, ClientModel)
-        if any(item.kind == "image" for item in held) and not (
-            is_client or (isinstance(judge, ProviderSpec) and sees_images(judge))
-        ):
+        if isinstance(judge, ClientModel):
+            continue
+        spec = judge if isinstance(judge, ProviderSpec) else None
+        if has_images and (spec is None or not sees_images(spec)):
             hint = "use a model from OpenAI, Anthropic or Google"
             raise UsageError(f"the judge {_id_of(judge)} cannot see images", hint=hint)
-        if (
-            sounds
-            and not is_client
-            and not (isinstance(judge, ProviderSpec) and sounds <= hears_audio(judge))
-        ):
+        if sounds and (spec is None or not sounds <= hears_audio(spec)):
             hint = "use Gemini, or a model with OpenAI's chat API (wav and mp3)"
             raise UsageError(f"the judge {_id_of(judge)} cannot hear this audio", hint=hint)
     return held

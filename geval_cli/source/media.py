@@ -226,8 +226,11 @@ def data_url_media(url: str, asked_at: Location | None) -> Media:
     """Return the image or the recording that a data URL spells.
 
     Raises:
-        ConfigError: one problem: it is no base64, is too large, or is of no known form.
+        ConfigError: one problem: it is another URL, is no base64, is too large, or is of no known form.
     """
+    if url.lower().startswith(("http://", "https://")):
+        message, hint = "images and audio are not fetched from URLs", "save the file and pass its path"
+        raise ConfigError([Problem(message, asked_at, hint)])
     match = _DATA_URL.fullmatch(url.strip())
     try:
         content = base64.b64decode(match[2], validate=True) if match else b""
@@ -370,18 +373,14 @@ FEWER_HINT = "use fewer or smaller files"
 
 def too_many(shown: Sequence[Media]) -> str:
     """Return why a request may not hold all these, of which one may be there twice; "" when it may."""
-    kinds = {item.kind for item in shown}
-    called = (
-        {"image": "images", "audio": "recordings"}[kinds.pop()]
-        if len(kinds) == 1
-        else "images and recordings"
-    )
+    words = {"image": "images", "audio": "recordings"}
+    named = " and ".join(word for kind, word in words.items() if any(item.kind == kind for item in shown))
     if len(shown) > MAX_MEDIA:
-        return f"one request has {len(shown)} {called}; at most {MAX_MEDIA} are allowed"
+        return f"one request has {len(shown)} {named}; at most {MAX_MEDIA} are allowed"
     size = sum(item.size for item in shown)
     if size > MAX_MEDIA_BYTES:
         most = MAX_MEDIA_BYTES // _MB
-        return f"the {called} of one request add up to {size / _MB:.1f} MB; at most {most} MB are allowed"
+        return f"the {named} of one request add up to {size / _MB:.1f} MB; at most {most} MB are allowed"
     return ""
 
 

@@ -272,6 +272,7 @@ def test_a_program_plays_audio_to_the_judge(
         ([b"none"], "openai:m", "not audio"),
         ([7], "openai:m", "audio must be a path, a data URL or bytes"),
         ([data_url(png())], "openai:m", "is not audio"),
+        (["https://example.com/a.wav"], "openai:m", "not fetched from URLs"),
         ([FLAC], "openai:m", "cannot hear this audio"),
         ([MP3], "anthropic:m", "cannot hear this audio"),
     ],
