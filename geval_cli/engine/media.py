@@ -8,6 +8,7 @@ from geval_cli.engine.plan import NO_PROVIDER
 from geval_cli.engine.prompt import Rendered
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.source import MEDIA
+from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
 from geval_cli.providers.registry import hears_audio, sees_images
 from geval_cli.records import Message
 from geval_cli.source.media import (
@@ -32,21 +33,19 @@ def check_prompt_media(
     prompt: PromptSpec, rendered: Rendered, answerers: Iterable[ProviderSpec], where: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with the images and audio of a prompt as it would be sent to each of `answerers`."""
-    messages, images = media_of_messages(rendered.messages)
+    messages, found = media_of_messages(rendered.messages)
     place = prompt.place.value()
     for message in messages:
-        if message.role in _INSTRUCTIONS and any(map(find_media, markers_in(message.content))):
+        held = list(filter(None, map(find_media, markers_in(message.content))))
+        if message.role in _INSTRUCTIONS and held:
             hint = "put it into a user message"
-            named = counted(
-                [item for item in map(find_media, markers_in(message.content)) if item is not None][:1]
-            )
-            yield Problem(f"a {message.role} message has {named} ({where})", place, hint)
-    if not images:
+            yield Problem(f"a {message.role} message has {counted(held[:1])} ({where})", place, hint)
+    if not found:
         return
-    problem = too_many(shown_media(messages, images))
+    shown = shown_media(messages, found)
+    problem = too_many(shown)
     if problem:
         yield Problem(f"{problem} ({where})", place, FEWER_HINT)
-    shown = shown_media(messages, images)
     for provider in answerers:
         if provider.id == NO_PROVIDER.id:
             continue
@@ -54,7 +53,7 @@ def check_prompt_media(
             named = counted([item for item in shown if item.kind == kind])
             said = f"{provider.public_id} {lack}, but {named} is in its prompt ({where})"
             yield Problem(said, provider.place.value(), hint)
-        yield from _doubtful(provider, shown, None)
+        yield from _doubtful(provider, shown, provider.place.value())
 
 
 def check_judged_media(
@@ -66,26 +65,25 @@ def check_judged_media(
     )
     if not shown:
         return
-    messages, images = media_of_messages((Message("user", "\n".join(shown)),))
-    problem = too_many(shown_media(messages, images))
+    messages, found = media_of_messages((Message("user", "\n".join(shown)),))
+    problem = too_many(shown_media(messages, found))
     if problem:
         yield Problem(f"{problem} ({where})", test.place.value(), FEWER_HINT)
     for spec in (item for group in specs for item in (group, *group.members)):
         if not isinstance(spec, ModelGradedAssertion) or "text" not in spec.judge_kinds:
             continue
         params = getattr(spec, "evaluation_params", None)
-        seen = list(images.values())
+        seen = list(found.values())
         if params is not None and "input" not in params:
-            of_output = {item.sha256 for item in map(find_media, markers_in(test.output)) if item is not None}
+            of_output = {item.sha256 for item in filter(None, map(find_media, markers_in(test.output)))}
             named = {kind for name, kind in MEDIA.items() if name in params}
             seen = [item for item in seen if item.kind in named or item.sha256 in of_output]
         for judge in judges_of(spec, test, defaults):
             place = judge.place.value() or spec.place.value()
-            for lack, kind, hint in _lacks(judge, seen):
-                what = "images" if kind == "image" else "audio"
-                message = f"{judge.public_id} judges but {lack.replace(what, f'{what}, which the test has')} ({where})"
+            for lack, _, hint in _lacks(judge, seen):
+                message = f"{judge.public_id} judges but {lack}, which the test has ({where})"
                 yield Problem(message, place, hint)
-            yield from _doubtful(judge, seen, spec.place.value())
+            yield from _doubtful(judge, seen, place)
 
 
 def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str, str, str]]:
@@ -97,27 +95,20 @@ def _lacks(provider: ProviderSpec, shown: Sequence[Media]) -> Iterator[tuple[str
         yield "cannot hear audio", "audio", _WHO_HEARS
     elif sounds - heard:
         names = " and ".join(sorted(map(called, sounds - heard)))
-        yield (
-            f"cannot hear audio as {names}",
-            "audio",
-            f"convert it to {' or '.join(sorted(map(called, heard)))}",
-        )
+        hint = f"convert it to {' or '.join(sorted(map(called, heard)))}"
+        yield f"cannot hear audio as {names}", "audio", hint
 
 
-def _doubtful(
-    provider: ProviderSpec, shown: Sequence[Media], otherwise: Location | None
-) -> Iterator[Problem]:
+def _doubtful(provider: ProviderSpec, shown: Sequence[Media], place: Location | None) -> Iterator[Problem]:
     """Yield a warning for a model of OpenAI's own that takes no audio, judging by its name."""
     if (
         any(item.kind == "audio" for item in shown)
         and provider.id.startswith("openai:")
         and "audio" not in provider.id
         and hears_audio(provider)
-        and not {"base_url", "apiBaseUrl", "api_host", "apiHost", "api_endpoint", "apiEndpoint"}
-        & provider.config.keys()
+        and not own_settings(provider.config, ENDPOINT_KEYS).keys() & {"base_url", "api_host", "api_endpoint"}
     ):
         message = (
             f"{provider.public_id} may refuse audio: OpenAI's models that hear have `audio` in their names"
         )
-        place = provider.place.value() or otherwise
         yield Problem(message, place, "for example openai:gpt-audio", severity=Severity.WARNING)

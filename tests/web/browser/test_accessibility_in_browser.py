@@ -16,7 +16,7 @@ NO_PAGES = {
     "/runs": "leads to the list",
     "/runs/{run_id}/results": "a part of a run's page",
     "/runs/{run_id}/results.{kind}": "a file",
-    "/runs/{run_id}/media/{sha256}": "an image",
+    "/runs/{run_id}/media/{sha256}": "an image or a recording",
     "/runs/{run_id}/label/output": "a part of the page to label on",
     "/suites/schema.json": "data of the editor",
 }
