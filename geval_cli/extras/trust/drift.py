@@ -22,7 +22,7 @@ from geval_cli.engine.case import JobContext, begin_job
 from geval_cli.engine.content_keys import NOTHING_SAID, key_of
 from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.errors import BudgetError, StoppedError, UndoneError
+from geval_cli.errors import UndoneError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.extras.trust.anchors import Anchor, AnchorSet, Rating, ratings_of
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
@@ -151,14 +151,8 @@ class _AskedAgain(Struct):
                 return
             try:
                 pending = await begin_job(job, replace(context, stored=lambda _: anchor.case))
-            except BudgetError as error:
-                self.stopped = error.message
-                return
-            except StoppedError:
-                self.stopped = "the run was stopped"
-                return
             except UndoneError as error:
-                self.stopped = str(error)
+                self.stopped = error.message
                 return
         results = [item for item, _ in with_members(pending.result.assertions)]
         self.ratings[anchor.id] = {
