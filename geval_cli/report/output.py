@@ -50,6 +50,9 @@ def check_output_path(path: Path) -> Problem | None:
         if obstacle is not None:
             reason, hint = obstacle
             return Problem(f"cannot write {what} to {file}: {reason}", hint=hint)
+    if is_parquet and file_of_tests(path).exists() and not path.exists():
+        message = f"{file_of_tests(path)} would be overwritten: the tests of {path} are written to it"
+        return Problem(message, hint="choose another name, or move that file")
     return None
 
 

@@ -114,6 +114,18 @@ def test_a_file_of_tests_that_cannot_be_written_is_refused_before_the_run(tmp_pa
     assert problem.hint
 
 
+def test_tests_that_are_there_already_are_overwritten_only_beside_their_results(tmp_path: Path) -> None:
+    own = tmp_path / "run.tests.parquet"
+    own.write_bytes(b"the user's own")
+    with pytest.raises(ConfigError) as refused:
+        check_output_paths([tmp_path / "run.parquet"])
+    assert f"{own} would be overwritten" in refused.value.problems[0].message
+    own.unlink()
+    for _ in range(2):
+        check_output_paths([tmp_path / "run.parquet"])
+        rows_of(tmp_path, make_case(0))
+
+
 def test_without_cases_both_tables_have_their_columns(tmp_path: Path) -> None:
     write_results_file(tmp_path / "run.parquet", make_report(results=lambda: iter(())))
     names = [
