@@ -324,9 +324,8 @@ def _check_providers(
     for spec in answering:
         yield from check_writer(spec, "answer a prompt")
     named = [] if request.grader is None else [suite.resolved(ProviderSpec(id=request.grader))]
-    for spec in [spec for spec in named if spec not in judging]:
-        yield from check_writer(spec, "judge")
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
+        yield from check_writer(spec, "judge")
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     judged_at = {spec.fingerprint: place for spec, place in zip(judging, checked.judged_at, strict=True)}
     for spec in {spec.fingerprint: spec for spec in (*judging, *answering)}.values():
