@@ -22,8 +22,13 @@ _KINDS: Mapping[str, str] = {
 _WITHOUT_MODEL = frozenset({MODERATION})
 _EMBEDDING_VENDORS = frozenset({"voyage"})
 """All of whose models return vectors: `voyage:MODEL`."""
-_COHERE_EMBEDDINGS = "embed-"
-"""How names of Cohere's models begin that return vectors."""
+_EMBEDDING_MODELS: Mapping[str, str] = {
+    "cohere": "embed-",
+    "google": "gemini-embedding-",
+    "mistral": "mistral-embed",
+    "openai": "text-embedding-",
+}
+"""How the names of models begin that return vectors, by vendor."""
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted", "function"})
 """Kinds of providers whose ids name no model."""
 
@@ -44,7 +49,7 @@ def kind_of(provider_id: str) -> str:
     vendor, _, rest = provider_id.partition(":")
     if vendor in _EMBEDDING_VENDORS:
         return EMBEDDING
-    if vendor == "cohere" and rest.startswith(_COHERE_EMBEDDINGS):
+    if vendor in _EMBEDDING_MODELS and rest.startswith(_EMBEDDING_MODELS[vendor]):
         return EMBEDDING
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)

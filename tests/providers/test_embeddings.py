@@ -26,6 +26,8 @@ GOOD = {
         ("openai:embeddings:e", "/v1/embeddings"),
         ("ollama:embeddings:e", "/v1/embeddings"),
         ("mistral:embedding:e", "/v1/embeddings"),
+        ("mistral:mistral-embed", "/v1/embeddings"),
+        ("openai:text-embedding-3-small", "/v1/embeddings"),
         ("voyage:e", "/v1/embeddings"),
         ("azure:embedding:e", "/openai/deployments/e/embeddings?api-version=2024-10-21"),
     ],
@@ -37,7 +39,7 @@ def test_a_text_becomes_a_vector(kind: str, path: str) -> None:
         [response] = run(answer(model, ask()))
     [request] = server.requests
     assert request.path == path
-    assert request.json == {"model": "e", "input": "Say hi.", "dimensions": 3}
+    assert request.json == {"model": kind.rpartition(":")[2], "input": "Say hi.", "dimensions": 3}
     assert json.loads(response.text) == [0.25, -1.0, 3e-7]
     assert response.usage.input_tokens == 5
 
@@ -87,7 +89,13 @@ def test_what_is_no_vector_of_cohere_is_an_error(body: Any) -> None:
         run(answer(provider("cohere:embed-v4.0", {"base_url": server.url, "apiKey": "k-123"})))
 
 
-EMBEDDERS = ("voyage:voyage-3.5", "cohere:embed-v4.0", "openai:embedding:e", "local:embedding:smollm2")
+EMBEDDERS = (
+    "voyage:voyage-3.5",
+    "cohere:embed-v4.0",
+    "openai:embedding:e",
+    "openai:text-embedding-3-small",
+    "local:embedding:smollm2",
+)
 
 
 def problems_of(folder: Path, config: dict[str, Any], **request: Any) -> list[str]:
