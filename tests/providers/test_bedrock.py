@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -326,6 +327,23 @@ def test_credentials_that_a_server_issues_are_asked_for_once(
     asked = server.requests[len(replies) :]
     assert [credential_of(request) for request in asked] == [("ASIAISSUED", "eu-west-1")] * 2
     assert [request.headers["x-amz-security-token"] for request in asked] == ["issued-token"] * 2
+
+
+def test_where_there_are_no_credentials_they_are_looked_for_once_for_all_models_and_later_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {**folder_with(tmp_path, ""), **REGION}
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    with LoopbackServer(Reply(404), Reply(404)) as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+        for _ in range(3):
+            [problem] = check_ready(ProviderSpec(id=MODEL), env=env, base_dir=Path())
+            assert "were found" in problem.message
+            asked = len(server.requests)
+            (tmp_path / "credentials").write_text(f"[default]\n{keys_of('AKIDLATER')}", encoding="utf-8")
+        assert 0 < len(server.requests) == asked
+    monkeypatch.setattr(signing, "time", SimpleNamespace(monotonic=lambda: float("inf")))
+    assert check_ready(ProviderSpec(id=MODEL), env=env, base_dir=Path()) == []
 
 
 class Issuer:

@@ -7,6 +7,7 @@ files and asks servers for them, so that is done in a thread. One chain of them 
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -38,6 +39,9 @@ STATIC_KEYS = (
 """Credentials in a config itself, as promptfoo's have them."""
 SIGNING_KEYS = (PROFILE_KEY, *STATIC_KEYS)
 
+# Finding none takes a second, in which the machine's metadata server does not answer; each model asks, and an editor
+# with each key that is pressed.
+_NONE_FOR_S = 5.0
 _FIND_HINT = "run `aws configure` or `aws sso login`, or set AWS_PROFILE"
 # Proxies and HTTP clients change these, so they are not part of the signature.
 _UNSIGNED = frozenset({"accept", "accept-encoding", "connection", "expect", "user-agent", "x-amzn-trace-id"})
@@ -77,6 +81,7 @@ class CredentialChain:
         self._lock = threading.Lock()
         self._session: Any = None
         self._found: Any = None
+        self._none_until = 0.0
 
     @property
     def profile(self) -> str:
@@ -109,8 +114,16 @@ class CredentialChain:
             return None if keys is None or _mark(keys) == refused else keys
 
     def _keys(self) -> _Keys | None:
-        if self._found is None:
-            self._found = self._opened().get_credentials()
+        if self._found is None and time.monotonic() >= self._none_until:
+            session, self._session = (
+                self._opened(),
+                None,
+            )  # one that finds nothing keeps files that may be changed now
+            self._found = session.get_credentials()
+            if self._found is None:
+                self._none_until = time.monotonic() + _NONE_FOR_S
+            else:
+                self._session = session
         if self._found is None:
             return None
         frozen = self._found.get_frozen_credentials()
