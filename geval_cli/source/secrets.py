@@ -174,10 +174,10 @@ def is_plain_header(name: str, value: JsonValue) -> bool:
 
 
 def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Yield the values to hide of headers with plain names: those that no other text holds by chance."""
+    """Yield the values of headers to hide wherever they are: those that no other text holds by chance."""
     for name, value in headers.items():
         text = str(value).strip()
-        if is_secret_parameter(name) or is_plain_header(name, text) or _is_reference(text):
+        if is_plain_header(name, text) or _is_reference(text):
             continue
         if len(text) >= _MIN_HEADER and not _WORD_ALONE.fullmatch(text):
             yield text
@@ -188,7 +188,7 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
 def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
     """The value in a source line that is under `headers:`. `before` are the lines above it, the nearest first."""
     depth = _depth(line)
-    if not depth or not (pair := _HEADER_PAIR.match(line, depth)):
+    if not (pair := _HEADER_PAIR.match(line, depth)):
         return []
     for above in islice(before, _MOST_HEADERS):
         if above.strip() and _depth(above) < depth:

@@ -82,9 +82,8 @@ def share_interval(passed: float, judged: int) -> Interval | None:
 def _wilson(share: float, n: float, z: float) -> Interval:
     centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
     spread = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
     # Exactly 0 and 1 at the ends, where rounding would leave a tiny remainder.
-    low = 0.0 if share <= _ROUNDING else max(0.0, (centre - spread) / scale)
-    high = 1.0 if 1 - share <= _ROUNDING else min(1.0, (centre + spread) / scale)
     return min(low, share), max(high, share)
 
 

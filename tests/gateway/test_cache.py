@@ -5,7 +5,8 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.cache import Memory, choice_keys
+from geval_cli.gateway.cache import Answers, Memory, choice_keys
+from geval_cli.gateway.call import KEYS_OF_CASE, ModelCall, ServerKey
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import ResponseCache, StoredChoice
@@ -383,3 +384,79 @@ def test_what_samples_of_one_request_cost_is_split_over_them_without_a_rest(worl
         amounts = [getattr(share, of) for share in shares]
         assert amounts == sorted(amounts, reverse=True)
         assert amounts[0] - amounts[-1] <= 1
+
+
+class TestAnswersOfPasses:
+    """Answers of a run that goes through its cases again and again, as one with batches does."""
+
+    key = "0123456789abcdef" * 4
+    bought = Usage(1, 100, 10, cost_usd=0.25)
+
+    def answers(self, **options):
+        return Answers(None, since=None, notice=lambda text: None, is_for_one_run=True, **options)
+
+    def call(self, *keys):
+        request = ask(samples=len(keys))
+        return ModelCall(FakeProvider(), request, ServerKey("fake", "", "fake-1"), keys)
+
+    def keep(self, answers, key, **changes):
+        stored = StoredChoice(Choice("fine"), self.bought, **changes)
+        asyncio.run(answers.keep(self.call(key), {key: stored}))
+
+    @pytest.fixture(autouse=True)
+    def _keys_of_case(self):
+        token = KEYS_OF_CASE.set([])
+        yield
+        KEYS_OF_CASE.reset(token)
+
+    def test_an_answer_counts_in_each_pass_until_its_case_is_done_and_costs_what_it_did(self):
+        answers, call = self.answers(is_in_passes=True), self.call(self.key)
+        self.keep(answers, self.key)
+        in_same_pass = answers.at_hand(call)
+        answers.begin_pass()
+        in_next_pass, once_more = answers.at_hand(call), answers.at_hand(call)
+        assert KEYS_OF_CASE.get() == [self.key, self.key]
+        answers.settle(KEYS_OF_CASE.get())
+        answers.begin_pass()
+        when_done = answers.at_hand(call)
+
+        assert in_next_pass.usage == in_next_pass.retold == self.bought
+        assert not in_next_pass.cached
+        for shared in (in_same_pass, once_more, when_done):
+            assert shared.usage == Usage()
+            assert (shared.cached, shared.shared, shared.bought_usd) == (True, True, 0.25)
+
+    def test_an_answer_of_a_batch_is_one_of_a_batch_in_each_pass(self):
+        answers = self.answers(is_in_passes=True)
+        self.keep(answers, self.key, latency_ms=None)
+        answers.begin_pass()
+        usage = answers.at_hand(self.call(self.key)).usage
+        assert usage == Usage(1, 100, 10, cost_usd=0.25, batched_requests=1)
+
+    def test_of_samples_only_those_that_the_run_bought_are_told_again(self):
+        answers, other = self.answers(is_in_passes=True), "f" * 64
+        self.keep(answers, self.key)
+        answers._memory.put({other: StoredChoice(Choice("older"), self.bought)})
+        answers.begin_pass()
+        response = answers.at_hand(self.call(self.key, other))
+        assert response.usage == Usage(2, 100, 10, cached_requests=1, cost_usd=0.25)
+        assert (response.retold, response.cached) == (self.bought, True)
+
+    def test_without_passes_an_answer_counts_once(self):
+        answers = self.answers()
+        self.keep(answers, self.key)
+        answers.begin_pass()
+        assert answers.at_hand(self.call(self.key)).usage == Usage()
+        assert KEYS_OF_CASE.get() == []
+
+    def test_keys_that_differ_at_their_end_of_sixteen_digits_are_others(self):
+        answers, near = self.answers(is_in_passes=True), "0123456789abcdee" + "0" * 48
+        self.keep(answers, self.key)
+        answers._memory.put({near: StoredChoice(Choice("older"), self.bought)})
+        assert answers.at_hand(self.call(near)).usage == Usage(1, cached_requests=1)
+
+    def test_a_part_of_what_is_asked_for_is_not_at_hand(self):
+        answers = self.answers()
+        self.keep(answers, self.key)
+        assert answers.at_hand(self.call(self.key, "f" * 64)) is None
+        assert answers.at_hand(self.call("f" * 64)) is None

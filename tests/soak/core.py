@@ -88,6 +88,36 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "_CHARACTERS_PER_WEIGHT = 150",
         "_CHARACTERS_PER_WEIGHT = 151",
     ): "a size of that order is meant",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_mean: float = 0.0",
+        "_mean: float = 1.0",
+    ): "the first number replaces it",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_first: float = 0.0",
+        "_first: float = 1.0",
+    ): "the first number replaces it",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_open_sum: float = 0.0",
+        "_open_sum: float = 1.0",
+    ): "the first cluster sets it to 0",
+    (
+        "geval_cli/statistics/intervals.py",
+        "if largest > _ROUNDING:",
+        "if (largest >= _ROUNDING):",
+    ): "no mean is exactly so near to an end",
+    (
+        "geval_cli/source/secrets.py",
+        "_MOST_HEADERS = 200  # lines between `headers:` and one of them",
+        "_MOST_HEADERS = 201  # lines between `headers:` and one of them",
+    ): "a size of that order is meant",
+    (
+        "geval_cli/source/secrets.py",
+        "_MOST_HEADERS = 200  # lines between `headers:` and one of them",
+        "_MOST_HEADERS = (199)  # lines between `headers:` and one of them",
+    ): "a size of that order is meant",
 }
 """Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
 

@@ -132,6 +132,7 @@ HEADERS: list[tuple[str, object, bool]] = [
     ("X-Team", "blue", True),
     ("X-Trace", 123456789, True),
     ("X-Api-Key", "on", True),
+    ("Code", "on", True),
     ("Content-Type", "application/json", False),
     ("X-Accept", "text/plain; charset=utf-8", False),
     ("X-Debug", "true", False),
@@ -190,15 +191,25 @@ def test_what_stands_beside_headers_is_not_hidden() -> None:
 
 def test_of_headers_only_what_no_text_holds_by_chance_is_hidden_everywhere() -> None:
     headers = {
+        "Accept": "application/json",
         "X-Corp": "c0rp-value",
+        "X-Parts": "id=a1b2c3d4; name=production",
+        "X-Filled": "{{ env.OUR_CORP_1 }}",
+        "Code": "function-4711",
         "X-Both": "id=4711471147; team=search",
         "X-Team": "platform",
         "X-Short": "a1b2c",
         "X-Debug": "true",
-        "Accept": "application/json",
     }
     found = set(secret_values({"headers": headers}))
-    assert found == {"c0rp-value", "id=4711471147; team=search", "4711471147"}
+    assert found == {
+        "c0rp-value",
+        "id=a1b2c3d4; name=production",
+        "a1b2c3d4",
+        "function-4711",
+        "id=4711471147; team=search",
+        "4711471147",
+    }
 
 
 def test_a_digest_knows_only_keys_by_their_names() -> None:
@@ -221,7 +232,8 @@ def test_everything_nested_under_a_secret_name_is_a_secret() -> None:
 @pytest.mark.parametrize(
     "name",
     ["MISTRAL_API_KEY", "OPENAI_API_KEY_PROD", "apiKey", "apikey", "X-Auth", "Set-Cookie", "HF_TOKEN", "accesstoken",
-     "Ocp-Apim-Subscription-Key", "AWS_SECRET_ACCESS_KEY", "X-Amz-Signature", "Proxy-Authorization", "DB_PASS"],
+     "Ocp-Apim-Subscription-Key", "AWS_SECRET_ACCESS_KEY", "X-Amz-Signature", "Proxy-Authorization", "DB_PASS",
+     "AZURE_STORAGE_CONNECTION_STRING", "connectionString", "connectionstring"],
 )  # fmt: skip
 def test_names_of_secrets(name: str) -> None:
     assert is_secret_name(name)
@@ -231,7 +243,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     ["OPENAI_BASE_URL", "api_key_env", "apiKeyEnvar", "max_tokens", "x-author", "x-max-tokens", "token_url",
      "eos_token", "max_token", "minToken", "prompt_cache_key", "tokenizer", "authority",
-     "PWD", "monkey", "key", "code", ""],
+     "PWD", "monkey", "key", "code", "", "connection_timeout", "query_string"],
 )  # fmt: skip
 def test_names_of_no_secrets(name: str) -> None:
     assert not is_secret_name(name)

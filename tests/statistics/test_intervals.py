@@ -154,6 +154,17 @@ def test_numbers_that_are_no_scores_have_no_interval(scores: tuple[float, ...]) 
 
 def test_nothing_has_no_mean() -> None:
     assert (RunningMean().mean, RunningMean().deviation, running([0.5]).deviation) == (None, None, None)
+    assert (RunningMean().interval(), running([0.5]).interval()) == (None, None)
+    assert running([0.25, 0.75]).deviation == pytest.approx(math.sqrt(0.125))
+
+
+@given(st.integers(2, 400), st.floats(0.5, 0.999))
+def test_none_and_all_have_intervals_that_end_exactly_at_0_and_1(count: int, level: float) -> None:
+    none, every = (mean_interval(mean, 0.0, count, level=level) for mean in (0.0, 1.0))
+    assert none is not None
+    assert every is not None
+    assert (none[0], every[1]) == (0.0, 1.0)
+    assert none[1] == pytest.approx(1 - every[0], abs=1e-9)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2))

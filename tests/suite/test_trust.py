@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pytest
+from support.specs import suite
 
 from geval_cli.assertions.base import Assertion, MergedTest
 from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.trust import WatchedTests
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.suite.trust import WatchedTests, code_of_suite, document_trust_problems
 
 
 @dataclass
@@ -69,3 +72,27 @@ def test_what_was_read_in_part_is_checked_where_it_goes_on() -> None:
     watched = WatchedTests(source)
     next(iter(watched))
     assert len(list(watched)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("env: {KEY: x}", 1), ("env: {}", 0), ("tests: []", 0), ("null", 0), ("[env]", 0), ("env", 0)],
+)
+def test_a_config_may_set_no_environment_values(text: str, count: int) -> None:
+    found = list(document_trust_problems(read_yaml(text, "suite.yaml")))
+    assert ["`env` sets" in problem.message for problem in found] == [True] * count
+
+
+@pytest.mark.parametrize(
+    ("raw", "made_by", "names"),
+    [
+        ("prompt.py", "file:///x/prompt.py", ["prompt.py"]),
+        ("", "exec:prompt.sh", ["exec:prompt.sh"]),
+        ("text", "", []),
+    ],
+)
+def test_a_prompt_that_a_program_makes_is_code_by_the_name_that_the_config_gives(
+    raw: str, made_by: str, names: list[str]
+) -> None:
+    prompt = NamedPromptSpec(id="p", label="p", raw=raw, made_by=made_by)
+    assert [part.what for part in code_of_suite(suite([], prompts=(prompt,)))] == names
