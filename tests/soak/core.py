@@ -118,6 +118,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "_MOST_HEADERS = 200  # lines between `headers:` and one of them",
         "_MOST_HEADERS = (199)  # lines between `headers:` and one of them",
     ): "a size of that order is meant",
+    (
+        "geval_cli/statistics/intervals.py",
+        "if mean is None or error is None or self._lowest < lowest or self._highest > 1:",
+        "if (error is None or self._lowest < lowest or self._highest > 1):",
+    ): "without a mean there is no standard error either",
 }
 """Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
 
