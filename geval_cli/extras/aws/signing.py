@@ -115,10 +115,10 @@ class CredentialChain:
 
     def _keys(self) -> _Keys | None:
         if self._found is None and time.monotonic() >= self._none_until:
-            session, self._session = (
-                self._opened(),
-                None,
-            )  # one that finds nothing keeps files that may be changed now
+            session = self._opened()
+            self._session = (
+                None  # one that finds nothing, or fails, keeps files that may be changed until the next
+            )
             self._found = session.get_credentials()
             if self._found is None:
                 self._none_until = time.monotonic() + _NONE_FOR_S
