@@ -74,7 +74,7 @@ class LikelyMistakes(Struct):
     _read_last: dict[int, object] = field(default_factory=dict)
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
-    _users: int = 0
+    _has_users: bool = False
     _profiles_are_used: bool = False
     _unused: dict[str, _Unused] = field(default_factory=dict)
     _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
@@ -105,7 +105,7 @@ class LikelyMistakes(Struct):
                     self._note_quotes(item, spec, "value", index)
         self._names.update(test.vars)
         if test.user is not None:
-            self._users += 1
+            self._has_users = True
             profiles = () if self._profiles_are_used or self._all_tests is None else self._all_tests.profiles
             self._profiles_are_used = self._profiles_are_used or test.user.profile in (profiles or ())
         if self.sees_all:
@@ -165,13 +165,13 @@ class LikelyMistakes(Struct):
         if tests is not None and tests.profiles and not self._profiles_are_used:
             of_tests = (
                 "all simulated users have their own `profile`"
-                if self._users
+                if self._has_users
                 else "no test has a simulated user"
             )
             yield Problem(
                 f"`profiles` is not used: {of_tests}",
                 _location(tests.profiles_place, ()),
-                "remove it" if self._users else "give tests `turns: {simulate: ...}`, or remove it",
+                "remove it" if self._has_users else "give tests `turns: {simulate: ...}`, or remove it",
                 severity=Severity.WARNING,
             )
         yield from _columns_named_alike(self.plan)

@@ -24,7 +24,6 @@ _EMBEDDING_VENDORS = frozenset({"voyage"})
 """All of whose models return vectors: `voyage:MODEL`."""
 _EMBEDDING_MODELS: Mapping[str, str] = {
     "cohere": "embed-",
-    "google": "gemini-embedding-",
     "mistral": "mistral-embed",
     "openai": "text-embedding-",
 }
